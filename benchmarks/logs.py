@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.log import reader
+from sparkwright.engines.vllm.log import LOG
 
 START = (Path(__file__).parent.parent / "tests/data/vllm-0.32.0/qwen3next-eager/server.log").read_bytes()
 STATISTICS = (
@@ -82,7 +83,7 @@ def measured(path: Path) -> str:
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
     with path.open("rb") as file:
-        state = logs.read(file)
+        state = reader.read(file, LOG)
     seconds, cpu = time.perf_counter() - began_s, time.process_time() - cpu_s
     megabytes = path.stat().st_size / (1 << 20)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

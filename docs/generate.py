@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright.app import docs, schemas
-from sparkwright.app.findings import rule_text
+from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.help_groups import GROUPS
@@ -32,6 +32,8 @@ MODELS = (
     *(PlayFile, TaskFile, BlockFile, IncludeFile),
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),
 )
+SECTIONS = re.compile(r"<!-- sections -->.*?<!-- end -->", re.S)
+ENGINES = re.compile(r"<!-- engines -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 
 
@@ -43,7 +45,10 @@ def pages() -> dict[Path, str]:
         found[HERE / "schemas" / f"{kind}.json"] = json.dumps(schemas.schema(kind), indent=1) + "\n"
     for page in sorted((HERE / "files").glob("*.md")):
         text = page.read_text()
+        text = SECTIONS.sub(f"<!-- sections -->\n{_sections()}\n<!-- end -->", text)
         found[page] = TABLE.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}\n<!-- end -->", text)
+    engines = HERE / "engines.md"
+    found[engines] = ENGINES.sub(f"<!-- engines -->\n{_engines()}\n<!-- end -->", engines.read_text())
     index = [
         f"# Modules\n\nGenerated from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
     ]
@@ -94,6 +99,22 @@ sparkwright completion fish | source         # in ~/.config/fish/config.fish
 """
 
 
+def _sections() -> str:
+    """A row an engine that is served: what its section says of its flags."""
+    rows = ["| section | known flags | set by another key | key of the server | memory |", "|---|---|---|---|---|"]
+    for one in engine.served():
+        by = ", ".join(f"`{name}`: `{key}`" for name, key in one.flags.SET_BY.items()) or "none"
+        share = f"`{one.flags.MEMORY}`" if one.flags.MEMORY else "bytes, from its files and flags"
+        key = f"read from a file (`{one.key.option}`)" if one.key else "none"
+        rows.append(f"| `{one.name}` | {len(one.flags.properties())} | {by} | {key} | {share} |")
+    return "\n".join(rows)
+
+
+def _engines() -> str:
+    rows = ((name, title, "served" if engine.of(name).served else "not yet") for name, title in engine.TITLES.items())
+    return "\n".join(f"| `{name}` | {title} | {state} |" for name, title, state in rows)
+
+
 def _metrics() -> str:
     labels = {textfile.STATE.name: "`state`", textfile.INFO.name: "`model`, `commit`, `image`, `container`"}
     rows = [
@@ -122,9 +143,9 @@ def _rules() -> str:
     parts = [
         "# Rules\n\nWhat `invoke lint` checks, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
     ]
-    rules = {name: one for one in reversed(engine.served()) for name in one.advice.titles()}
-    for name in sorted(rules):
-        parts.append(f"\n## {name}\n\n```\n{rule_text(rules[name].advice.explained(name))}\n```\n")
+    for name in sorted(rules()):
+        text = "\n\n".join(map(rule_text, explained(name)))
+        parts.append(f"\n## {name}\n\n```\n{text}\n```\n")
     return "".join(parts)
 
 

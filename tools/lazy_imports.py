@@ -46,7 +46,9 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group(
-        "Rich, for a terminal only: --json and a pipe need none (54 to 74 ms)", ("app/*",), ("sparkwright.console.*",)
+        "what a person reads: --json needs none of it (3 ms), and a pipe no Rich (54 to 74 ms)",
+        ("app/*",),
+        ("sparkwright.console.*",),
     ),
     Group(
         "the settings of clients, for a deploy that changed something (28 ms)",
@@ -54,7 +56,8 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group("the kind of connection that a host has: ssh 69 ms, the sandbox 57 ms", ("remote/*",), ("sparkwright.*",)),
-    Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("zipfile",)),
+    Group("what Paramiko asks of its metadata beside its version (15 ms)", ("remote/ssh/*",), ("importlib.metadata",)),
+    Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("gzip", "tarfile", "zipfile")),
     Group(
         "a sentence about a mistake names the nearest word (Pydantic 140 ms)",
         ("project/*",),

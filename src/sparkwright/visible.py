@@ -29,6 +29,11 @@ def one_line(text: str, *, at_most: int = 0) -> str:
     return visible(text, at_most=at_most).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def quoted(text: str) -> str:
+    """What somebody wrote, as a sentence repeats it."""
+    return f"'{one_line(text, at_most=40)}'"
+
+
 def in_json(text: str) -> str:
     """A JSON text that means the same, with each unseen character of its strings as JSON's own escape."""
     return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text)

@@ -84,3 +84,43 @@ def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
     assert logs(tmp_path, "--file", "none.log", "--state").returncode == 5
     both = logs(tmp_path, "--file", "a", "--host", "b")
     assert (both.returncode, both.stderr.strip()) == (5, "say whose log: --host NAME or --file PATH.")
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "wanted"),
+    [
+        (
+            "b10068/ready-lv4",
+            0,
+            {"version": "b1-571d0d5", "slots": 2, "kv_cache_dtype": "q8_0", "chunked_prefill": True},
+        ),
+        (
+            "b10434/half-gguf",
+            1,
+            {"failure": "the model's file is cut off: a tensor lies beyond its end.", "slots": None},
+        ),
+        ("b10434/unknown-flag", 1, {"failure": "the engine does not know: --no-such-flag."}),
+    ],
+)
+def test_the_engine_of_a_saved_log_is_recognised(
+    tmp_path: Path, case: str, code: int, wanted: dict[str, object]
+) -> None:
+    done = logs(tmp_path, "--file", str(DATA.parent / f"llama-{case}" / "server.log"), "--state", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, {name: found[name] for name in wanted}) == (code, wanted), done.stderr
+
+
+def test_the_engine_of_a_log_without_its_beginning_can_be_said(tmp_path: Path) -> None:
+    raw = (DATA.parent / "llama-b10068" / "ready" / "server.log").read_bytes()
+    (tmp_path / "end.log").write_bytes(raw[raw.index(b"load_model: initializing") :])
+    said = logs(tmp_path, "--file", "end.log", "--state", "--engine", "llama_cpp")
+    rows = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines()}
+    assert (said.returncode, rows["slots"][0], rows["max_model_len"][0]) == (0, "2", "2,048")
+    assert logs(tmp_path, "--file", "end.log", "--state").returncode == 4
+    other = logs(tmp_path, "--file", "end.log", "--engine", "llamacpp")
+    assert (other.returncode, other.stderr.strip()) == (
+        5,
+        "--engine: there is no engine 'llamacpp'; there are vllm, llama_cpp, sglang, openai.",
+    )
+    host = logs(tmp_path, "--host", "spark1", "--engine", "vllm")
+    assert host.returncode == 5 and host.stderr.startswith("--engine: is only taken with --file")

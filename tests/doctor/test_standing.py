@@ -13,8 +13,8 @@ from sparkwright.doctor.diagnosis.answer import verdict
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured
 from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, standing
+from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.engines.vllm.failures import causes
-from sparkwright.engines.vllm.logs.engine_state import EngineState, Reading
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Container
 from sparkwright.measure.smoke import Run

@@ -171,3 +171,38 @@ def test_nor_is_one_that_another_run_begins_to_work_on(desk: Desk) -> None:
 
         found = measuring_when(desk, begins)
     assert (found.code, owner.run in found.recap["msg"]) == (4, True), found.out
+
+
+def row_of(said: Said, check: str) -> dict[str, Any]:
+    return next(row for row in rows(said) if row["check"] == check)
+
+
+def restarted_with(desk: Desk, fault: str) -> None:
+    """Somebody restarts the container, and its new start is broken; the fault itself is over."""
+    desk.run("sandbox.fault", fault)
+    desk.docker().api.restart("qwen35", timeout=1)
+    desk._ready()
+    desk.run("sandbox.fault", "none")
+
+
+def test_another_text_after_a_restart_is_told_with_both_until_it_is_accepted(desk: Desk) -> None:
+    desk.deployed()
+    assert row_of(verify(desk), "text")["verdict"] == "proved"
+    restarted_with(desk, "other-text")
+    said = verify(desk)
+    assert (said.code, row_of(said, "text")["verdict"]) == (1, "failed"), said.out
+    data = said.task("Compare the reference text")["data"]
+    assert data["verdict"] == "another"
+    assert data["reference"][0].startswith("The lamp turned") and data["texts"][0].startswith("ships. counted")
+    accepted = verify(desk, "--new-baseline")
+    assert accepted.code == 0 or accepted.held_up, accepted.out
+    assert row_of(verify(desk), "text")["verdict"] == "proved"
+
+
+def test_a_server_that_does_not_use_the_gpu_is_told_although_it_generates(desk: Desk) -> None:
+    desk.deployed()
+    assert "VLLM::EngineCore (pid " in row_of(verify(desk), "GPU")["evidence"]
+    restarted_with(desk, "cpu-only")
+    said = verify(desk)
+    assert (said.code, row_of(said, "GPU")["verdict"], row_of(said, "generates")["verdict"]) == (1, "failed", "proved")
+    assert "device_config=cpu" in row_of(said, "GPU")["evidence"]

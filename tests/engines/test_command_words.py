@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sparkwright.engines.command_words import Command
+from sparkwright.engines.vllm.command_words import parsed
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.flags.command_words import Command, parsed
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ import pytest
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
+from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.logs import log_text, logs, settings
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.engines.vllm.logs import settings
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
 from sparkwright.measure import http_probe, stream
@@ -48,7 +50,7 @@ PS: dict[str, Any] = {
 
 def test_logs() -> None:
     def read(data: bytes) -> None:
-        state = logs.read(data)
+        state = read(data, LOG)
         json.dumps(state.to_json())
         for line in log_text.lines_of(data):
             settings.of_line(line)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import container_options, containers, inspected
+from sparkwright.host.containers import container_options, containers, engine_words, inspected
 from sparkwright.host.images import image_names, registry_documents, registry_errors, registry_http
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
@@ -164,11 +164,11 @@ def test_references_and_dockers_words() -> None:
         if not container_words.size(text):
             container_words.size_bytes(text or "0")
         if not container_words.port(text):
-            container_options.port_bindings((text,))
+            engine_words.port_bindings((text,))
         if not container_words.gpus(text):
-            container_options.gpu_request(text)
+            engine_words.gpu_request(text)
         if not container_words.ulimit(text):
-            container_options.ulimits({"memlock": text})
+            engine_words.ulimits({"memlock": text})
         if not why_not_an_image(text):
             Name.given(text)
 

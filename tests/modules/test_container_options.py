@@ -15,6 +15,7 @@ from sparkwright.project.recipe.models import Container
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.trust import container_words
+from tests.project.docker_options import CASES as CASES_OF_OPTIONS
 
 CASES = yaml.safe_load((Path(__file__).parent / "container/cases.yml").read_text())
 
@@ -81,22 +82,27 @@ def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_scri
     assert {one.field.replace("-", "_") for one in OPTIONS} == fields - by_other_rules
     assert set(Container.model_fields) - fields == {"stop_timeout_s"}
     assert fields - set(Container.model_fields) == {"image", "command", "image_ids", "server_key"}
-    plain = {name: "1" for name, option in DOCKER_OPTIONS.items() if option.key}
-    spec = {**SPEC, **plain, "env": {"A": "1"}, "labels": {"b": "2"}, "ulimits": {"core": "0"}, "gpus": "device=0,1"}
-    names = {"container": spec, "docker_options": list(ContainerSpec.from_json(spec).docker_options())}
+    spec = ContainerSpec.from_json({**SPEC, **{one.name: one.value for one in reversed(CASES_OF_OPTIONS)}})
+    host = {"docker_options": list(spec.docker_options()), "docker_networks": spec.further_networks()}
+    names = {"container": {"restart": "no", "entrypoint": None, **spec.to_json()}, **host}
     script = (Path(__file__).parents[2] / "templates/docker-run.sh.j2").read_text()
     about = {"host": {"name": "h"}, "recipe": {"name": "r", "description": ""}, "home": "/"}
-    container = {"restart": "no", "entrypoint": None, **spec}
-    words = shlex.split(
-        str(expressions.render(script, {**names, **about, "container": container})).replace("\\\n", " "), True
-    )
-    shown = {option.flag: words[words.index(option.flag) + 1] for option in DOCKER_OPTIONS.values()}
-    assert shown == {
-        **{DOCKER_OPTIONS[name].flag: "1" for name in plain},
+    words = shlex.split(str(expressions.render(script, {**names, **about})).replace("\\\n", " "), True)
+    flags = [option.flag for option in DOCKER_OPTIONS.values()]
+    assert [flag for flag in flags if not any(word.startswith(flag) for word in words)] == []
+    assert words[words.index("connect") + 1 :] == ["NETWORK-a", "q", "docker", "start", "q"]
+    quoted = dict(ContainerSpec.from_json({**SPEC, "gpus": "device=0,1"}).docker_options())
+    assert quoted == {
         "--gpus": '"device=0,1"',
+        "--ipc": "host",
+        "--shm-size": "64gb",
         "-p": "8000:8000",
         "-v": "/models:/m",
-        "-e": "A=1",
-        "--ulimit": "core=0",
-        "--label": "b=2",
     }
+
+
+def test_a_spec_that_asks_for_nothing_new_reads_as_one_of_an_older_release() -> None:
+    assert ContainerSpec.from_json(SPEC).to_json().keys() == {
+        "name", "image", "restart", "gpus", "ipc", "shm_size", "ports", "volumes", "env", "ulimits", "labels", "entrypoint",
+        "command", "image_ids",
+    }  # fmt: skip

@@ -13,7 +13,8 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG as VLLM
 from sparkwright.host.containers import log_reading
 from sparkwright.host.containers.log_reading import StartLog
 from sparkwright.modules.proof import verify_logs
@@ -72,7 +73,7 @@ def said(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
 
 def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, said: Any) -> None:
     log = StartLog(engine, said('echo "$1"'))
-    assert logs.read(iter(log)).value("chunked_prefill") is True
+    assert read(iter(log), VLLM).value("chunked_prefill") is True
     assert log.cut == ""
 
 
@@ -80,7 +81,7 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
     name = said(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
     log = StartLog(engine, name, most_bytes=200_000)
     pieces = list(log)
-    state = logs.read(iter(pieces))
+    state = read(iter(pieces), VLLM)
     assert state.value("chunked_prefill") is True
     assert state.failure.value == "its engine failed while it served a request."
     assert sum(map(len, pieces)) < 300_000
@@ -89,7 +90,7 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
 
 def test_time_is_a_budget_too(engine: docker.DockerClient, said: Any) -> None:
     log = StartLog(engine, said(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
-    assert logs.read(iter(log)).failure.value == "its engine failed while it served a request."
+    assert read(iter(log), VLLM).failure.value == "its engine failed while it served a request."
     assert log.cut.startswith("log read for 0 s")
 
 
@@ -100,7 +101,7 @@ def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, 
 
 def test_what_was_not_read_proves_nothing() -> None:
     args = VerifyLogs.Args(name="x", forbid_log=["NET/Socket"])
-    state = logs.read(START)
+    state = read(START, VLLM)
     assert [one.verdict for one in verify_logs.checks_of(args, state, {})] == ["proved"]
     (cut,) = verify_logs.checks_of(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
     assert (cut.verdict, cut.evidence) == ("not found", "log read up to 256 MiB, and its last 2000 lines")

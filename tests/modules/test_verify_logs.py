@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.engines import engine
+from sparkwright.engines.log import text as log_text
+from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.vllm.log import LOG
 from sparkwright.errors import Refused
 from sparkwright.modules.proof import verify_logs
 from sparkwright.modules.proof.verify_logs import VerifyLogs, Watch
@@ -24,7 +27,7 @@ def verdicts(text: str, **args: Any) -> list[str]:
     watch = Watch([*wanted.expect_log, *wanted.forbid_log])
     for line in log_text.lines_of(text):
         watch.feed(line)
-    return [one.verdict for one in verify_logs.checks_of(wanted, logs.read(text), watch.found)]
+    return [one.verdict for one in verify_logs.checks_of(wanted, read(text, LOG), watch.found)]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +73,17 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 
 
 def test_a_line_of_an_earlier_start_does_not_count() -> None:
-    reader, watch = logs.Reader(), Watch(["NET/IB"])
+    reader, watch = Reader(LOG), Watch(["NET/IB"])
     for line in log_text.lines_of(HYBRID_ON + NCCL_IB + HYBRID_OFF):
         if reader.feed(line):
             watch.forget()
         watch.feed(line)
     assert watch.found == {}
+
+
+def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
+    llama, data = engine.of("llama_cpp"), DATA.parent / "llama-b10068"
+    (one,) = verify_logs.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
+    assert (one.check, one.verdict) == ("serves what was asked", "disproved")
+    assert one.evidence.endswith("the slot context (25088) exceeds the training context of the model (8192) - capping")
+    assert verify_logs.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []

@@ -18,7 +18,7 @@ from sparkwright.host.containers import container_options
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import expressions
-from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from tests.project.docker_words import WORDS, Word
 
 TOP = Path(__file__).parent.parent.parent
@@ -30,15 +30,18 @@ FLAGS = {
     "labels": "--label",
     "ulimits": "--ulimit",
     "shm_size": "--shm-size",
+    **{name: option.flag for name, option in DOCKER_OPTIONS.items() if option.about},
 }
+KINDS = {name: field.type for name, field in ContainerSpec.__dataclass_fields__.items()}
 FIELDS = list(dict.fromkeys(word.field for word in WORDS))
 
 
 def load(folder: Path, word: Word) -> recipe.Recipe:
     value: object = word.text
-    if word.field in ("ports", "volumes"):
+    kind = str(KINDS.get(word.field))
+    if kind.startswith("tuple"):
         value = [word.text]
-    elif word.field in ("env", "labels", "ulimits"):
+    elif kind.startswith("dict"):
         name, _, rest = word.text.partition("=")
         value = {name: rest}
     box = {"name": f"words-{secrets.token_hex(4)}", "gpus": "", "ports": [], "ipc": ""} | {word.field: value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sparkwright.errors import Exit, Refused
 from sparkwright.project import recipe
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
 
 TOP = Path(__file__).parent.parent.parent
 TODAY = TOP / "tests/data/today"
@@ -97,12 +99,97 @@ def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_aske
     tmp_path: Path, own: Engine
 ) -> None:
     if own.served:
-        assert loaded(tmp_path, f"engine: {own.name}\n{own.name}: {{}}\n").engine is own
         return
     with pytest.raises(
         Refused, match=rf"one.yml:9: this release cannot serve with {own.title} yet. Engines it can serve"
     ):
         loaded(tmp_path, f"engine: {own.name}\n{own.name}: {{a-flag: 1}}\n")
+
+
+LLAMA = HEAD.replace("8000:8000", "8000:8080") + "engine: llama_cpp\n"
+#: `model.file` in the fourth line
+FILE = LLAMA.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
+LOCKED = {
+    "commit": "c" * 40,
+    "config": None,
+    "files": [
+        {"path": f"m-Q4_K_M-0000{n}-of-00002.gguf", "size_bytes": 10 * 2**30, "sha256": "d" * 64} for n in (1, 2)
+    ],
+}
+
+
+def written(folder: Path, text: str) -> recipe.Recipe:
+    (folder / "recipes").mkdir(exist_ok=True)
+    (folder / "recipes/one.yml").write_text(text)
+    return recipe.load(folder, "one")
+
+
+def test_a_recipe_of_llama_cpp_becomes_its_container(tmp_path: Path) -> None:
+    wanted = written(tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n")
+    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": LOCKED})
+    command = names["container"]["command"]
+    assert command[command.index("--model") + 1] == "/models/b/m-Q4_K_M-00001-of-00002.gguf"
+    assert command[command.index("--ctx-size") + 1] == "32768"
+    assert command[command.index("--port") + 1] == "8080"
+    assert command[-2:] == ("--api-key-file", "/run/sparkwright/engine.key")
+    assert names["container"]["labels"] == {"sparkwright.engine": "llama_cpp"}
+    assert names["served_name"] == names["serve"]["served_name"] == "mine"
+    assert names["memory_utilization"] == 0
+    assert names["memory_bytes"] == names["serve"]["needs_bytes"] > 20 * 2**30
+    assert names["engine"]["name"] == "llama_cpp"
+    assert names["recipe"]["llama_cpp"]["parallel"] == 2
+    assert "vllm" not in names["recipe"]
+
+
+def test_before_it_is_pinned_its_command_names_the_pattern_and_its_memory_is_unknown(tmp_path: Path) -> None:
+    wanted = written(tmp_path, FILE + "llama_cpp: {alias: mine}\n")
+    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": None})
+    assert "/models/b/*Q4_K_M*.gguf" in names["container"]["command"]
+    assert names["memory_bytes"] == 0
+    assert "needs_bytes" not in names["serve"]
+
+
+LLAMA_MISTAKES = {
+    LLAMA + "llama_cpp: {}\n": "2: `model.file` is missing: llama.cpp serves one GGUF file, or its shards. "
+    "Name it, by pattern where it has several parts; *.gguf lists those there are.",
+    FILE.replace(".gguf", "") + "llama_cpp: {}\n": "4: `model.file` must end in .gguf, got '*Q4_K_M*'.",
+    FILE
+    + "llama_cpp:\n  max-model-len: 8192\n": "12: max-model-len is vLLM's; llama.cpp has ctx-size for the longest context.",
+    FILE + "llama_cpp:\n  gpu-memory-utilization: 0.8\n": "12: gpu-memory-utilization is vLLM's; "
+    "llama.cpp has no flag for the share of memory. Remove it.",
+    FILE + "llama_cpp:\n  m: x.gguf\n": "12: `llama_cpp.model` is set by `model.file`. Remove it.",
+    FILE
+    + "llama_cpp:\n  c: 1\n  ctx-size: 2\n": "13: `llama_cpp.c` and `llama_cpp.ctx-size` are the same flag, ctx-size.",
+    FILE + "llama_cpp:\n  api-key: spk-1234\n": "12: `llama_cpp.api-key`: a key in the flags is not secret",
+    HEAD + "vllm:\n  ctx-size: 8192\n": "10: ctx-size is llama.cpp's; vLLM has max-model-len for the longest context.",
+    FILE + "platform: ascend\nllama_cpp: {}\n": "11: `platform: ascend` requires `engine: vllm`.",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), LLAMA_MISTAKES.items(), ids=range(len(LLAMA_MISTAKES)))
+def test_a_mistake_in_a_recipe_of_llama_cpp_is_one_sentence_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused) as caught:
+        written(tmp_path, text)
+    assert str(caught.value).startswith(f"recipes/one.yml:{message}")
+
+
+def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path: Path) -> None:
+    from sparkwright.app import findings
+    from sparkwright.project.recipe.serving import serving
+
+    text = FILE + "llama_cpp: {c: 8192, ngl: all}\nexpect:\n  chunked_prefill: disabled\n"
+    wanted = written(tmp_path, text)
+    (found,) = serving(wanted, {"image": None, "model": LOCKED}).errors
+    assert found.sentence.startswith("llama.cpp cannot be asked for chunked_prefill: it always cuts prompts")
+    assert findings.where(wanted, found).endswith("one.yml:13")
+    reported = written(tmp_path, text + "  when_impossible: report\n")
+    served = serving(reported, {"image": None, "model": LOCKED})
+    assert not served.errors
+    assert served.expected == "any"
+    assert "cuts prompts" in served.note
 
 
 def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:
@@ -125,3 +212,41 @@ def test_the_place_of_a_flag_is_its_line_however_it_is_spelled(tmp_path: Path) -
     wanted = loaded(tmp_path, "engine: vllm\nvllm:\n  max_num_seqs: 4\n")
     assert wanted.where("max-num-seqs").endswith("one.yml:11")
     assert document.load(tmp_path / "recipes/one.yml").where("vllm").endswith("one.yml:10")
+
+
+def test_a_single_file_is_for_an_engine_that_serves_one(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    text = HEAD.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
+    (tmp_path / "recipes/one.yml").write_text(f"{text}vllm: {{}}\n")
+    with pytest.raises(Refused, match="one.yml:4: `model.file` cannot be used with vLLM: it serves the whole folder."):
+        recipe.load(tmp_path, "one")
+
+
+def test_two_files_of_one_repository_are_two_entries_of_the_lock() -> None:
+    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lock = (
+        lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf").with_model("a/b", "main", {**found, "files": []})
+    )
+    assert lock.model("a/b", "main", "*Q4*.gguf") != lock.model("a/b", "main")
+    assert list(lock.models) == ["a/b@main:*Q4*.gguf", "a/b@main"]
+
+
+def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
+    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf+mmproj*").save(tmp_path)
+    assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None
+
+
+@pytest.mark.parametrize("name", [one.name for one in engine.served() if one.name != engine.USUAL])
+def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path, name: str) -> None:
+    import jsonschema
+    import yaml
+
+    from sparkwright.app import schemas
+    from sparkwright.project.recipe.serving import serving
+
+    blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
+    (example,) = [one for one in blocks if f"engine: {name}\n" in one]
+    jsonschema.validate(yaml.safe_load(example), schemas.schema("recipe"))
+    found = serving(written(tmp_path, example), {"image": None, "model": None}).findings
+    assert [one.sentence for one in found if one.severity != "info"] == []

@@ -13,9 +13,10 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
+from sparkwright.engines.log.reader import EngineState, Reading, read
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import smoke, stream
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.modules.proof.verify_health import VerifyHealth
@@ -41,7 +42,7 @@ class Outcome:
     starts: bool
     exit_code: int | None
     took_s: float
-    read: logs.EngineState
+    read: EngineState
     true: dict[str, Any] = field(default_factory=dict)
     health: str = ""
     figures: str = ""
@@ -51,7 +52,7 @@ class Outcome:
         """The line that decided: of a refusal its reason, of a start the config dump."""
         if not self.starts:
             return self.read.failure.evidence
-        return self.read.readings.get("chunked_prefill", logs.Reading()).evidence
+        return self.read.readings.get("chunked_prefill", Reading()).evidence
 
 
 def run(case: Case, engine: Engine, runs: Path) -> Outcome:
@@ -73,7 +74,7 @@ def run(case: Case, engine: Engine, runs: Path) -> Outcome:
             _ask(server, outcome, flags.served_name(case.settings(), model))
     outcome.exit_code = server.exit_code
     outcome.took_s = server.took_s
-    outcome.read = logs.read((folder / "server.log").read_bytes())
+    outcome.read = read((folder / "server.log").read_bytes(), LOG)
     _keep(server, folder)
     outcome.wrong += disagreements(outcome, model)
     return outcome

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.log.reader import Reader
+from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import http_probe
 from tests.real_engine import tiny_models
 
@@ -162,7 +163,7 @@ class Server:
     stop_s: float = 0.0
     ready: bool = False
     transitions: list[tuple[float, str]] = field(default_factory=list)
-    reader: logs.Reader = field(default_factory=logs.Reader)
+    reader: Reader = field(default_factory=lambda: Reader(LOG))
     _settled: threading.Event = field(default_factory=threading.Event)
     _pump: threading.Thread | None = None
 

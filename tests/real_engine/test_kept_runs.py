@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG
 from tests.real_engine import keep
 from tests.real_engine.cases import CASES, Case
 from tests.real_engine.engine import Engine
@@ -18,7 +19,7 @@ KEPT = [case for case in CASES if (keep.DATA / case.name).exists()]
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
 def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
     folder, said = keep.DATA / case.name, case.expected
-    state = logs.read((folder / "server.log").read_bytes())
+    state = read((folder / "server.log").read_bytes(), LOG)
     assert (state.ready, json.loads((folder / "result.json").read_text())["exit_code"] == 0) == (
         said.starts,
         said.starts,

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.logs import logs, settings
+from sparkwright.engines.vllm.log import LOG
+from sparkwright.engines.vllm.logs import settings
 from sparkwright.measure import lab, prefix, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
@@ -91,7 +93,7 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
     for name, words in (("on", on_words), ("off", off_words)):
         with started(engine, name, "gated_delta", *words) as server:
             meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), dump(server)
-            state = logs.read(server.log.read_bytes())
+            state = read(server.log.read_bytes(), LOG)
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
     assert settings.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"]) == "differs"
     assert meanwhile["on"] - meanwhile["off"] >= LONG / STEPS[0] / 2, meanwhile

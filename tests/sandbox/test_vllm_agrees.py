@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.architecture.architecture import classify
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.prediction import predict
 from sparkwright.sandbox.vllm import config
 from sparkwright.sandbox.vllm import rules as refusals
@@ -70,7 +71,7 @@ def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) 
     settings, said = stand_in(case.argv(path), tmp_path, VERSION)
     assert (settings is not None) == case.expected.starts, said
     if settings is None:
-        assert words(logs.read(said).failure.value) == words(case.expected.why.replace("{model}", path))
+        assert words(read(said, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
         return
     now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
     wanted = case.expected

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.vllm.log import LOG
 from sparkwright.sandbox import hub
 from sparkwright.sandbox.vllm import startup
 from sparkwright.sandbox.vllm.api import VllmApi
@@ -80,7 +81,7 @@ def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     log, code = begin(TINY[words[0]], *words)
     assert code == 0, log
     assert asked(log) == asked(real_log)
-    real, ours = logs.read(real_log), logs.read(log)
+    real, ours = read(real_log, LOG), read(log, LOG)
     known = {name for name, one in real.readings.items() if one.value is not None}
     assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
     for name in ("version", "architecture", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "kv_cache_dtype",
@@ -101,10 +102,10 @@ def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> N
     real_log = (DATA / case / "server.log").read_text()
     log, code = begin(TINY.get(words[0]), *words)
     assert code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
-    told, real = logs.read(log).failure, logs.read(real_log).failure
+    told, real = read(log, LOG).failure, read(real_log, LOG).failure
     assert told.value == real.value is not None
     assert told.evidence.partition(" [type=")[0] == real.evidence.partition(" [type=")[0]
-    assert logs.read(log).value("architecture") == logs.read(real_log).value("architecture")
+    assert read(log, LOG).value("architecture") == read(real_log, LOG).value("architecture")
 
 
 def test_a_taken_port_is_a_death_before_the_model_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,7 @@ def test_the_block_is_refused_by_the_server_first_and_by_the_engine_since_0_18(b
 
 def test_a_dense_model_may_turn_chunked_prefill_off(begin: Any) -> None:
     log, code = begin(LLAMA, "--model", "/m", *OFF)
-    assert code == 0 and logs.read(log).value("chunked_prefill") is False
+    assert code == 0 and read(log, LOG).value("chunked_prefill") is False
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_dense_model_may_turn_chunked_prefill_off(begin: Any) -> None:
 def test_defaults_by_version(begin: Any, words: tuple[str, ...], version: str, readings: dict[str, Any]) -> None:
     log, code = begin(QWEN35, "--model", "/m", *words, version=version)
     assert code == 0
-    state = logs.read(log)
+    state = read(log, LOG)
     assert {name: state.value(name) for name in readings} == readings
     assert state.stage == "ready"
 

@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
+    "model": ("model",),
 }
 PAGE = 100
 
@@ -102,10 +103,15 @@ def explain(name: str | None, *, as_json: bool) -> None:
     if name is None:
         say(json.dumps(titles) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(titles.items())))
         return
-    rule = next(filter(None, (one.advice.explained(name) for one in engine.served())), None)
-    if rule is None:
+    found = explained(name)
+    if not found:
         raise Refused(f"no rule {name!r}.", fix=nearest(name, titles))
-    say(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
+    say(json.dumps(_rule_json(found[0]), ensure_ascii=False) if as_json else "\n\n".join(map(rule_text, found)))
+
+
+def explained(name: str) -> list[Explained]:
+    """A rule, of each engine that has one of this name."""
+    return [rule for one in engine.served() if (rule := one.advice.explained(name)) is not None]
 
 
 def rules() -> dict[str, str]:
@@ -117,6 +123,8 @@ def where(wanted: Recipe, finding: Finding) -> str:
     """ "file:line" of the flag a finding is about, or of what it speaks of."""
     if finding.flag in wanted.file.flags:
         return wanted.where(finding.flag)
+    if finding.flag.startswith("container."):
+        return wanted.source.where(*finding.flag.split("."))
     if finding.rule == EXPECTED or finding.flag == (wanted.engine.advice.CHUNKED_PREFILL or None):
         return wanted.source.where("expect", "chunked_prefill")
     return wanted.source.where(*ELSEWHERE.get(finding.flag, (wanted.file.engine,)))
@@ -138,18 +146,24 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
-    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
-    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
+    """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
+    where the choices of its release are not known; the image says, once it is there.
+    """
+    warnings = [one for one in served.findings if one.severity == "warning"]
+    shown = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in shown]
 
 
 def rule_text(rule: Explained) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
-    flags = yaml.safe_dump({rule.engine: dict(rule.flags)}, sort_keys=False).rstrip() if rule.flags else ""
+    parts = {rule.engine: dict(rule.flags), "container": dict(rule.container)}
+    shown = {name: part for name, part in parts.items() if part}
+    flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
     serves = f"{engine.TITLES[rule.engine]} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
     lines += [*(f"  * {one}" for one in rule.sources), ""]
-    lines += [f"Example ({', '.join(part for part in (serves, rule.image) if part)}):"]
+    about = ", ".join(filter(None, (serves, rule.image))) or engine.TITLES[rule.engine]
+    lines += [f"Example ({about}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
     found = rule.finding
     lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]

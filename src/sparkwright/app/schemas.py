@@ -48,4 +48,6 @@ def table(model: type[BaseModel]) -> str:
 def _shown(value: Any) -> str:
     if value in (None, "") or isinstance(value, bool):
         return json.dumps(value)
+    if isinstance(value, tuple):
+        value = list(value)
     return str(value.model_dump() if isinstance(value, BaseModel) else value)

@@ -12,6 +12,7 @@ from sparkwright.engines.finding import Finding
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.serving import Serving, serving
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
@@ -127,4 +128,5 @@ def named(arm: Arm, container: str) -> Arm:
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
     box = file.container.model_copy(update={"name": container, "ports": ports})
-    return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box})))
+    words = {**file.vllm, "host": LOOPBACK} if on_host_network(file) else file.vllm
+    return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box, "vllm": words})))

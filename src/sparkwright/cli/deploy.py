@@ -31,6 +31,12 @@ ROLLING: tuple[Option, ...] = (
 
 KEEP_FAILED: Option = ("rollback", True, "keep the failed server instead of restoring the previous one")
 
+NEW_BASELINE: Option = (
+    "new_baseline",
+    False,
+    "keep the measured rate and text as the new baseline instead of comparing",
+)
+
 #: command, its options beside OPTIONS, its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
@@ -66,10 +72,10 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ("provision", ROLLING, "Prepare a new host: docker group, folders.\n\nPackages are never upgraded."),
     (
         "verify",
-        (),
-        """Check a running server: health, log, throughput.
+        (NEW_BASELINE,),
+        """Check a running server: health, GPU, log, throughput, text.
 
-        Prints a table: health, engine log, prefix cache, throughput against the baseline. Changes nothing.
+        Prints a table: health, GPU, engine log, prefix cache, throughput and text against the baseline. Changes nothing.
         """,
     ),
 )

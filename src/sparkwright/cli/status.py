@@ -57,12 +57,15 @@ def report(host: str = "", since: str = "7d", to: str = "report.html", json: boo
 @command(
     help={
         "file": "a saved log, instead of a host's",
+        "engine": "with --file: who wrote it (vllm, llama_cpp, sglang, openai); default: as its first lines say",
         "state": "what the engine reports of itself: each value, or unknown, and the line it was read from",
         "tail": f"without --state: how many lines from the end (default {TAIL_LINES})",
         "json": "one JSON object a host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
     }
 )
-def logs(host: str = "", file: str = "", state: bool = False, tail: int = TAIL_LINES, json: bool = False) -> list[Exit]:
+def logs(
+    host: str = "", file: str = "", engine: str = "", state: bool = False, tail: int = TAIL_LINES, json: bool = False
+) -> list[Exit]:
     """Print an engine's log, or the settings it reports.
 
     Only the last start counts. Exit code: 0 printed, or a start was found in it; 1 the engine failed; 3 a host is unreachable;
@@ -70,9 +73,11 @@ def logs(host: str = "", file: str = "", state: bool = False, tail: int = TAIL_L
     """
     if bool(host) == bool(file):
         raise Refused("say whose log: --host NAME or --file PATH.")
+    if engine and not file:
+        raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
     from sparkwright.app.questions import log_reading
 
-    found = log_reading.of_file(file, tail) if file else log_reading.of_hosts(host, tail)
+    found = log_reading.of_file(file, tail, engine) if file else log_reading.of_hosts(host, tail)
     for reading in found:
         log_reading.show(reading, state=state, json=json, titled=len(found) > 1)
     return [reading.exit if state or reading.error else Exit.OK for reading in found]

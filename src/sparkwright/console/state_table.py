@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.vllm.logs.logs import FIELDS, message
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.reader import message
+from sparkwright.engines.log.state import FIELDS
 
 #: a longer value pushes its evidence aside
 VALUE_COLUMNS = 28
 LEAST_EVIDENCE = 10
 
 
-def lines(state: Mapping[str, Any], columns: int | None) -> list[str]:
-    """The table. state: an EngineState as JSON. columns: of the terminal; evidence is cut there, a value never is.
+def lines(state: Mapping[str, Any], book: LogBook, columns: int | None) -> list[str]:
+    """The table. state: an EngineState as JSON. book: of its engine. columns: of the terminal; evidence is cut there, a value
+    never is.
 
     None: no terminal, nothing is cut.
     """
-    rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""))) for name in FIELDS]
+    names = [name for name in (*FIELDS, *book.also) if name in state]
+    rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""), book)) for name in names]
     rows += [(f"stage {name}", f"{seconds:g} s", "") for name, seconds in state["stage_s"].items()]
-    rows += [("warning", "", message(text)) for text in state["warnings"]]
-    names = max(len(name) for name, _, _ in rows)
+    rows += [("warning", "", message(text, book)) for text in state["warnings"]]
+    widest = max(len(name) for name, _, _ in rows)
     values = max(len(value) for _, value, _ in rows if len(value) <= VALUE_COLUMNS)
-    return [_row(f"{name:<{names}}  {value:<{values}}", evidence, columns) for name, value, evidence in rows]
+    return [_row(f"{name:<{widest}}  {value:<{values}}", evidence, columns) for name, value, evidence in rows]
 
 
 def _row(start: str, evidence: str, columns: int | None) -> str:

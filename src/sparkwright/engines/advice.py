@@ -25,7 +25,8 @@ class Asked:
     flags: of the engine, under their own names. image: REPOSITORY:TAG. model_by_flag: the model is given as a flag, not as a
     word. server_key: it asks its clients for one, from a file. open_to_network: it asks for none, and is published beyond the
     host. published: the container's port at which others ask it, 0 where none is published; None where that is not known.
-    ascend: the scheduler's settings on that platform, by the recipe's keys; None for none.
+    ascend: the scheduler's settings on that platform, by the recipe's keys; None for none. container: the options of
+    `docker run`, by their names in a recipe; empty where they are not known.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Asked:
     open_to_network: bool = False
     published: int | None = None
     ascend: Mapping[str, bool] | None = None
+    container: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Explained:
     image: str
     version: str | None
     finding: Finding
+    container: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Kind(Protocol):

@@ -1,8 +1,18 @@
-"""One option's value among the words of a command, whatever the engine."""
+"""The words of a command that serves: what they say of its model and its flags, whatever the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a container was told to serve. model: as the engine was given it; empty when the command names none."""
+
+    model: str = ""
+    flags: dict[str, Any] = field(default_factory=dict)
 
 
 def value(command: Sequence[str], option: str) -> str:

@@ -2,13 +2,13 @@
 
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
 log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
-it tells what is in it; key_file.py, where it reads its key from a file. Each holds one value of the type that is named below, or is
+it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files. Each holds one value of the type that is named below, or is
 itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
+    from sparkwright.engines.command_words import Command
+    from sparkwright.engines.files import Files
     from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
     from sparkwright.engines.image import Image
+    from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.server_key import ServerKey
 
 #: as recipes name them
@@ -59,9 +62,20 @@ class Engine:
         return found
 
     @cached_property
+    def log(self) -> LogBook:
+        """What its log tells."""
+        found: LogBook = self._part("log", "LOG")
+        return found
+
+    @cached_property
     def flags(self) -> Flags:
         """Its command line."""
         found: Flags = self._part("flags", "FLAGS")
+        return found
+
+    def command(self, words: Sequence[str]) -> Command:
+        """The model and the flags of a command that serves with it."""
+        found: Command = self._part("command_words", "parsed")(words)
         return found
 
     @cached_property
@@ -84,6 +98,12 @@ class Engine:
     def key(self) -> ServerKey | None:
         """How it reads its key from a file; None where it does not."""
         found: ServerKey | None = self._part("key_file", "SERVER_KEY") if self._has("key_file") else None
+        return found
+
+    @cached_property
+    def files(self) -> Files | None:
+        """How it chooses its files from a repository's; None where it serves the whole folder."""
+        found: Files | None = self._part("files", "FILES") if self._has("files") else None
         return found
 
     def _has(self, part: str) -> bool:

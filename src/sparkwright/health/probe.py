@@ -20,7 +20,7 @@ from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
-from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe, server_metrics, token_check

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.vllm import roofline
-from sparkwright.engines.vllm.logs import logs
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import log_reading
+from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure.beside import gpu
@@ -26,12 +26,12 @@ def gpu_query(context: Context) -> str:
     return answer.out if answer.ok else ""
 
 
-def log(context: Context, container: str) -> logs.EngineState | None:
+def log(context: Context, container: str) -> EngineState | None:
     """What the engine's log says of its last start; None without a container or a log."""
     if not container:
         return None
-    reader = logs.Reader()
     try:
+        reader = Reader(engine_of.named(context.docker(), container).log)
         for chunk in log_reading.StartLog(context.docker(), container):
             reader.push(chunk)
     except SparkwrightError:

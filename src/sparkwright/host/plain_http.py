@@ -38,10 +38,11 @@ def get(address: Address, path: str, *, timeout_s: float, most_bytes: int = ANSW
 
 
 def head(address: Address, path: str, *, timeout_s: float) -> tuple[int, bytes]:
-    """Status and header fields of an answer; its body is not read. Raises as `get` does."""
+    """Status and header fields of an answer, whose body has come too. Raises as `get` does."""
     until_s = time.monotonic() + timeout_s
     with _asked(address, path, until_s) as connection:
-        fields, _ = _head(connection, until_s)
+        fields, rest = _head(connection, until_s)
+        _body(connection, fields, rest, HEAD_BYTES, until_s)
         return _status(fields), fields
 
 

@@ -17,19 +17,20 @@ from sparkwright.trust.bounds import number_of
 
 Verdict = Literal["same", "doubtful", "another"]
 
-#: answered with little choice and more than TOKENS tokens; none depends on the date. A change of these is another PROMPT_SET.
+#: answered with more than TOKENS tokens, by each model in its own words; none depends on the date. Others are another
+#: PROMPT_SET.
 PROMPTS: tuple[str, ...] = (
-    "Count from one to forty in words, separated by commas.",
+    "Explain in three sentences why the sky is blue.",
     "List the planets of the solar system from the sun outwards, with one sentence about each.",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
 )
 PROMPT_SET = 1
 TOKENS = 32
 TOP = 5
-#: two tokens closer than that, in nats, in both runs are a near-tie
-TIE = 0.5
-#: without log probabilities: texts that part in the first quarter part early
-EARLY = 0.25
+#: two tokens closer than that, in nats, in both runs are a near-tie: two steps of a bfloat16 logit between 16 and 32
+TIE = 0.25
+#: rounding lets hardly one text part so early, never all; without log probabilities it is a share of the text
+EARLY_TOKENS, EARLY_SHARE = 8, 0.25
 CONTEXT_CHARS = 24
 #: no log probability is further from 0; servers say -9999 for none at all
 MOST = 1e4
@@ -122,15 +123,22 @@ def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...
 def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
     """What the texts of the prompts say, and where they part. Pure.
 
-    Another model: every prompt parts, none at a near-tie (or, without log probabilities, each of them early). Doubtful: some do.
+    Another model: every prompt parts, each at no near-tie or within its first tokens. Doubtful: some part at no near-tie,
+    or every prompt parts, which rounding alone hardly does.
     """
     pairs = list(zip(PROMPTS, before, now, strict=False))
     partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
-    wrong = [one for one in partings if not one.tied]
-    certain = all(one.gap is not None or one.char < EARLY * len(one.before) for one in wrong)
-    if pairs and len(wrong) == len(pairs) and certain:
+    every = len(partings) == len(pairs) > 0
+    if every and all(map(_certain, partings)):
         return "another", partings
-    return ("doubtful" if wrong else "same"), partings
+    return ("doubtful" if every or not all(one.tied for one in partings) else "same"), partings
+
+
+def _certain(one: Parting) -> bool:
+    """Whether rounding hardly does that."""
+    if one.gap is None:
+        return one.char < EARLY_SHARE * len(one.before)
+    return not one.tied or one.token <= EARLY_TOKENS
 
 
 def parting(prompt: str, before: Text, now: Text) -> Parting | None:

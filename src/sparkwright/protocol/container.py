@@ -1,14 +1,19 @@
 """The container a recipe asks for, as data. What create, compare, the recipe's schema and the docker run script make of a field
-stands beside it: one more option of `docker run` is one more field with `_option`.
+stands beside it: one more option of `docker run` is one more field with `option`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from sparkwright.protocol import docker_option as way
+from sparkwright.protocol.docker_option import DockerOption, option
 from sparkwright.trust import container_words as words
+from sparkwright.trust import network_words as net
+from sparkwright.trust import process_words as process
+from sparkwright.trust import security_words as rights
 
 #: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
@@ -17,27 +22,6 @@ GIVEN, KEPT = "given:", "kept:"
 
 #: marks a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
-
-
-@dataclass(frozen=True, slots=True)
-class DockerOption:
-    """flag: its word for `docker run`. key: its name in the engine's HostConfig; empty for one with rules of its own, in
-    host/containers/container_options.py and project/recipe/models.py. about: for the recipe's schema. why_not: why a text is
-    refused; empty when it is not. kept: as the engine keeps it. why: what a difference means.
-    """
-
-    flag: str
-    key: str = ""
-    about: str = ""
-    why_not: Callable[[str], str] = lambda text: ""
-    kept: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
-    why: str = ""
-
-
-def _option(flag: str, default: Any = "", **more: Any) -> Any:
-    """A field that is an option of `docker run`; the empty value asks for nothing. default: a value, or `dict`."""
-    way = "default_factory" if default is dict else "default"
-    return field(**{way: default}, metadata={"option": DockerOption(flag, **more)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +38,228 @@ class ContainerSpec:
     name: str
     image: str
     restart: str = "unless-stopped"
-    gpus: str = _option("--gpus", "all")
-    ipc: str = _option(
+    gpus: str = option("--gpus", "all", words=way.gpu_words)
+    ipc: str = option(
         "--ipc",
         "host",
         key="IpcMode",
         about="docker's --ipc: host, private, shareable or none; empty: Docker's default",
         why_not=words.ipc,
+        open=True,
         why="workers share memory through it",
     )
-    shm_size: str = _option(
+    shm_size: str = option(
         "--shm-size",
         key="ShmSize",
         about='docker\'s --shm-size, e.g. "64gb"',
         why_not=words.size,
         kept=words.size_bytes,
+        open=True,
     )
-    ports: tuple[str, ...] = _option("-p", ())
-    volumes: tuple[str, ...] = _option("-v", ())
-    env: dict[str, str] = _option("-e", dict)
-    ulimits: dict[str, str] = _option("--ulimit", dict)
-    labels: dict[str, str] = _option("--label", dict)
+    ports: tuple[str, ...] = option("-p", ())
+    volumes: tuple[str, ...] = option("-v", ())
+    env: dict[str, str] = option("-e", dict)
+    ulimits: dict[str, str] = option("--ulimit", dict)
+    labels: dict[str, str] = option("--label", dict)
+    network: str = option(
+        "--network",
+        key="NetworkMode",
+        about='"host", the name of a network that the host has, or name=NETWORK,alias=NAME; empty: Docker\'s own bridge. '
+        "With `host` the server listens on the host's own addresses at its engine's port, and `ports` has no meaning",
+        why_not=net.network,
+        why="who reaches the server, and whom it reaches",
+    )
+    networks: tuple[str, ...] = option(
+        "--network",
+        (),
+        about="further networks that it joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
+        why_not=net.further_network,
+        words=way.no_words,
+    )
+    hostname: str = option(
+        "--hostname", about="its host name; empty: the container's id", section="Config", why_not=net.hostname
+    )
+    extra_hosts: tuple[str, ...] = option(
+        "--add-host",
+        (),
+        key="ExtraHosts",
+        about='further names, "NAME:ADDRESS" or "NAME:host-gateway"',
+        why_not=net.extra_host,
+        kept=net.extra_hosts,
+        alike=net.extra_hosts_alike,
+    )
+    dns: tuple[str, ...] = option(
+        "--dns", (), key="Dns", about="name servers, in order", why_not=net.dns, alike=net.dns_alike
+    )
+    user: str = option(
+        "--user",
+        key="User",
+        section="Config",
+        about='who runs it, "1000:1000" or a name of the image; empty: the image\'s',
+        why_not=rights.user,
+        alike=lambda found: found or "",
+    )
+    group_add: tuple[str, ...] = option(
+        "--group-add",
+        (),
+        key="GroupAdd",
+        about='further groups, by name or number in quotes, as "44"',
+        why_not=rights.group,
+        alike=lambda found: sorted(set(found or ())),
+    )
+    privileged: bool = option(
+        "--privileged",
+        False,
+        key="Privileged",
+        about="every device and every right of the host's root. Prefer `devices` and `cap_add`",
+        alike=bool,
+        why="it can do on the host what root can",
+        words=way.switch,
+    )
+    cap_add: tuple[str, ...] = option(
+        "--cap-add",
+        (),
+        key="CapAdd",
+        about="capabilities beside Docker's own, as SYS_PTRACE or IPC_LOCK",
+        why_not=rights.capability,
+        kept=rights.capabilities_kept,
+        alike=rights.capabilities,
+    )
+    cap_drop: tuple[str, ...] = option(
+        "--cap-drop",
+        (),
+        key="CapDrop",
+        about="capabilities of Docker's own that it is not to have, or ALL",
+        why_not=rights.capability,
+        kept=rights.capabilities_kept,
+        alike=rights.capabilities,
+    )
+    security_opt: tuple[str, ...] = option(
+        "--security-opt",
+        (),
+        key="SecurityOpt",
+        about="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
+        why_not=rights.security_opt,
+        alike=rights.security_opts,
+    )
+    devices: tuple[str, ...] = option(
+        "--device",
+        (),
+        key="Devices",
+        about='devices of the host, "/dev/infiniband", "/dev/a:/dev/b:rw"',
+        why_not=rights.device,
+        kept=rights.device_rows,
+        alike=rights.devices_alike,
+    )
+    pid: str = option(
+        "--pid",
+        key="PidMode",
+        about='"host": it sees the processes of the host; empty: its own only',
+        why_not=process.pid,
+        alike=lambda found: found or "",
+    )
+    init: bool | None = option(
+        "--init",
+        None,
+        key="Init",
+        about="a small init as its first process; unset: the engine's default",
+        words=way.either,
+    )
+    working_dir: str = option(
+        "--workdir",
+        key="WorkingDir",
+        section="Config",
+        about="the folder that it starts in; empty: the image's",
+        why_not=process.working_dir,
+        alike=process.working_dir_alike,
+    )
+    stop_signal: str = option(
+        "--stop-signal",
+        key="StopSignal",
+        section="Config",
+        about="the signal that asks it to stop; empty: the image's, else SIGTERM",
+        why_not=process.stop_signal,
+        alike=process.stop_signal_alike,
+    )
+    healthcheck: dict[str, str] = option(
+        "--health",
+        dict,
+        section="Config",
+        about="Docker's own health check over the image's: test (a shell command, or NONE for none), interval, timeout, "
+        'start_period (as 30s), retries (as "3"). sparkwright does not read it',
+        why_not=process.healthcheck,
+        words=way.health_words,
+    )
+    tmpfs: tuple[str, ...] = option(
+        "--tmpfs",
+        (),
+        key="Tmpfs",
+        about='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
+        why_not=process.tmpfs,
+        kept=process.tmpfs_rows,
+        alike=process.tmpfs_alike,
+    )
+    sysctls: dict[str, str] = option(
+        "--sysctl",
+        dict,
+        key="Sysctls",
+        about='kernel settings of its own, as net.core.somaxconn: "1024"',
+        why_not=rights.sysctls,
+        alike=lambda found: dict(found or {}),
+    )
+    memory: str = option(
+        "--memory",
+        key="Memory",
+        about='the most memory it may hold, e.g. "100gb"',
+        why_not=process.memory,
+        kept=words.size_bytes,
+        alike=lambda found: found or 0,
+    )
+    memory_swap: str = option(
+        "--memory-swap",
+        about='memory and swap together, e.g. "100gb" (as `memory`: no swap) or "-1" (no limit); empty: twice `memory`',
+        why_not=process.memory_swap,
+        kept=process.swap_bytes,
+    )
+    cpus: float = option(
+        "--cpus",
+        0.0,
+        key="NanoCpus",
+        about="how many CPUs it may use at a time, e.g. 4 or 1.5; 0: all",
+        why_not=process.cpus,
+        kept=process.nano_cpus,
+        alike=lambda found: (found or 0) / 10**9,
+    )
+    cpuset_cpus: str = option(
+        "--cpuset-cpus",
+        key="CpusetCpus",
+        about='the CPUs it may use, "0-9" or "0,2"',
+        why_not=process.cpuset,
+        alike=process.cpuset_alike,
+    )
+    oom_score_adj: int = option(
+        "--oom-score-adj",
+        0,
+        key="OomScoreAdj",
+        about="how early the kernel ends it when memory is short, -1000 (last) to 1000",
+        why_not=process.oom_score_adj,
+        alike=lambda found: found or 0,
+    )
+    log_driver: str = option(
+        "--log-driver", about="Docker's log driver; empty: the engine's default", why_not=process.log_driver
+    )
+    log_options: dict[str, str] = option(
+        "--log-opt", dict, about='options of the log driver, as max-size: "100m"', why_not=process.log_options
+    )
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
     server_key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse. Without a key it reads as that of a release that knew none."""
-        return {name: value for name, value in asdict(self).items() if name != "server_key" or value}
+        """Plain JSON; `from_json` is its inverse. What asks for nothing is left out, so that an older release reads it too."""
+        usual = asdict(ContainerSpec("", ""))
+        return {name: value for name, value in asdict(self).items() if name not in LATER or value != usual[name]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
@@ -91,19 +268,27 @@ class ContainerSpec:
         return cls(**given)
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
-        """The options of `docker run` with their values; the script adds name, restart policy, entrypoint and the key's mount."""
-        for name, option in DOCKER_OPTIONS.items():
-            value = getattr(self, name)
-            if isinstance(value, dict):
-                value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
-            elif name == "gpus" and "," in value:
-                value = f'"{value}"'  # docker splits a list of devices that is not in quotes
-            yield from ((option.flag, text) for text in (value if isinstance(value, tuple) else (value,)) if text)
+        """The options of `docker run` with their values, "" for a switch; the script adds name, restart policy, entrypoint, the
+        key's mount and further networks.
+        """
+        for name, one in DOCKER_OPTIONS.items():
+            yield from one.words(one.flag, getattr(self, name))
+
+    def further_networks(self) -> list[list[str]]:
+        """The words of `docker network connect` for each network but the first; the container's name follows them."""
+        found = map(net.parts, self.networks)
+        return [[*(word for one in aliases for word in ("--alias", one)), name] for name, aliases in found]
 
 
 #: the options by their fields, in the fields' order
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     one.name: one.metadata["option"] for one in fields(ContainerSpec) if "option" in one.metadata
+}
+#: the fields that not every release knows
+LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | {
+    "server_key",
+    "log_driver",
+    "memory_swap",
 }
 
 

@@ -6,20 +6,21 @@ Built once on the laptop, kept in its cache, shipped only where it is absent. Th
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import io
 import json
 import re
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkwright import host_side
 from sparkwright.remote import wheels
 from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
+
+if TYPE_CHECKING:
+    import tarfile
 
 #: of a wheel, what belongs beside its packages (PEP 427); scripts, headers and data are left out
 _BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
@@ -65,6 +66,9 @@ def _seal(path: Path) -> Path:
 
 def _pack(parts: list[Path], tag: str, out: Any) -> None:
     """Everything in one archive, the same bytes for the same content; first of all what there is, its size and its SHA-256."""
+    import gzip
+    import tarfile
+
     files = {f"lib/{name}": data for wheel in parts for name, data in _files(wheel)}
     files |= {f"lib/sparkwright/{name}": data for name, data in host_side.sources()}
     files["tag"] = tag.encode()
@@ -80,7 +84,7 @@ def _pack(parts: list[Path], tag: str, out: Any) -> None:
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """What a wheel lays beside the others, and its content."""
-    import zipfile  # a deploy with nothing to ship never needs it
+    import zipfile
 
     with zipfile.ZipFile(wheel) as packed:
         for name in sorted(packed.namelist()):
@@ -93,6 +97,8 @@ def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    import tarfile
+
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o644
     tar.addfile(info, io.BytesIO(data))

@@ -9,6 +9,7 @@ import argparse
 import functools
 import hashlib
 import json
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,26 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
 
+#: repositories of GGUF files, by their files; sizes are a thousandth as well
+GGUF: dict[str, tuple[str, ...]] = {
+    "ggml-org/gpt-oss-120b-GGUF": tuple(f"gpt-oss-120b-mxfp4-{n:05d}-of-00003.gguf" for n in (1, 2, 3)),
+    "unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF": tuple(
+        f"Qwen3-Coder-30B-A3B-Instruct-{kind}.gguf" for kind in ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")
+    ),
+}
+GGUF_BYTES = 9_000_000
+#: what llama.cpp reads of a model before its weights
+GGUF_VALUES: dict[str, int | str] = {
+    "general.architecture": "gpt-oss",
+    "gpt-oss.context_length": 131072,
+    "gpt-oss.block_count": 36,
+    "gpt-oss.embedding_length": 2880,
+    "gpt-oss.attention.head_count": 64,
+    "gpt-oss.attention.head_count_kv": 8,
+    "gpt-oss.attention.key_length": 64,
+    "gpt-oss.attention.value_length": 64,
+}
+
 STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors")  # what the second commit changes
 
@@ -82,6 +103,9 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
         return (about + ("Second commit.\n" if moved else "")).encode()
     if path.startswith("tokenizer"):
         return json.dumps({"sandbox": True}).encode()
+    if path.endswith(".gguf"):
+        head = gguf_header(GGUF_VALUES)
+        return head + hashlib.shake_128(f"{model}/{path}".encode()).digest(GGUF_BYTES - len(head))
     second = " moved" if moved and path in MOVED_PATHS else ""
     seed = hashlib.sha256(f"{model}/{path}{second}".encode()).digest()
     return hashlib.shake_128(seed).digest(SHARD_BYTES)
@@ -89,6 +113,8 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
 
 def files(model: str) -> list[str]:
     """The files of a model."""
+    if model in GGUF:
+        return ["README.md", *GGUF[model]]
     small = ["README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"]
     return small + [_shard(n) for n in range(1, SHARDS + 1)]
 
@@ -102,7 +128,7 @@ def sibling(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
     """What the hub says about a file."""
     data = content(model, path, moved=moved)
     row: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": _blob(data)}
-    if path.endswith(".safetensors"):
+    if path.endswith((".safetensors", ".gguf")):
         row["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 135}
     return row
 
@@ -114,6 +140,19 @@ def branch(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
     if "lfs" in about:
         row["lfs"] = {"oid": about["lfs"]["sha256"], "size": about["size"], "pointerSize": 135}
     return row
+
+
+def gguf_header(values: dict[str, int | str]) -> bytes:
+    """The beginning of a GGUF file without tensors: magic, version 3, the counts, the pairs. Source: ggml/docs/gguf.md."""
+
+    def text(given: str) -> bytes:
+        return struct.pack("<Q", len(given)) + given.encode()
+
+    pairs = (
+        text(key) + (struct.pack("<II", 4, value) if isinstance(value, int) else struct.pack("<I", 8) + text(value))
+        for key, value in values.items()
+    )
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + b"".join(pairs)
 
 
 def _shard(n: int) -> str:
@@ -158,7 +197,7 @@ class HubApi(Handler):
         """Whether a revision is the second commit; None when it was refused."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
-        if model not in MODELS:
+        if model not in MODELS and model not in GGUF:
             self._error(404 if token else 401, "RepoNotFound", "Repository not found")
         elif model in GATED and token in ("", STRANGER):
             who = "you are not in the authorized list" if token else "You must have access to it and be authenticated"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from sparkwright.errors import Refused
-from sparkwright.visible import one_line
+from sparkwright.visible import quoted
 
 #: as docker reads a size (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
@@ -41,7 +41,7 @@ def size(text: str) -> str:
     if not text:
         return ""
     try:
-        return "" if size_bytes(text) <= LARGEST else f"{_quoted(text)} is more than any machine has."
+        return "" if size_bytes(text) <= LARGEST else f"{quoted(text)} is more than any machine has."
     except Refused as refused:
         return refused.message
 
@@ -50,7 +50,7 @@ def size_bytes(text: str) -> int:
     """Docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise Refused(f"{_quoted(text)} is not a size: write 64gb, 512m or 1024.")
+        raise Refused(f"{quoted(text)} is not a size: write 64gb, 512m or 1024.")
     return int(float(match[1]) * 2 ** (10 * " kmgtp".index((match[2] or " ").lower())))
 
 
@@ -58,18 +58,18 @@ def port(text: str) -> str:
     plain, _, protocol = text.partition("/")
     *address, outside, inside = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))[-2:]
     if "/" in text and protocol not in PROTOCOLS:
-        return f"{_quoted(text)}: the protocol must be {', '.join(PROTOCOLS)}."
+        return f"{quoted(text)}: the protocol must be {', '.join(PROTOCOLS)}."
     if plain.count(":") == 0 or outside in ("", "0"):
-        return f"{_quoted(text)} leaves the host's port to chance: write HOST:CONTAINER, as 8000:8000."
+        return f"{quoted(text)} leaves the host's port to chance: write HOST:CONTAINER, as 8000:8000."
     if re.fullmatch(r"[0-9]+-[0-9]+", outside) or re.fullmatch(r"[0-9]+-[0-9]+", inside):
-        return f"{_quoted(text)} is a range: write an entry for each port, HOST:CONTAINER."
-    if address and not _is_address(address[0]):
-        message = f"{_quoted(address[0])} is not an IP address"
-        return f"{_quoted(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
+        return f"{quoted(text)} is a range: write an entry for each port, HOST:CONTAINER."
+    if address and not is_address(address[0]):
+        message = f"{quoted(address[0])} is not an IP address"
+        return f"{quoted(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
     for number in (outside, inside):
         if not _NUMBER.fullmatch(number) or int(number) > LARGEST_PORT:
-            message = f"{_quoted(number)} is not a port (1 to {LARGEST_PORT})"
-            return f"{_quoted(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
+            message = f"{quoted(number)} is not a port (1 to {LARGEST_PORT})"
+            return f"{quoted(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
     return ""
 
 
@@ -88,59 +88,59 @@ def published_twice(ports: Sequence[str]) -> str:
 
 
 def gpus(text: str) -> str:
-    message = f'{_quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
+    message = f'{quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
     return "" if _GPUS.fullmatch(text) else message
 
 
 def ipc(text: str) -> str:
     """`container:NAME` is kept by its id, and would differ at every deploy."""
-    message = f'{_quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
+    message = f'{quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
     return "" if text in IPC else message
 
 
 def limit_name(name: str) -> str:
-    return "" if name in LIMITS else f"{_quoted(name)} is not a limit that docker knows: {', '.join(LIMITS)}."
+    return "" if name in LIMITS else f"{quoted(name)} is not a limit that docker knows: {', '.join(LIMITS)}."
 
 
 def ulimit(text: str) -> str:
     parts = text.split(":")
     if len(parts) > 2 or not all(_LIMIT.fullmatch(part) and int(part) <= LARGEST for part in parts):
-        return f"{_quoted(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
+        return f"{quoted(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
     soft, hard = (float("inf") if int(part) < 0 else int(part) for part in (parts[0], parts[-1]))
-    return "" if soft <= hard else f"{_quoted(text)}: the soft limit is above the hard one."
+    return "" if soft <= hard else f"{quoted(text)}: the soft limit is above the hard one."
 
 
 def volume(text: str) -> str:
     parts = text.split(":")
     if len(parts) not in (2, 3):
-        return f"{_quoted(text)} is not a mount: write /host:/container or /host:/container:ro."
+        return f"{quoted(text)} is not a mount: write /host:/container or /host:/container:ro."
     if reason := source(parts[0]) or target(parts[1]):
-        return f"{_quoted(text)}: {reason}"
+        return f"{quoted(text)}: {reason}"
     named = VOLUME_NAME.fullmatch(parts[0]) is not None
     rows = (*MODES, COPY if named else PROPAGATION)
     left = parts[2].split(",") if len(parts) == 3 else []
     for row in rows:
         found = [mode for mode in left if mode in row]
         left = [mode for mode in left if mode not in found[:1]] if len(found) == 1 else left
-    return f"{_quoted(text)}: {_quoted(','.join(left))} is not a mount's option: ro, rw, z, Z." if left else ""
+    return f"{quoted(text)}: {quoted(','.join(left))} is not a mount's option: ro, rw, z, Z." if left else ""
 
 
 def source(text: str) -> str:
     """Why this is neither a folder of the host nor a volume's name; empty when it is."""
     if ":" in text:
-        return f"{_quoted(text)} has a colon, which docker can't mount."
+        return f"{quoted(text)} has a colon, which docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
         return "" if "\0" not in text else "a path can't hold a NUL."
-    return f"{_quoted(text)} is not a folder of the host: begin with / or ~/."
+    return f"{quoted(text)} is not a folder of the host: begin with / or ~/."
 
 
 def target(text: str) -> str:
     """Why a container can't have this as a mount point; empty when it can."""
     if ":" in text or "\0" in text:
-        return f"{_quoted(text)} has a colon, which docker can't mount."
+        return f"{quoted(text)} has a colon, which docker can't mount."
     if not text.startswith("/"):
-        return f"{_quoted(text)} is not a folder of the container: begin with /."
-    return "" if mount_point(text) != "/" else f"{_quoted(text)} is the whole container."
+        return f"{quoted(text)} is not a folder of the container: begin with /."
+    return "" if mount_point(text) != "/" else f"{quoted(text)} is the whole container."
 
 
 def mount_point(text: str) -> str:
@@ -155,22 +155,18 @@ def variable(name: str, value: str) -> str:
     """Why no process can have this environment variable; empty when one can."""
     if name and "=" not in name and "\0" not in name + value:
         return ""
-    return f"{_quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
+    return f"{quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
 
 
 def label(name: str) -> str:
     if not name:
         return "a label needs a name."
-    return f"{_quoted(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""
+    return f"{quoted(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
         return "%" not in bare and bool(ipaddress.ip_address(bare))
     except ValueError:
         return False
-
-
-def _quoted(text: str) -> str:
-    return f"'{one_line(text, at_most=40)}'"

@@ -48,7 +48,7 @@ def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:
         "o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), Coder-30B-Q2_K.gguf"
     )
     assert all(quant in found for quant in QUANTS) and "mmproj" not in found and "imatrix" not in found
-    assert found.endswith("Coder-30B-BF16.gguf (19.0 GiB) in `model.allow`.")
+    assert found.endswith("Coder-30B-BF16.gguf (19.0 GiB) as `model.file`.")
 
 
 def test_a_pattern_for_several_says_which() -> None:

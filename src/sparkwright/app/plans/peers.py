@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, hang_up
@@ -46,6 +45,8 @@ class Neighbours:
 
     def hand_out(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
         """Have a host hand a model out. model: id, commit, files, dir. Returns where. Raises Failed by the host's name."""
+        from sparkwright.app.questions.one_module import ask_module
+
         member = self._member(source)
         member.secrets = {TOKEN: token}
         fleet = Fleet([member])
@@ -61,6 +62,8 @@ class Neighbours:
         hang_up(self._members.values())
 
     def _reported(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
+        from sparkwright.app.questions.one_module import ask_module
+
         source = str(task.args["from"])
         here = {**task.args, "from": ""}
         if source == member.host.name:

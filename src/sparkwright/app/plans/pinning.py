@@ -36,7 +36,8 @@ def lock_of(project: Project, host: Host) -> lockfile.Lock:
 
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
     """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
-    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
+    model = wanted.file.model
+    return {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
 
 
 class Pins:
@@ -83,7 +84,8 @@ class Pins:
         if "image" in found:
             self.lock = self.lock.with_image(wanted.image, found["image"])
         if "model" in found:
-            self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
+            model = wanted.file.model
+            self.lock = self.lock.with_model(model.id, model.revision, found["model"], model.chosen)
         if self._save:
             self._write()
             for text in _reported(wanted, found):
@@ -123,6 +125,7 @@ def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
     """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
     model = wanted.file.model
     args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here, **_engine(wanted)}
+    args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.chosen else {}
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args)
 

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from sparkwright.doctor.fixes import FIXES
-from sparkwright.engines.vllm.logs.engine_state import FIELDS
+from sparkwright.engines.engine import TITLES, USUAL
+from sparkwright.engines.log.state import FIELDS
 from sparkwright.errors import Failed
 from sparkwright.protocol.event_kinds import COUNT, text
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
@@ -38,7 +39,7 @@ FINDING: dict[str, Shape] = {
     **dict.fromkeys(("fix", "source"), Usual(text, "")),
     "repair": Usual(frozenset(("", *FIXES)), ""),
 }
-#: of engines/vllm/logs/engine_state.py
+#: of engines/log/state.py; an engine may tell more
 STATE: dict[str, Shape] = {
     **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
     "evidence": {str: str},
@@ -66,7 +67,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "port": within(1, 65535),
         **dict.fromkeys(("loopback", "server_key"), bool),
     },
-    "engine_log": {"state": STATE, "known": bool, "text": str},
+    "engine_log": {"state": STATE, "known": bool, "text": str, "engine": Usual(frozenset(TITLES), USUAL)},
     "models": {"models": [MODEL]},
     "remove_model": {"dir": line, "freed_bytes": COUNT, "left": COUNT},
     "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -14,19 +15,27 @@ from sparkwright.app.plans import recipes
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, state_table
 from sparkwright.console.out import error_row, say, say_json
-from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.engines import engine as engines
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.state import EngineState
+from sparkwright.engines.log.text import lines_of, plain
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.visible import visible
+
+#: of a saved log, in which a start is looked for
+FIRST_LINES = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
     """What was read of one log. source: {"host": NAME} or {"file": PATH}. state: an EngineState as JSON, known when the
-    log holds a start. error: why there is none, with error_exit."""
+    log holds a start. engine: whose log it is. error: why there is none, with error_exit."""
 
     source: Mapping[str, str]
     state: Mapping[str, Any]
+    engine: Engine
     text: str = ""
     known: bool = True
     error: str = ""
@@ -42,17 +51,37 @@ class Found:
         return Exit.OK if self.known else Exit.INCONCLUSIVE
 
 
-def of_file(name: str, tail: int) -> list[Found]:
-    """A saved log with its last lines. Raises Refused when it can't be read."""
+def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
+    """A saved log with its last lines. engine: who wrote it; empty: as its first lines say.
+
+    Raises Refused when it can't be read, or there is no such engine.
+    """
     try:
         with Path(name).open("rb") as saved:
-            state = logs.read(saved)
+            writer = _named(engine) if engine else recognised(itertools.islice(saved, FIRST_LINES))
+            saved.seek(0)
+            state = read(saved, writer.log)
             saved.seek(0)
             lines: deque[bytes] = deque(saved, maxlen=tail)
     except OSError as error:
         raise Refused(f"can't be read: {error.strerror}.", where=name) from None
-    text = visible(log_text.plain(b"".join(lines).decode(errors="replace")))
-    return [Found({"file": name}, state.to_json(), text, known=state.known)]
+    text = visible(plain(b"".join(lines).decode(errors="replace")))
+    return [Found({"file": name}, state.to_json(), writer, text, known=state.known)]
+
+
+def recognised(lines: Iterable[bytes]) -> Engine:
+    """The engine whose starts begin as one of these lines does; the usual one for none."""
+    for line in lines_of(lines):
+        for one in map(engines.of, engines.TITLES):
+            if one.log.begins(line):
+                return one
+    return engines.of(engines.USUAL)
+
+
+def _named(name: str) -> Engine:
+    if name not in engines.TITLES:
+        raise Refused(f"there is no engine {name!r}; there are {', '.join(engines.TITLES)}.", where="--engine")
+    return engines.of(name)
 
 
 def of_hosts(pattern: str, tail: int) -> list[Found]:
@@ -64,11 +93,19 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
         return ask_module(chosen.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
     answers = chosen.fleet.ask(log_of)
-    nothing, errors = logs.EngineState().to_json(), chosen.fleet.errors()
+    nothing, errors = EngineState().to_json(), chosen.fleet.errors()
     return [
-        Found({"host": name}, nothing, error=errors[name].message, error_exit=errors[name].exit)
+        Found(
+            {"host": name}, nothing, engines.of(engines.USUAL), error=errors[name].message, error_exit=errors[name].exit
+        )
         if name in errors
-        else Found({"host": name}, answers[name]["state"], answers[name]["text"], known=answers[name]["known"])
+        else Found(
+            {"host": name},
+            answers[name]["state"],
+            engines.of(answers[name]["engine"]),
+            answers[name]["text"],
+            known=answers[name]["known"],
+        )
         for name in (host.name for host in chosen.hosts)
     ]
 
@@ -89,6 +126,6 @@ def _lines(one: Found, *, state: bool, titled: bool) -> Iterable[str]:
     if titled:
         yield f"{' '.join(one.source.values())}:"
     if state:
-        yield from state_table.lines(one.state, grid.width())
+        yield from state_table.lines(one.state, one.engine.log, grid.width())
     elif one.text:
         yield one.text.removesuffix("\n")

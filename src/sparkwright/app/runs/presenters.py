@@ -7,11 +7,8 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.prompts import stop_asked
-from sparkwright.console.events.host_lines import HostLines
 from sparkwright.console.events.json_lines import JsonLines
-from sparkwright.console.events.lines import Lines
 from sparkwright.console.events.summary import Served, Summary
-from sparkwright.console.events.tables import Tables
 
 
 class Shown:
@@ -27,6 +24,8 @@ class Shown:
         if json:
             chosen.fleet.subscribers = [JsonLines()]
             return
+        from sparkwright.console.events.tables import Tables
+
         many = rows and not diff and len(chosen.hosts) > 1
         lines = _lines(diff, many=many)
         lines.hosts([host.name for host in chosen.hosts])
@@ -47,6 +46,9 @@ class Shown:
 def _lines(diff: bool, *, many: bool) -> Any:
     """Every task of a host; of many hosts one row each, unless their differences are asked for."""
     if not sys.stdout.isatty():
+        from sparkwright.console.events.host_lines import HostLines
+        from sparkwright.console.events.lines import Lines
+
         return HostLines() if many else Lines(diff=diff)
     from sparkwright.console.events.host_table import HostTable
     from sparkwright.console.events.live import Live

@@ -23,6 +23,8 @@ from sparkwright.visible import listed
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
+#: options that are variables of the playbook, and what it takes without them
+SWITCHES = {"rollback": True, "new_baseline": False}
 
 
 def options(**given: Any) -> playbook.Options:
@@ -35,7 +37,7 @@ def options(**given: Any) -> playbook.Options:
         start_at_task=given["start_at_task"],
         who=who(),
         wait_s=WAIT_S if given["wait"] else 0,
-        extra={} if given.get("rollback", True) else {"rollback": False},
+        extra={name: given[name] for name, usual in SWITCHES.items() if given.get(name, usual) != usual},
     )
 
 

@@ -104,7 +104,8 @@ def _entries(chosen: Chosen) -> Iterator[Pinned]:
         wanted = recipes.recipe_of(chosen.project, member.host)
         member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
-        model = lockfile.model_key(wanted.file.model.id, wanted.file.model.revision)
+        named = wanted.file.model
+        model = lockfile.model_key(named.id, named.revision, named.chosen)
         known = entries(locks.setdefault(folder, lockfile.load(folder)), wanted)
         for kind, key in (("image", wanted.image), ("model", model)):
             if (folder, key) not in seen:
@@ -157,7 +158,7 @@ def write(fresh: Sequence[Pinned]) -> None:
                 known = known.with_image(entry.key, new)
             else:
                 model = entry.wanted.file.model
-                known = known.with_model(model.id, model.revision, new)
+                known = known.with_model(model.id, model.revision, new, model.chosen)
         save(known, folder)
 
 

@@ -165,10 +165,12 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
     """id, commit, files and dir of the model that a host's recipe names, from the lock. Raises Failed, Refused."""
     wanted = recipes.recipe_of(project, host).file.model
-    entry = lock_of(project, host).model(wanted.id, wanted.revision)
+    entry = lock_of(project, host).model(wanted.id, wanted.revision, wanted.chosen)
     if entry is None:
         fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
-        raise Failed(f"spark.lock has no entry for {lockfile.model_key(wanted.id, wanted.revision)}.", fix=fix)
+        raise Failed(
+            f"spark.lock has no entry for {lockfile.model_key(wanted.id, wanted.revision, wanted.chosen)}.", fix=fix
+        )
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
 
 

@@ -14,7 +14,6 @@ from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, Standing, standing
-from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.failures import causes as slow_causes
 from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.errors import SparkwrightError
@@ -24,7 +23,7 @@ from sparkwright.health.record import Gpu
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, engine_of, server_key
+from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure.beside import gpu
@@ -98,7 +97,7 @@ class _Diagnosis:
 
     def of(self, seen: Sight) -> Answer:
         """Ask the server that was seen, and measure it where that disturbs nobody."""
-        asking = Asking(self._http(seen), self.url, self.key, self.limits, Remembered.of(self.context.state).counted)
+        asking = Asking(seen.engine.http, self.url, self.key, self.limits, Remembered.of(self.context.state).counted)
         model = ""
         if self.url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):
             seen = replace(seen, probe=asking.health())
@@ -110,12 +109,6 @@ class _Diagnosis:
             seen = _with_listener(seen, self.context, self.url)
         place = standing(seen, self.limits)
         return self._measured(seen, model) if place is None else self._not_measured(seen, place)
-
-    def _http(self, seen: Sight) -> Http:
-        """How the engine of the server is asked."""
-        return (
-            engine_of.of_container(seen.inspected) if seen.inspected else engine_of.of_spec(self.good.get("spec"))
-        ).http
 
     def _with_token(self, asking: Asking, seen: Sight, model: str) -> Sight:
         """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
@@ -146,7 +139,7 @@ class _Diagnosis:
 
     def _measured(self, seen: Sight, model: str) -> Answer:
         expected = Expected.of(self.context, self.good, self.asked.tok_per_s, verified=seen.box.verified)
-        found = measure(self.context, self._http(seen), self.url, model, self.key, expected)
+        found = measure(self.context, seen.engine.http, self.url, model, self.key, expected)
         share = None if found.doubt or found.error else expected.share(found.runs)
         slow = None if share is None else share < 1 - expected.tolerance
         about = served.seen(self.context, self.asked, self.good, seen, found, self.url)

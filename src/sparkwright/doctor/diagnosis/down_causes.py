@@ -8,9 +8,9 @@ from dataclasses import replace
 from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import is_slow
+from sparkwright.engines.log.reader import message
+from sparkwright.engines.log.state import UNKNOWN, Reading
 from sparkwright.engines.vllm.failures.cause import Cause, Verdict
-from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, Reading
-from sparkwright.engines.vllm.logs.logs import message
 from sparkwright.health.judging.observation import Limits
 from sparkwright.visible import count
 
@@ -47,7 +47,7 @@ def _last_words(seen: Sight) -> Iterator[Cause]:
     failure = last_words(seen)
     if failure.value:
         fix = "`invoke logs` shows the context; `invoke lint` checks the recipe"
-        yield Cause(str(failure.value).rstrip("."), "found", message(failure.evidence), fix, 200)
+        yield Cause(str(failure.value).rstrip("."), "found", message(failure.evidence, seen.engine.log), fix, 200)
 
 
 def _out_of_memory(seen: Sight) -> Iterator[Cause]:

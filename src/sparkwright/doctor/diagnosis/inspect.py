@@ -9,7 +9,8 @@ from typing import Any
 
 from sparkwright.doctor.diagnosis.sight import End, Sight
 from sparkwright.doctor.diagnosis.standing import LINE_CHARS
-from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.engines.log.reader import Reader
+from sparkwright.engines.log.text import plain
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift, live, present
 from sparkwright.health.judging.observation import Limits
@@ -17,7 +18,7 @@ from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, crash_loop, engine_socket, log_reading
+from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
 from sparkwright.host.runs.context import SocketDenied
@@ -36,6 +37,7 @@ def inspect_server(context: Context, good: Mapping[str, Any], name: str, limits:
     verified = str((good.get("spec") or {}).get("name", ""))
     found = Sight(
         now_s,
+        engine=engine_of.of_spec(good.get("spec")),
         name=verified or name,
         known=bool(good),
         allowed_s=present.allowed_s(good, limits),
@@ -84,7 +86,15 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
     broken = Remembered.of(context.state).stopped_for(box.id, good)
     loops = box.exit_code or box.status != "exited"
     loop = crash_loop.verdict_now(inspected, context) if loops else ""
-    found = replace(seen, box=box, inspected=inspected, end=end_of(inspected), loop=loop, broken=broken)
+    found = replace(
+        seen,
+        engine=engine_of.of_container(inspected),
+        box=box,
+        inspected=inspected,
+        end=end_of(inspected),
+        loop=loop,
+        broken=broken,
+    )
     return _with_drift(_with_log(found, context), context, good)
 
 
@@ -116,7 +126,7 @@ def _with_log(seen: Sight, context: Context) -> Sight:
         before = _before(seen, context)
     except Exception:  # a log driver that keeps none, an engine that goes away: the rest is told all the same
         return seen
-    reader = logs.Reader()
+    reader = Reader(seen.engine.log)
     reader.push("\n".join(before).encode())
     failure = reader.finish().failure
     answer = [line for line in before if line.strip()]
@@ -129,7 +139,7 @@ def _before(seen: Sight, context: Context) -> list[str]:
     if seen.box.status == "running" and not seen.box.restarts:
         return []
     raw = log_reading.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
-    return log_text.plain(raw.decode(errors="replace")).splitlines()
+    return plain(raw.decode(errors="replace")).splitlines()
 
 
 def _until_s(seen: Sight) -> float | None:

@@ -9,14 +9,10 @@ from typing import Any
 from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.doctor.diagnosis.measuring import Measured
 from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.engines import advice
 from sparkwright.engines import http as roles
-from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.engines.vllm.failures import cause
-from sparkwright.engines.vllm.flags import command_words
-from sparkwright.engines.vllm.prediction.predict import effective
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
 
@@ -27,14 +23,16 @@ def seen(
     """Everything that was inspected. found, url: of a server that was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
-    command = command_words.parsed([str(one) for one in words])
+    command, advises = server.engine.command([str(one) for one in words]), server.engine.advice
     env = dict(str(one).partition("=")[::2] for one in config.get("Env") or ())
     folder = _model_folder(context, good, server, command.model)
-    kind = architecture.classify(evidence.model_config(folder) if folder else {})
-    version = versions.parse(_version(server, url))
-    reported = rules.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
+    model = evidence.model_config(folder) if folder and folder.is_dir() else {}
+    version = advises.version(_version(server, url))
+    file = {"model": command.model} if server.engine.files else {}
+    reported = advice.Asked({**command.flags, **file}, str(config.get("Image") or ""), asked.platform, env)
     measured = found or Measured()
     return cause.Seen(
+        engine=server.engine,
         gpu=measured.gpu.sentence,
         gpu_degraded=measured.gpu_degraded,
         log=server.log.to_json() if server.log is not None else None,
@@ -43,20 +41,19 @@ def seen(
         busy=server_metrics.busy(measured.before),
         kv_used=measured.after.get(roles.KV_CACHE_USED),
         acceptance=measured.acceptance,
-        findings=rules.check(reported, kind, version) if server.inspected else (),
+        findings=advises.check(reported, model, version) if server.inspected else (),
         flags=command.flags,
         model=str((good.get("model") or {}).get("id", "")) or asked.model_id or command.model,
         thought=measured.thought,
         answered=measured.answered,
-        budget=effective(reported, kind, version).budget if server.inspected else None,
+        budget=advises.effective(reported, model, version).budget if server.inspected else None,
     )
 
 
 def _version(server: Sight, url: str) -> str | None:
     """As its log says, else as the server does."""
     answer = server.log.value("version") if server.log is not None else None
-    http = engine_of.of_container(server.inspected).http
-    found = answer or (http_probe.version(http, url) if url else None)
+    found = answer or (http_probe.version(server.engine.http, url) if url else None)
     return str(found) if found else None
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, EngineState, Reading
+from sparkwright.engines import engine as engines
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.log.state import UNKNOWN, EngineState, Reading
 from sparkwright.health.record import Container
 
 
@@ -41,7 +43,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Sight:
-    """now_s: seconds since the epoch. busy: the run that holds the host's lock, in words. cut_off: one that has no end.
+    """now_s: seconds since the epoch. engine: of the container, else of the verified one. busy: the run that holds the host's
+    lock, in words. cut_off: one that has no end.
 
     known: a server was verified here once. engine_error: why no answer from the Docker Engine, engine_fix: what to do.
     log: of the present start, None where it could not be read. failure: why the start before it ended, or this one if it did;
@@ -72,6 +75,7 @@ class Sight:
     drift: tuple[str, ...] = ()
     drift_error: str = ""
     probe: Probe = field(default_factory=Probe)
+    engine: Engine = field(default_factory=lambda: engines.of(engines.USUAL))
 
     @property
     def age_s(self) -> float | None:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.engines.command_words import Command
 from sparkwright.engines.llama_cpp import flag_values, flags
-
-
-@dataclass(frozen=True)
-class Command:
-    """What a container was told to serve. model: the file; empty when the command names none."""
-
-    model: str = ""
-    flags: dict[str, Any] = field(default_factory=dict)
 
 
 def parsed(words: Sequence[str]) -> Command:

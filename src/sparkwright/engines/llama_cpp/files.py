@@ -1,6 +1,6 @@
 """Which files of a repository a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
 
-Pure: from names and sizes. Patterns are shell patterns as in `model.allow`; they match the whole path or its last part.
+Pure: from names and sizes. Patterns are shell patterns as in `model.file`; they match the whole path or its last part.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
+from sparkwright.engines import files as seam
+from sparkwright.errors import Refused
 from sparkwright.units import GIB
 from sparkwright.visible import count, first
 
 SUFFIX = ".gguf"
+NEEDED = "one GGUF file, or its shards"
 SHOWN_CHOICES = 30
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 #: files that stand beside a model in its repository and are no model to serve
@@ -76,9 +80,23 @@ def choose(
         raise NoChoice(f"{where} has no model among its .gguf files: {first(sorted(files), SHOWN_CHOICES)}.")
     if len(models) > 1:
         raise NoChoice(
-            f"{where} has {len(models)} models{_narrowed(patterns)}: name one of {listed(models)} in `model.allow`."
+            f"{where} has {len(models)} models{_narrowed(patterns)}: name one of {listed(models)} as `model.file`."
         )
     return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
+
+
+def chosen(
+    files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
+) -> seam.Chosen:
+    """See engines.files.Files."""
+    sizes = {str(one["path"]): int(one["size_bytes"]) for one in files}
+    try:
+        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
+    except NoChoice as error:
+        raise Refused(str(error)) from None
+    flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
+    rows = tuple(one for one in files if one["path"] in found.all)
+    return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
 
 
 def models_of(sizes: Mapping[str, int]) -> list[Model]:

@@ -29,7 +29,7 @@ ENTRYPOINT: tuple[str, ...] | None = None
 #: no share of memory can be asked for
 MEMORY = ""
 BUDGET = "batch-size"
-SET_BY: Mapping[str, str] = {}
+SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
 #: files below the model's mount point
 FILES = (MODEL, "mmproj", "model-draft")
 
@@ -142,7 +142,7 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """The flags of both builds, as the properties of a JSON Schema."""
-    return {name: _schema(option) for name, option in sorted(flag_values.known().items())}
+    return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
 
 
 def integer(given: Any) -> int | None:

@@ -28,12 +28,12 @@ HELP = "llama-server --help"
 )
 def model_file(case: Case) -> Iterator[Finding]:
     """llama.cpp serves one GGUF file, not a folder.
-    Repositories hold a dozen quantisations of a model. `model.allow` chooses what is downloaded, and `model` among the flags says which
-    file below `model.mount` is served: the first one, where there are several shards.
+    Repositories hold a dozen quantisations of a model. `model.file` in the recipe names one of them, by pattern; it becomes --model, with
+    the first file where there are several shards.
     """
     given = case.flag(flags.MODEL)
     if given is None:
-        way = Way("add its name below `model.mount`, as `model: NAME-Q4_K_M.gguf`, and the same in `model.allow`")
+        way = Way("name it in the recipe, as `model.file: NAME-Q4_K_M.gguf`")
         yield Finding("error", "model names no GGUF file to serve.", (way,), HELP, flags.MODEL)
         return
     shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(given))
@@ -58,7 +58,7 @@ def downloads(case: Case) -> Iterator[Finding]:
         *(one for one in case.asked.flags if one.startswith("fim-") and one.endswith("-spec")),
     ):
         if case.flag(name) not in (None, False):
-            way = Way("remove it: `model.id` and `model.allow` say what is downloaded and pinned", {name: None})
+            way = Way("remove it: `model.id` and `model.file` say what is downloaded and pinned", {name: None})
             sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
             yield Finding("error", sentence, (way,), HELP, name)
 

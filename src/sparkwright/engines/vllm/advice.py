@@ -103,7 +103,16 @@ def explained(name: str) -> Explained | None:
     example = rule.example
     found = next(iter(rule.findings(example.case())))
     return Explained(
-        "vllm", rule.name, rule.title, rule.reason, rule.sources, example.flags, example.image, example.version, found
+        "vllm",
+        rule.name,
+        rule.title,
+        rule.reason,
+        rule.sources,
+        example.flags,
+        example.image,
+        example.version,
+        found,
+        example.container,
     )
 
 

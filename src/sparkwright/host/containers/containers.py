@@ -115,7 +115,9 @@ def moment(text: str) -> float | None:
 
 
 def url_of(container: dict[str, Any]) -> str:
-    """Where a container's server answers on this host; empty when it publishes no port."""
+    """Where a container's server answers on this host; empty when it publishes no port. On the host's network Docker publishes
+    nothing, and keeps what a deploy or the script told it.
+    """
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for one in rows or ():
             address = one.get("HostIp") or "0.0.0.0"
@@ -124,12 +126,34 @@ def url_of(container: dict[str, Any]) -> str:
     return ""
 
 
+def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
+    """The inspect of the running container that has this port of the host, published or on the host's own network."""
+    for row in client.api.containers():
+        if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
+            return inspect(client, row["Id"])
+        if (row.get("HostConfig") or {}).get("NetworkMode") == "host":
+            found = inspect(client, row["Id"])
+            if found is not None and publishes(found, port):
+                return found
+    return None
+
+
+def publishes(container: dict[str, Any], port: int | None) -> bool:
+    """Whether a container was made to have this port of the host."""
+    bindings = (container["HostConfig"].get("PortBindings") or {}).values()
+    return any(one["HostPort"] == str(port) for rows in bindings for one in rows or ())
+
+
 def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
-    for container in client.api.containers():
-        if any(binding.get("PublicPort") == port for binding in container.get("Ports") or ()):
-            return f"container {container['Names'][0].lstrip('/')}"
-    return _listening_process(port)
+    holder = publishing(client, port)
+    process = _listening_process(port) if holder is None or not _published(holder) else ""
+    return f"container {holder['Name'].lstrip('/')}" if holder and (process or _published(holder)) else process
+
+
+def _published(container: dict[str, Any]) -> bool:
+    """Whether the engine itself holds its ports; on the host's network its server does, or nobody."""
+    return bool(container["HostConfig"].get("NetworkMode") != "host")
 
 
 def _listening_process(port: int) -> str:

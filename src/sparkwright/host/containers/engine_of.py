@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
+from sparkwright.host.containers import containers
 from sparkwright.host.module import Context
+
+if TYPE_CHECKING:
+    import docker
 
 
 def of_container(inspected: Mapping[str, Any] | None) -> Engine:
     """The engine of an inspected container; the usual one where there is none."""
     return engine.of_labels(((inspected or {}).get("Config") or {}).get("Labels"))
+
+
+def named(client: docker.DockerClient, name: str) -> Engine:
+    """The engine of the container of this name; the usual one where there is none."""
+    return of_container(containers.inspect(client, name))
 
 
 def of_spec(spec: Mapping[str, Any] | None) -> Engine:

@@ -12,8 +12,11 @@ _CONFIG = {
     "Entrypoint": optional([str]),
     "Cmd": optional([str]),
     "Image": optional(str),
+    **dict.fromkeys(("User", "WorkingDir", "StopSignal", "Hostname"), optional(str)),
+    "Healthcheck": optional({"Test": optional([str])}),
 }
 _REQUEST = {"Count": optional(int), "DeviceIDs": optional([str]), "Capabilities": optional([[str]])}
+_LISTS = ("CapAdd", "CapDrop", "SecurityOpt", "GroupAdd", "ExtraHosts", "Dns")
 _HOST = {
     "RestartPolicy": {"Name": str},
     "Binds": optional([str]),
@@ -22,7 +25,15 @@ _HOST = {
     "IpcMode": optional(str),
     "ShmSize": optional(int),
     "Ulimits": optional([{"Name": str, "Soft": int, "Hard": int}]),
+    **dict.fromkeys(("NetworkMode", "PidMode", "CpusetCpus"), optional(str)),
+    **dict.fromkeys(("Memory", "MemorySwap", "NanoCpus", "OomScoreAdj"), optional(int)),
+    **dict.fromkeys(("Privileged", "Init"), optional(bool)),
+    **dict.fromkeys(_LISTS, optional([str])),
+    **dict.fromkeys(("Tmpfs", "Sysctls"), optional({str: str})),
+    "Devices": optional([{"PathOnHost": str, "PathInContainer": str, "CgroupPermissions": optional(str)}]),
+    "LogConfig": optional({"Type": optional(str), "Config": optional({str: str})}),
 }
+_NETWORKS = {"Networks": optional({str: (None, {"Aliases": optional([str])})})}
 _BINDINGS = [{"HostIp": optional(str), "HostPort": str}]
 CONTAINER = {
     "Id": str,
@@ -32,6 +43,7 @@ CONTAINER = {
     "State": {"Status": str, "Running": bool, "StartedAt": optional(str)},
     "Config": _CONFIG,
     "HostConfig": _HOST,
+    "NetworkSettings": optional(_NETWORKS),
 }
 IMAGE = {
     "Id": str,

@@ -23,6 +23,7 @@ from sparkwright.host.records import good_states, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import arg
+from sparkwright.trust import security_words
 
 
 def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:
@@ -86,7 +87,7 @@ def for_probe(context: Context, base_url: str, secret: str) -> str:
     if not server_keys.any_kept(context.state):
         return ""
     try:
-        found = _publishing(context, urlsplit(base_url).port)
+        found = containers.publishing(context.docker(), urlsplit(base_url).port)
     except SparkwrightError:
         return ""
     return of_container(context.state, found) if found else ""
@@ -102,10 +103,16 @@ def tidy(context: Context, name: str) -> None:
     server_keys.drop(context.state, name, needed | {key_fingerprint(one) for one in here if one})
 
 
-def readable_by_its_owner(user: str, security: Iterable[str]) -> bool:
-    """Whether a container reads a file that is this user's alone. user: the image's. security: the engine's options."""
-    remapped = any(one.startswith("name=userns") for one in security)
-    return not remapped and user.partition(":")[0] in ("", "0", "root", str(os.getuid()))
+def readable_by_its_owner(user: str, security: Iterable[str], dropped: Iterable[str] = ()) -> bool:
+    """Whether a container reads a file that is this user's alone. user: who runs it. security: the engine's options.
+
+    dropped: the capabilities that it is not to have; root needs one to read what is another's.
+    """
+    if any(one.startswith("name=userns") for one in security):
+        return False
+    account, own = user.partition(":")[0], str(os.getuid())
+    overrides = not {"ALL", "DAC_OVERRIDE"} & {*security_words.capabilities(dropped)}
+    return account == own or (account in ("", "0", "root") and (overrides or own == "0"))
 
 
 def _given(spec: ContainerSpec, context: Context) -> str:
@@ -116,12 +123,3 @@ def _given(spec: ContainerSpec, context: Context) -> str:
     if not rules.valid(key):
         raise Refused(f"the server's key must be {rules.VALID}.", fix=rules.MAKE)
     return key
-
-
-def _publishing(context: Context, port: int | None) -> dict[str, Any] | None:
-    """The running container that has this port of the host."""
-    client = context.docker()
-    for row in client.api.containers():
-        if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
-            return containers.inspect(client, row["Id"])
-    return None

@@ -64,8 +64,10 @@ def _run(api: Any, image_id: str, words: tuple[str, ...]) -> str:
         created = api.create_container(image_id, list(words[1:]), entrypoint=[words[0]], host_config=host)["Id"]
         api.start(created)
         ended = api.wait(created, timeout=ASK_S)
-        text: bytes = api.logs(created, stdout=True, stderr=False)
-        return text.decode(errors="replace") if ended.get("StatusCode") == 0 else ""
+        if ended.get("StatusCode") != 0:
+            return ""
+        text: bytes = api.logs(created, stdout=True, stderr=False) or api.logs(created, stdout=False, stderr=True)
+        return text.decode(errors="replace")
     except (APIError, RequestException):
         return ""
     finally:

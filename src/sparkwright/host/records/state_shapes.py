@@ -17,6 +17,10 @@ _KINDS: dict[str, Shape] = {
     "tuple[str, ...]": [text],
     "tuple[str, ...] | None": (None, [text]),
     "dict[str, str]": {text: text},
+    "bool": bool,
+    "bool | None": (None, bool),
+    "int": integer,
+    "float": number,
 }
 _SPEC = Partial(
     {one.name: _KINDS[str(one.type)] for one in dataclasses.fields(ContainerSpec)},

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm.logs import logs, settings
-from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.engines.engine import USUAL, Engine
+from sparkwright.engines.log.reader import EngineState, Reader
+from sparkwright.engines.log.state import FIELDS, SETTINGS
+from sparkwright.engines.log.text import lines_of
+from sparkwright.engines.vllm.logs import settings
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import log_reading
+from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
 from sparkwright.protocol.result import Result, arg
@@ -15,7 +19,8 @@ SHOWN = 4
 
 
 class EngineConfig(Module["EngineConfig.Args"]):
-    """The settings that an engine really runs with, from the config dump in its own log; held against another start's.
+    """The settings that an engine really runs with, from the config dump in its own log, or, of an engine that has none, from
+    its other lines; held against another start's.
 
     With `against` it says what differs. Equal dumps prove that the flags in `changed` do nothing, when all of them show
     in the dump; else nothing is proved.
@@ -40,31 +45,43 @@ class EngineConfig(Module["EngineConfig.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after: the start", data={"same": False})
-        reader, found = logs.Reader(), dict[str, str]()
+        engine = engine_of.named(context.docker(), args.name)
+        reader = Reader(engine.log)
+        found: Mapping[str, str] = {}
         for line in lines_of(log_reading.StartLog(context.docker(), args.name)):
             if reader.feed(line):
                 found = {}
-            found = settings.of_line(line) or found
+            found = engine.log.settings(line) or found
+        state = reader.finish()
+        found = found or reported(state, engine)
         if not found:
             raise Inconclusive(f"no config dump in the log of {args.name}: its settings are unknown.")
-        state = reader.finish()
-        data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
+        data: dict[str, Any] = {"arm": args.arm, "settings": dict(found), "state": readings(state)}
         if args.series:
             cells.write(context.state, args.series, args.key, data)
-        return Result(msg=_sentence(state), data={**data, **settings.judged(args.against, found, args.changed)})
+        return Result(
+            msg=_sentence(state, engine), data={**data, **settings.judged(args.against, dict(found), args.changed)}
+        )
 
 
-def readings(state: logs.EngineState) -> dict[str, Any]:
+def reported(state: EngineState, engine: Engine) -> dict[str, str]:
+    """The settings of an engine that dumps none: what its other lines say. Of vLLM a start without its dump is unknown."""
+    if engine.name == USUAL:
+        return {}
+    return {name: str(state.value(name)) for name in (*SETTINGS, *state.also) if state.value(name) is not None}
+
+
+def readings(state: EngineState) -> dict[str, Any]:
     """What the log tells, without what it does not."""
     reported = state.to_json()
-    about = {name: reported[name] for name in logs.FIELDS if reported[name] is not None}
+    about = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
     shown = ("chunked_prefill", "prefix_caching")
     evidence = {name: line for name, line in reported["evidence"].items() if name in shown}
     return {**about, "warnings": reported["warnings"][:SHOWN], "evidence": evidence}
 
 
-def _sentence(state: logs.EngineState) -> str:
+def _sentence(state: EngineState, engine: Engine) -> str:
     words = {True: "on", False: "off", None: "unknown"}
     chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
-    engine = f"vLLM {state.value('version') or ''}".rstrip()
-    return f"{engine}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"
+    title = f"{engine.title} {state.value('version') or ''}".rstrip()
+    return f"{title}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"

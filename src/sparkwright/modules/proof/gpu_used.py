@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkwright.engines.vllm.logs import device_lines
-from sparkwright.engines.vllm.logs.log_lines import Line
-from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.engines.log.line import Line
+from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers import containers, engine_of, log_reading
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
 from sparkwright.host.module import Context, Module
@@ -21,7 +20,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DeviceLog:
     """The first line of the engine's log that tells of a GPU, and of none; empty where there is no such line."""
 
     gpu: str = ""
@@ -57,20 +56,20 @@ class GpuUsed(Module["GpuUsed.Args"]):
             data = {"verdict": "gpu", "processes": [asdict(one) for one in mine]}
             return Result(msg=f"uses the GPU: {', '.join(map(_words, mine))}", data=data)
         unseen = listed.error or error
-        return judge(_told(args.name, context), listed, unseen)
+        return judge(_device_log(args.name, context), listed, unseen)
 
 
-def judge(told: Told, listed: Listed, unseen: str) -> Result:
+def judge(logged: DeviceLog, listed: Listed, unseen: str) -> Result:
     """What is so when no process was seen. unseen: why not, empty when nvidia-smi lists none of the container. Pure."""
-    lines = [f"engine log: {line}" for line in (told.gpu, told.cpu) if line]
+    lines = [f"engine log: {line}" for line in (logged.gpu, logged.cpu) if line]
     others = ", ".join(map(_words, listed.processes)) or "none"
     evidence = [unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
     data: dict[str, Any] = {"processes": [], "evidence": evidence}
-    if told.gpu:
+    if logged.gpu:
         why = unseen or "nvidia-smi lists no process of it"
-        return Result(msg=f"uses the GPU by its own log: {told.gpu} ({why})", data=data | {"verdict": "gpu"})
-    if told.cpu:
-        msg = f"the server does not use the GPU; its log says: {told.cpu}."
+        return Result(msg=f"uses the GPU by its own log: {logged.gpu} ({why})", data=data | {"verdict": "gpu"})
+    if logged.cpu:
+        msg = f"the server does not use the GPU; its log says: {logged.cpu}."
         return Result(failed=True, msg=msg, fix=FIX, data=data | {"verdict": "no gpu"})
     if unseen:
         msg = f"unknown whether the server uses the GPU: {unseen.rstrip('.')}, and its log does not tell."
@@ -93,16 +92,17 @@ def _pids(name: str, context: Context) -> tuple[set[int], str]:
         return set(), f"Docker lists the processes of {name} without their ids"
 
 
-def _told(name: str, context: Context) -> Told:
+def _device_log(name: str, context: Context) -> DeviceLog:
     """What the log of the last start says of its device."""
     gpu = cpu = ""
     try:
+        book = engine_of.named(context.docker(), name).log
         for line in lines_of(log_reading.StartLog(context.docker(), name)):
-            gpu = gpu or _first(device_lines.ON_GPU, line)
-            cpu = cpu or _first(device_lines.ON_CPU, line)
+            gpu = gpu or _first(book.on_gpu, line)
+            cpu = cpu or _first(book.on_cpu, line)
     except SparkwrightError:
-        return Told()
-    return Told(gpu, cpu)
+        return DeviceLog()
+    return DeviceLog(gpu, cpu)
 
 
 def _first(rows: Iterable[Line], line: str) -> str:

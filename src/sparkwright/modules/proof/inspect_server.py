@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines import openai_api
-from sparkwright.engines.vllm.logs import logs
-from sparkwright.host.containers import container_options, containers, engine_of, log_reading, server_key
+from sparkwright.engines.log.reader import read
+from sparkwright.host.containers import container_options, containers, engine_of, engine_words, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -153,7 +153,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
 
 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
-    bindings = container_options.port_bindings(tuple(args.spec.get("ports") or ()))
+    bindings = engine_words.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(one["HostPort"]) for rows in bindings.values() for one in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
@@ -170,20 +170,21 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
         message = f"{name} keeps exiting ({how}), restart {restarts} in progress"
     else:
         message = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"
-    return _none(message, name, context)
+    return _none(message, inspected, context)
 
 
 def _starting(server: Running, url: str, error: str, context: Context) -> Result:
     restarts = int(server.container.get("RestartCount") or 0)
     again = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
     message = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
-    return _none(message, server.name, context)
+    return _none(message, server.container, context)
 
 
-def _none(message: str, name: str, context: Context) -> Result:
+def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
     """No server, with the engine's own reason and the end of its log."""
+    name = str(inspected["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), name, 200) if line.strip()]
-    failure = logs.read("\n".join(lines)).failure.value
+    failure = read("\n".join(lines), engine_of.of_container(inspected).log).failure.value
     why = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
     return Result(failed=True, msg=f"no server: {message}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)

@@ -32,6 +32,7 @@ class Lint(Module["Lint.Args"]):
         model_by_flag: bool = arg("the command gives the model as --model", default=False)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
         engine: Name = arg("the engine in the image", default="vllm")
+        network: str = arg("the container's network; on the host's, a server may listen on the loopback", default="")
         image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -40,7 +41,8 @@ class Lint(Module["Lint.Args"]):
         if image is None:
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
-        asked = Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
+        box = {"network": args.network}
+        asked = Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag, container=box)
         model = _config(args, context)
         found = engine.advice.check(asked, model, engine.advice.version(image.version), image.listed)
         rows = [one.to_json() for one in found]

@@ -14,6 +14,7 @@ from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust import network_words, process_words, security_words
 from sparkwright.visible import count
 
 MARGIN = 1.05
@@ -33,8 +34,8 @@ class Preflight(Module["Preflight.Args"]):
     """Everything that can be known in advance is checked while the previous server still serves. Nothing is changed.
 
     Looks at: the Docker socket, the planned home folder, the image's platforms against this host, room on the disk for image
-    and model (their size + 5 %, less what is there), the server's port (taken by whom), the GPU. All findings are listed; one
-    that is bad refuses the run.
+    and model (their size + 5 %, less what is there), the server's port (taken by whom), the networks, devices, CPUs and limits
+    of the container, the GPU. All findings are listed; one that is bad refuses the run.
 
     Returns: checks (name, verdict, evidence).
     """
@@ -134,7 +135,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     port = int(spec["ports"][0].split(":")[-2])
     try:
         own = containers.inspect(context.docker(), spec["name"])
-        ours = own is not None and own["State"]["Running"] and _publishes(own, port)
+        ours = own is not None and own["State"]["Running"] and containers.publishes(own, port)
         holder = "" if ours else containers.who_listens(context.docker(), port)
     except SparkwrightError:
         return
@@ -144,17 +145,76 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         yield Finding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
 
 
+def _networks(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    spec = args.container or {}
+    wanted = network_words.own_names([spec.get("network", ""), *spec.get("networks", ())])
+    if not wanted:
+        return
+    try:
+        api: Any = context.docker().api
+        found = {str(one.get("Name")) for one in api.networks()}
+    except SparkwrightError:
+        return
+    for name in wanted:
+        if name in found:
+            yield Finding("network", "ok", f"the network {name} is there")
+        else:
+            yield Finding(
+                "network", "bad", f"there is no network {name}.", f"On the host: `docker network create {name}`."
+            )
+
+
+def _devices(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    if context.machine.sandbox:
+        return
+    for text in (args.container or {}).get("devices") or ():
+        path = Path(security_words.device_row(text)["PathOnHost"])
+        try:
+            path.stat()
+        except PermissionError:
+            yield Finding("device", "unknown", f"no permission to see {path}")
+        except OSError:
+            yield Finding("device", "bad", f"there is no device {path} on this host.", "Correct `container.devices`.")
+        else:
+            yield Finding("device", "ok", f"{path} is there")
+
+
+#: what the kernel must be able to limit for an option, by the engine's own word for it
+_LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
+
+
+def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    """Limits that the engine refuses, or leaves out with a warning that nobody sees."""
+    spec = args.container or {}
+    asked = [(name, word) for name, word in _LIMITS if spec.get(name)]
+    if not asked:
+        return
+    try:
+        about: dict[str, Any] = context.docker().api.info()
+    except SparkwrightError:
+        return
+    fix = "Correct the recipe's `container`."
+    for name, word in asked:
+        if about.get(word) is False:
+            yield Finding(
+                "limit", "bad", f"this host's kernel has no limit for `{name}`.", f"Remove `container.{name}`."
+            )
+    cpus = about.get("NCPU")
+    if not isinstance(cpus, int):
+        return
+    if spec.get("cpus", 0) > cpus:
+        yield Finding("limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix)
+    missing = [one for one in process_words.cpuset_alike(spec.get("cpuset_cpus")) if one >= cpus]
+    if missing:
+        yield Finding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
+
+
 def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     gpu = context.facts.get("gpu")
     if gpu:
         yield Finding("gpu", "ok", f"{gpu['name']}, driver {gpu['driver']}")
     elif args.container and args.container["gpus"]:
         yield Finding("gpu", "unknown", "nvidia-smi found no GPU")
-
-
-def _publishes(container: dict[str, Any], port: int) -> bool:
-    bindings = (container["HostConfig"].get("PortBindings") or {}).values()
-    return any(one["HostPort"] == str(port) for rows in bindings for one in rows or ())
 
 
 def _there(path: Path, size_bytes: int) -> int:
@@ -170,4 +230,4 @@ def _standing(folder: Path) -> Path:
     return next(one for one in (folder, *folder.parents) if os.path.exists(one))  # noqa: PTH110 - it never raises
 
 
-_CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _gpu)
+_CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _networks, _devices, _limits, _gpu)

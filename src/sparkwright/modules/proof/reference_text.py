@@ -17,7 +17,7 @@ from sparkwright.protocol.result import Result, arg
 
 SHOWN_CHARS = 120
 CAUSES = "wrong weights, a broken kernel or another chat template"
-ACCEPT = "If the new text is right, run playbooks/verify.yml with `new_baseline: true`."
+ACCEPT = "If the new text is right: `invoke verify --new-baseline`."
 
 
 class ReferenceText(Module["ReferenceText.Args"]):
@@ -25,9 +25,12 @@ class ReferenceText(Module["ReferenceText.Args"]):
 
     Three fixed prompts, greedily decoded, 32 tokens each. The first texts of a key (as for the throughput baseline: host, model,
     image digest, arguments, environment) are its reference; later ones are compared with it, and never change it unless
-    `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.5 nats apart) are the same: batches,
-    caches and kernels round differently. When every prompt parts elsewhere, it is another model: failed. When only some do,
-    that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to answer in time.
+    `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats apart) are the same: batches,
+    caches and kernels round differently.
+
+    When every prompt parts elsewhere, or within its first 8 tokens, it is another model: failed. When only some part elsewhere,
+    or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
+    answer in time.
 
     Returns: verdict (same, another, doubtful, new reference, not compared, inconclusive), texts, reference, partings (prompt,
     token, char, gap in nats, tied), evidence.
@@ -81,8 +84,8 @@ def compared(kept: Reference, texts: Sequence[Text]) -> Result:
     if verdict == "another":
         msg = f"another text than on {when} with the same image, model and arguments: {CAUSES}."
         return Result(failed=True, msg=msg, fix=ACCEPT, data=data)
-    wrong = len(partings) - tied
-    msg = f"{wrong} of {len(texts)} reference texts differ from those of {when}{aside}: {CAUSES}, or rounding."
+    differ = f"{len(partings)} of {len(texts)} reference texts differ from those of {when}"
+    msg = f"{differ}{aside}: rounding, or {CAUSES}; not certain either way."
     return Result(msg=msg, fix=ACCEPT, exit=Exit.INCONCLUSIVE, data=data)
 
 

@@ -4,10 +4,11 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from sparkwright.engines.vllm.logs import logs
-from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.log.reader import EngineState, Reader, message
+from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Refused
-from sparkwright.host.containers import log_reading
+from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.patterns import why_not
@@ -52,14 +53,15 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         log_unknown: Literal["fail", "pass"] = arg("how to treat a check that is not found", default="fail")
 
     def run(self, args: Args, context: Context) -> Result:
-        reader, watch = logs.Reader(), Watch([*args.expect_log, *args.forbid_log])
+        engine = engine_of.named(context.docker(), args.name)
+        reader, watch = Reader(engine.log), Watch([*args.expect_log, *args.forbid_log])
         log = log_reading.StartLog(context.docker(), args.name)
         for line in lines_of(log):
             if reader.feed(line):
                 watch.forget()
             watch.feed(line)
         state = reader.finish()
-        checks = checks_of(args, state, watch.found, log.cut)
+        checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut)]
         data = {"state": state.to_json(), "checks": [asdict(one) for one in checks]}
         data |= {"version": state.value("version"), "cut": log.cut}
         bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
@@ -100,7 +102,7 @@ def wrong(log_unknown: str) -> tuple[Verdict, ...]:
     return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
 
 
-def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
+def checks_of(args: VerifyLogs.Args, state: EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
     """Every expectation with its verdict. found: the first line of each pattern that has one. cut: what of the log was
     read when that is not the whole; then no line is proved to be absent. Pure."""
     checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
@@ -108,7 +110,14 @@ def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, s
     return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]
 
 
-def _chunked_prefill(expected: str, state: logs.EngineState) -> Check:
+def unmet(state: EngineState, engine: Engine) -> list[Check]:
+    """What the engine itself says that it does not do as it was asked; nothing is a check of its own where it says no such
+    thing. Pure."""
+    lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
+    return [Check("serves what was asked", "disproved", message(line, engine.log)) for line in lines]
+
+
+def _chunked_prefill(expected: str, state: EngineState) -> Check:
     reading = state.reading("chunked_prefill")
     is_now = SHOWN_AS[reading.value]
     verdict: Verdict = "not found" if reading.value is None else "proved" if is_now == expected else "disproved"
@@ -121,7 +130,7 @@ def _expected(pattern: str, line: str | None) -> Check:
     return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
 
 
-def _forbidden(pattern: str, line: str | None, state: logs.EngineState, cut: str) -> Check:
+def _forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> Check:
     name = f"no line matches {pattern!r}"
     if line is not None:
         return Check(name, "disproved", line)
@@ -134,7 +143,7 @@ def _joined(*message: str) -> str:
     return "; ".join(one for one in message if one)
 
 
-def _sentence(state: logs.EngineState, note: str) -> str:
+def _sentence(state: EngineState, note: str) -> str:
     def sentence_of(name: str, title: str) -> str:
         value = state.value(name)
         return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"

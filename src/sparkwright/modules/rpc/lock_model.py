@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.engine import of
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
@@ -30,6 +30,8 @@ class LockModel(Module["LockModel.Args"]):
 
     Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id).
 
+    Refused where the engine serves single files, and the patterns do not name one of them.
+
     Fails: no such model or revision, gated (says where to accept the licence), hub down and no whole copy here.
     """
 
@@ -39,6 +41,9 @@ class LockModel(Module["LockModel.Args"]):
         revision: str = arg("branch, tag or commit", default="main")
         allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
         ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
+        file: str = arg("of an engine that serves single files: the model's, by pattern", default="")
+        mmproj: str = arg("the same for the file that reads images and sound", default="")
+        draft: str = arg("the same for a smaller model that drafts tokens", default="")
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         engine: EngineName = arg("the engine that will serve it", default="vllm")
         or_here: bool = arg("use the host's complete copy if the hub does not answer", default=False)
@@ -50,8 +55,12 @@ class LockModel(Module["LockModel.Args"]):
             copy = _complete_copy(args, context) if args.or_here else None
             if copy is None:
                 raise
+            try:
+                files = _needed(copy.entries(), args)
+            except Refused:  # a copy of other files
+                raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            data = {"commit": copy.commit, "config": _config_here(copy.folder, args.engine), "files": copy.entries()}
+            data = {"commit": copy.commit, "config": _config_here(copy.folder, args.engine), "files": files}
         total = sum(one["size_bytes"] for one in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
         return Result(msg=msg, data=data)
@@ -65,11 +74,17 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
     row = next((one for one in found["files"] if one["path"] == hub.CONFIG), None)
     config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
-    return {
-        "commit": found["commit"],
-        "config": config and of(args.engine).advice.essence(config),
-        "files": found["files"],
-    }
+    kept = config and of(args.engine).advice.essence(config)
+    return {"commit": found["commit"], "config": kept, "files": _needed(found["files"], args)}
+
+
+def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
+    """Those of a repository's files that the engine serves from."""
+    chooses = of(args.engine).files
+    if chooses is None:
+        return files
+    patterns = {"mmproj": args.mmproj, "draft": args.draft}
+    return [dict(one) for one in chooses.chosen(files, args.file, **patterns, repository=args.id).rows]
 
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:

@@ -14,6 +14,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
+from sparkwright.trust import network_words
 from sparkwright.visible import count
 
 #: files of a model that no engine reads
@@ -128,19 +129,24 @@ def _create(spec: ContainerSpec, context: Context) -> str:
     if spec.server_key:
         config["HostConfig"]["Mounts"] = [_key_mount(spec, image, context)]
     created: str = api.create_container_from_config(config, spec.name)["Id"]
-    took = api.inspect_container(created)["Image"]
-    if took != image["Id"]:
+    try:
+        took = api.inspect_container(created)["Image"]
+        if took != image["Id"]:
+            moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
+            raise Failed(moved, fix="Run the command again.")
+        for network, aliases in map(network_words.parts, spec.networks):
+            api.connect_container_to_network(created, network, aliases=aliases or None)
+    except Exception:
         api.remove_container(created, force=True)
-        moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
-        raise Failed(moved, fix="Run the command again.")
+        raise
     return created
 
 
 def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
     """The server's key as a file, made for the user that will read it."""
     api: Any = context.docker().api
-    user = str((image.get("Config") or {}).get("User") or "")
-    owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or ())
+    user = spec.user or str((image.get("Config") or {}).get("User") or "")
+    owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or (), spec.cap_drop)
     return server_key.mount(spec, context, everyone=not owner)
 
 

@@ -8,7 +8,7 @@ from sparkwright import units
 from sparkwright.engines import engine
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Result, arg

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines.vllm.logs import log_lines, logs
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.reader import EngineState, read
 from sparkwright.errors import Failed
 from sparkwright.host.containers import containers, engine_of, log_reading
 from sparkwright.host.containers.running import Running
@@ -38,41 +39,40 @@ class WaitReady(Module["WaitReady.Args"]):
         first = containers.inspect(client, args.name)
         if first is None:
             raise Failed(f"there is no container {args.name}.")
-        http = engine_of.of_container(first).http
+        engine = engine_of.of_container(first)
         restarts, started_s = first["RestartCount"], time.monotonic()
         while True:
             now = containers.inspect(client, args.name)
             if now is None or not now["State"]["Running"] or now["RestartCount"] != restarts:
-                return self._failed_start(args, now, context)
-            answer = http_probe.ask(args.base_url, http.health, timeout_s=max(2, http.health_s))
+                return self._failed_start(args, now, engine.log, context)
+            answer = http_probe.ask(args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_s))
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
                 seconds = Running(now, {}).age_s
                 data = {"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
                 return Result(msg=f"after {seconds:.0f} s", data=data)
             if waited_s > args.timeout_s:
-                return self._late(args, context)
-            self._tell(args, context, waited_s)
+                return self._late(args, engine.log, context)
+            self._tell(args, engine.log, context, waited_s)
             time.sleep(POLL_S)
 
-    def _tell(self, args: Args, context: Context, waited_s: float) -> None:
+    def _tell(self, args: Args, book: LogBook, context: Context, waited_s: float) -> None:
         """Say the stage, and how far it is."""
-        state = self._state(args.name, context)
-        stages = [name for name, _ in log_lines.STAGES]
-        done = stages.index(state.stage) + 1 if state.stage else 0
+        state = self._state(args.name, book, context)
+        done = book.stage_names.index(state.stage) + 1 if state.stage else 0
         if state.stage == "weights" and state.shards[1]:
             context.progress(*state.shards, text="loading weights, shards")
         else:
-            context.progress(done, len(stages), text=f"{state.stage or 'starting'}, {waited_s:.0f} s")
+            context.progress(done, len(book.stages), text=f"{state.stage or 'starting'}, {waited_s:.0f} s")
 
     @staticmethod
-    def _state(name: str, context: Context) -> logs.EngineState:
-        return logs.read(log_reading.end(context.docker(), name, log_reading.END_LINES))
+    def _state(name: str, book: LogBook, context: Context) -> EngineState:
+        return read(log_reading.end(context.docker(), name, log_reading.END_LINES), book)
 
-    def _failed_start(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
+    def _failed_start(self, args: Args, now: dict[str, Any] | None, book: LogBook, context: Context) -> Result:
         if now is None:
             return Result(failed=True, msg=f"container {args.name} disappeared while starting.")
-        state = self._state(args.name, context)
+        state = self._state(args.name, book, context)
         code = now["State"]["ExitCode"]
         how = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
         why = state.failure.value or "no known reason in its log."
@@ -80,8 +80,8 @@ class WaitReady(Module["WaitReady.Args"]):
         data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine exited ({how}): {why}", data=data)
 
-    def _late(self, args: Args, context: Context) -> Result:
-        state = self._state(args.name, context)
+    def _late(self, args: Args, book: LogBook, context: Context) -> Result:
+        state = self._state(args.name, book, context)
         lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})

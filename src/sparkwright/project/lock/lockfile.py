@@ -28,16 +28,16 @@ MOST_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{one.pattern}$" for one in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
-def model_key(model_id: str, revision: str) -> str:
-    """OWNER/NAME@REVISION, as spark.lock names a model."""
-    return f"{model_id}@{revision}"
+def model_key(model_id: str, revision: str, chosen: str = "") -> str:
+    """OWNER/NAME@REVISION, as spark.lock names a model; with :FILE behind it where single files are served."""
+    return f"{model_id}@{revision}:{chosen}" if chosen else f"{model_id}@{revision}"
 
 
 def _why_not_a_key(key: str) -> str:
     model_id, at, revision = key.partition("@")
     if not at:
         return "has no revision, e.g. OWNER/NAME@main"
-    return model_files.why_not_an_id(model_id) or model_files.why_not_a_revision(revision)
+    return model_files.why_not_an_id(model_id) or model_files.why_not_a_revision(revision.partition(":")[0])
 
 
 FileName = Annotated[str, rule(model_files.why_not_a_model_file)]
@@ -132,17 +132,17 @@ class Lock:
         """What this tag meant, or None."""
         return self.images.get(ref)
 
-    def model(self, model_id: str, revision: str) -> dict[str, Any] | None:
+    def model(self, model_id: str, revision: str, chosen: str = "") -> dict[str, Any] | None:
         """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
-        return self.models.get(model_key(model_id, revision))
+        return self.models.get(model_key(model_id, revision, chosen))
 
     def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
         """The lock with this image pinned. Raises Refused when the entry can't be one."""
         return replace(self, images={**self.images, ref: entry("image", ref, found)})
 
-    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any]) -> Lock:
+    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], chosen: str = "") -> Lock:
         """The lock with this model pinned. Raises Refused when the entry can't be one."""
-        key = model_key(model_id, revision)
+        key = model_key(model_id, revision, chosen)
         return replace(self, models={**self.models, key: entry("model", key, found)})
 
     def save(self, project: Path) -> None:

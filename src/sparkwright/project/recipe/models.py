@@ -32,6 +32,14 @@ class Model(Strict):
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="download method")
     allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
     ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
+    file: str = Field("", description='for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"')
+    mmproj: str = Field("", description="for llama.cpp: the same for the file that reads images and sound")
+    draft: str = Field("", description="for llama.cpp: the same for a smaller model that drafts tokens")
+
+    @property
+    def chosen(self) -> str:
+        """What tells this choice of files from others of the same repository; empty for the whole of it."""
+        return "+".join(filter(None, (self.file, self.mmproj, self.draft)))
 
 
 class _Container(Strict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import rules
+from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
@@ -28,6 +30,8 @@ from sparkwright.visible import one_line
 
 #: what a client's setup calls a key that comes from no variable
 KEY_VARIABLE = "SPARK_KEY"
+#: what makes a name of a file a pattern
+PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,23 @@ class Recipe:
     @property
     def served_name(self) -> str:
         """The model's name in requests."""
-        return self.engine.flags.served_name(self.file.flags, self.file.model.mount)
+        file = self.file.model.file
+        model = file if file and not PATTERN.search(file) else self.file.model.mount
+        return self.engine.flags.served_name(self.file.flags, model)
+
+    def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags that name single files of the model; the patterns, while the lock does not say what they mean.
+
+        locked: as for `memory`.
+        """
+        model, chooses = self.file.model, self.engine.files
+        if chooses is None:
+            return {}
+        if locked:
+            return dict(chooses.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
+        written = model.model_dump(include={"file", "mmproj", "draft"})
+        given = {flag: written.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()}
+        return {flag: pattern for flag, pattern in given.items() if pattern}
 
     @property
     def memory_utilization(self) -> float:
@@ -81,6 +101,10 @@ class Recipe:
         others = {one for one in engines.TITLES if one != self.file.engine}
         usual = {"engine"} if self.file.engine == engines.USUAL else set()
         held = self.file.model_dump(mode="python", exclude=others | usual)
+        if not self.file.model.chosen:
+            held["model"] = {
+                name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
+            }
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:
@@ -96,6 +120,8 @@ class Recipe:
     @property
     def published(self) -> int:
         """The container's port behind the first published one, where the server is asked; 0 where none is, or not for TCP."""
+        if on_host_network(self.file):
+            return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
         return int(number) if protocol in ("", "tcp") else 0
 
@@ -140,7 +166,13 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
-    """The port of the host on which the server answers."""
+    """The port of the host on which the server answers. Raises Refused where the host wants another than its network gives."""
+    if on_host_network(recipe.file):
+        if host.serve_port not in (None, recipe.engine_port):
+            message = f"`serve_port: {host.serve_port}` has no meaning with the recipe's `network: host`."
+            where = host.set_at.get("serve_port", host.where)
+            raise Refused(message, where=where, fix="Remove it; the engine's flag `port` sets the port.")
+        return recipe.engine_port
     if host.serve_port:
         return host.serve_port
     return int(recipe.file.container.ports[0].split(":")[-2]) if recipe.file.container.ports else recipe.engine_port
@@ -159,7 +191,7 @@ def container_spec(
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
-        ports=tuple(_published(file, host)),
+        ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
         labels={**box.labels, **engines.labels(file.engine)},
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT,
@@ -167,6 +199,13 @@ def container_spec(
         image_ids=locked_ids(image_entry),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
+
+
+def _listening(recipe: Recipe) -> list[str]:
+    """Where a server on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
+    address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
+    shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
+    return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]
 
 
 def _published(file: RecipeFile, host: Host) -> list[str]:

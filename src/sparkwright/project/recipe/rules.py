@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sparkwright.engines import engine
+from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
-from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.document import Document
+from sparkwright.project.recipe import container_rules
+from sparkwright.project.recipe.container_rules import Mistake, on_host_network
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
 from sparkwright.trust.secret_names import plain_secrets
@@ -17,13 +20,20 @@ USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
-#: what is wrong, where in the file, and what to do
-Mistake = tuple[str, Place, str]
-
-
 def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    for rule in (_engine, _flags, _ascend, _key, _secrets, _published_twice, _port_twice, _mounted_twice):
+    for rule in (
+        _engine,
+        _files,
+        _flags,
+        _ascend,
+        _key,
+        _secrets,
+        _published_twice,
+        _port_twice,
+        _mounted_twice,
+        container_rules.mistakes,
+    ):
         for message, place, fix in rule(file, source):
             raise Refused(message, where=source.where(*place), fix=fix)
 
@@ -46,7 +56,9 @@ def _written(source: Document) -> list[str]:
 
 
 def addresses(file: RecipeFile) -> list[str]:
-    """The address of each published port, as docker takes it; "" for all addresses."""
+    """The address of each published port, as docker takes it; "" for all. On the host's network the engine's own."""
+    if on_host_network(file):
+        return [str(engine.of(file.engine).flags.value(file.flags, "host") or "")]
     default = "127.0.0.1" if file.publish == "loopback" else ""
     return [port.rsplit(":", 2)[0] if port.count(":") > 1 else default for port in file.container.ports]
 
@@ -78,12 +90,35 @@ def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, ("engine",), f"Add the flags of {own.title} under `{file.engine}:`, or `{file.engine}: {{}}`."
 
 
+def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Single files for an engine that serves them, and for no other."""
+    chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
+    for name in ("file", "mmproj", "draft"):
+        if chooses is None and getattr(file.model, name):
+            message = f"`model.{name}` cannot be used with {title}: it serves the whole folder."
+            yield message, ("model", name), "Remove it; `model.allow` limits what is downloaded."
+        elif chooses is not None and (given := getattr(file.model, name)) and not given.endswith(chooses.SUFFIX):
+            message = f"`model.{name}` must end in {chooses.SUFFIX}, got '{one_line(given, at_most=80)}'."
+            yield message, ("model", name), f"Name a file, or a pattern that means one, e.g. *Q4_K_M*{chooses.SUFFIX}."
+    if chooses is not None and not file.model.file:
+        message = f"`model.file` is missing: {title} serves {chooses.NEEDED}."
+        yield (
+            message,
+            ("model",),
+            f"Name it, by pattern where it has several parts; *{chooses.SUFFIX} lists those there are.",
+        )
+
+
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     flags = engine.of(file.engine).flags
     if found := flags.twice(_written(source)):
         one, other = map(one_line, found)
         message = f"`{file.engine}.{one}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."
+    for name in file.flags:
+        if theirs := concepts.elsewhere(file.engine, name):
+            near = concepts.here(file.engine, name)
+            yield f"{theirs}.", flag_place(source, name), f"Write `{near}`." if near else "Remove it."
     for name, key in flags.SET_BY.items():
         if name in file.flags:
             yield f"`{file.engine}.{name}` is set by `{key}`.", flag_place(source, name), "Remove it."
@@ -119,10 +154,8 @@ def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     box = file.container
-    answer = {
-        file.engine: file.flags,
-        "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint},
-    }
+    shown = ("env", "labels", "entrypoint", "healthcheck", "log_options", "sysctls")
+    answer = {file.engine: file.flags, "container": {name: getattr(box, name) for name in shown}}
     for found in plain_secrets(answer):
         place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == file.engine else found
         fix = (
@@ -147,17 +180,20 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     key = engine.of(file.engine).key
     if file.server_key is not None and key is not None:
         points[key.mount] = "the server's key"
-    for n, volume in enumerate(file.container.volumes):
-        at = container_words.mount_point(volume.split(":")[1])
+    box: Any = file.container
+    mounts = [("volumes", n, one, one.split(":")[1]) for n, one in enumerate(box.volumes)]
+    mounts += [("tmpfs", n, one, one.partition(":")[0]) for n, one in enumerate(box.tmpfs)]
+    for option, n, text, point in mounts:
+        at = container_words.mount_point(point)
         if at in points:
-            message = f"`container.volumes`: {points[at]} is mounted at {at} already."
-            yield message, ("container", "volumes", n), "Mount it elsewhere."
-        points[at] = f"'{volume}'"
+            message = f"`container.{option}`: {points[at]} is mounted at {at} already."
+            yield message, ("container", option, n), "Mount it elsewhere."
+        points[at] = f"'{text}'"
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """`publish` that is written, and a port's own address that says otherwise."""
-    if "publish" not in file.model_fields_set:
+    if "publish" not in file.model_fields_set or on_host_network(file):
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
         if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: what a recipe adds
 RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization", "memory_bytes")
 #: what the recipe and the lock give together
-PINNED_NAMES = ("lock", "container", "docker_options", "pinned_model", "serve")
+PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve")
 
 
 def scope(
@@ -51,6 +51,7 @@ def scope(
         "recipe": about,
         "container": container,
         "docker_options": [list(option) for option in spec.docker_options()],
+        "docker_networks": spec.further_networks(),
         "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",

@@ -64,7 +64,8 @@ def serving(
     version = version or own_version
     config = model if model is not None else model_entry.get("config") or {}
     wanted = expect.chunked_prefill, expect.when_impossible
-    decided = engine.advice.decide(_asked(recipe, recipe.file.flags), config, version, *wanted)
+    flags = {**recipe.file_flags(model_entry), **recipe.file.flags}
+    decided = engine.advice.decide(_asked(recipe, flags), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
     found = engine.advice.check(_asked(recipe, decided.flags), config, version, listed)
@@ -84,4 +85,5 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
         open_to_network=recipe.open_to_network,
         published=recipe.published,
         ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
+        container=recipe.file.container.model_dump(),
     )

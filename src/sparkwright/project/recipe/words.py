@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from sparkwright.engines import engine
 from sparkwright.project.documents.checked import nearest
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import why_not_an_image
 from sparkwright.visible import one_line
@@ -114,7 +115,14 @@ def docker_options() -> dict[str, Any]:
     """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
     kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
     return {
-        name: (Annotated[kinds[name], _by(option.why_not)], Field(getattr(usual, name), description=option.about))
+        name: (_checked(kinds[name], option), Field(getattr(usual, name), description=option.about))
         for name, option in DOCKER_OPTIONS.items()
-        if option.key
+        if option.about
     }
+
+
+def _checked(kind: Any, option: DockerOption) -> Any:
+    """The type of an option's value, of a list each with the rule of its own."""
+    if kind == tuple[str, ...]:
+        return tuple[Annotated[str, _by(option.why_not)], ...]
+    return Annotated[kind, _by(option.why_not)]

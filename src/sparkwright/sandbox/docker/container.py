@@ -1,4 +1,4 @@
-"""A container of the pretend engine: it runs a pretend vLLM in a thread, with real restart policies."""
+"""A container of the pretend engine: it runs a pretend server in a thread, with real restart policies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparkwright.sandbox.docker.images import TAGS, Images
+from sparkwright.sandbox.docker import network
+from sparkwright.sandbox.docker.images import Images
+from sparkwright.sandbox.docker.programs import Printed, Served
 from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
-from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line.cli import Printed, Serve, program
-from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
+#: what an image brings where the container has none of its own
+JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")
 STOP_S = 10  # how long a SIGTERM has, when nobody says
 FIRST_PID = 4_200_000  # Linux gives none that high
 NEVER = "0001-01-01T00:00:00Z"
@@ -39,7 +41,7 @@ class Container:
         self.status, self.exit_code, self.restarts = "created", 0, 0
         self.started_at, self.finished_at = NEVER, NEVER
         self.logs: list[tuple[float, str, int]] = []  # when, what, where
-        self.engine: Engine | None = None
+        self.engine: Process | None = None
         self._printed = 0  # the exit code of one that only prints
         self._images = images
         self._world = world
@@ -59,7 +61,7 @@ class Container:
 
     def start(self) -> None:
         """Start it, or Refused as the engine does."""
-        if program(self.argv(), self._version) is None:
+        if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
             raise Refused(400, f"{message} runc create failed: unable to start container process: {missing}")
@@ -125,20 +127,22 @@ class Container:
         own = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
-        host.setdefault("ShmSize", 64 * 2**20)
-        host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
+        host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network.mode(self.body)}
+        host["LogConfig"] = {**(host.get("LogConfig") or {"Config": {}})}
+        host["LogConfig"]["Type"] = host["LogConfig"].get("Type") or "json-file"
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
         state |= {"Pid": self.processes[0][0] if self.running else 0, "ExitCode": self.exit_code}
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
-            "Hostname": self.id[:12],
+            "Hostname": self.body.get("Hostname") or self.id[:12],
             "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],
             "Tty": False,
             "Cmd": self.body.get("Cmd"),
             "Image": self.body["Image"],
             "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
             "Labels": self.labels(),
+            **{name: self.body.get(name) or inherited.get(name) for name in JOINED},
         }
         return {
             "Id": self.id,
@@ -151,7 +155,7 @@ class Container:
             "Config": config,
             "HostConfig": host,
             "Mounts": self.mounts(),
-            "NetworkSettings": {"Ports": self.body["HostConfig"].get("PortBindings") or {}},
+            "NetworkSettings": network.settings(self.body),
         }
 
     def mounts(self) -> list[dict[str, Any]]:
@@ -176,12 +180,12 @@ class Container:
     def processes(self) -> tuple[tuple[int, str], ...]:
         """Their ids and names while it runs: the server, and the core that computes."""
         first = FIRST_PID + 2 * (int(self.id, 16) % 100_000)
-        return (first, "vllm"), (first + 1, "VLLM::EngineCore")
+        names = self._images.repository(self.image).processes
+        return tuple((first + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""
-        port = self._port() if self.running else 0
-        return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if port else []
+        return network.ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
         """What has to survive the daemon."""
@@ -197,8 +201,9 @@ class Container:
         """Where a folder or a file of the container stands on the host."""
         for bind in self.body["HostConfig"].get("Binds") or ():
             outside, _, target = bind.partition(":")
-            if inside == target.partition(":")[0]:
-                return Path(self._world.at_home(outside))
+            mounted = target.partition(":")[0]
+            if inside == mounted or inside.startswith(f"{mounted}/"):
+                return Path(self._world.at_home(outside)) / inside[len(mounted) :].lstrip("/")
         for mount in self.body["HostConfig"].get("Mounts") or ():
             if mount["Target"] == inside:
                 return Path(mount["Source"])
@@ -207,11 +212,15 @@ class Container:
     @property
     def _version(self) -> str:
         own = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
-        return own.get("VLLM_VERSION") or TAGS[self._images.local[self.image]]
+        repository = self._images.repository(self.image)
+        return own.get(repository.version) or repository.tags[self._images.local[self.image]]
+
+    def _program(self) -> Printed | Served | None:
+        return self._images.repository(self.image).program(self.argv(), self._version)
 
     def _launch(self) -> None:
         self.status, self.started_at = "running", _now()
-        asked = program(self.argv(), self._version)
+        asked = self._program()
         if isinstance(asked, Printed):
             where = STDERR if asked.code else STDOUT
             self.logs += [(time.time(), line, where) for line in asked.text.splitlines()]
@@ -219,10 +228,10 @@ class Container:
         elif asked is not None:
             self.engine = self._new_engine(asked)
 
-    def _new_engine(self, asked: Serve) -> Engine:
-        return Engine(
+    def _new_engine(self, asked: Served) -> Process:
+        return asked.process(
             asked.argv,
-            api=VllmApi,
+            api=asked.api,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,

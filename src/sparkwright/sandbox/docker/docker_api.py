@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.sandbox.docker import docker_filters, docker_logs
+from sparkwright.sandbox.docker import docker_filters, docker_logs, network
 from sparkwright.sandbox.docker.container import STOP_S, Container
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_filters import is_true
@@ -52,6 +52,8 @@ class DockerApi(Handler):
             case "GET", ["info"]:
                 about = {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker"}
                 self.reply(200, {**about, "NCPU": 20})
+            case "GET", ["networks"]:
+                self.reply(200, [{"Name": name, "Id": name, "Driver": name} for name in network.NETWORKS])
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:

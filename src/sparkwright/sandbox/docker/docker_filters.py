@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sparkwright.sandbox.docker import network
 from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.web import Refused
@@ -86,6 +87,6 @@ def row(one: Container, image_id: str) -> dict[str, Any]:
         "Labels": one.labels(),
         "State": one.status,
         "Status": one.status.capitalize(),
-        "HostConfig": {"NetworkMode": "default"},
+        "HostConfig": {"NetworkMode": network.mode(one.body)},
         "Mounts": one.mounts(),
     }

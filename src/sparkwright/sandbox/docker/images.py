@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-REPOSITORY = "vllm/vllm-openai"
-#: tag -> the engine in it; the nightly stopped moving in April 2026
-TAGS = {"cu130-nightly": "0.19.2rc1.dev134+gsandbox", "v0.32.0": "0.32.0", "latest": "0.32.0", "nightly": "0.32.0"}
+from sparkwright.sandbox.docker.programs import OF_TAG, REPOSITORIES, Repository
+
 LAYERS = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
 PULL_S = 2.0
 
@@ -34,12 +33,14 @@ class Images:
         """(tag, digest) that a registry reference means; None when the registry has no such thing."""
         name, _, digest = reference.partition("@")
         repository, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "")
-        if repository not in (REPOSITORY, f"docker.io/{REPOSITORY}"):
+        repository = repository.removeprefix("docker.io/")
+        if repository not in REPOSITORIES:
             return None
+        tags = REPOSITORIES[repository].tags
         if digest:
-            known = {digest_of(one, moved=moved): one for one in TAGS for moved in (False, True)}
+            known = {digest_of(one, moved=moved): one for one in tags for moved in (False, True)}
             return (known[digest], digest) if digest in known else None
-        if (tag or "latest") not in TAGS:
+        if (tag or "latest") not in tags:
             return None
         return tag or "latest", digest_of(tag or "latest", moved=self._fault() == "moved-tag")
 
@@ -60,7 +61,7 @@ class Images:
         found = self.resolve(reference)
         assert found is not None
         tag, digest = found
-        yield {"status": f"Pulling from {REPOSITORY}", "id": digest}
+        yield {"status": f"Pulling from {OF_TAG[tag]}", "id": digest}
         if digest not in self.local:
             ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYERS))]
             steps = 1 if self._instant else 20
@@ -98,29 +99,26 @@ class Images:
         names = [name for name, target in self.tags.items() if target == digest]
         rows = [row for name in names for row in self.untag(name)]
         with self._mutex:
-            del self.local[digest]
-        return [*rows, {"Untagged": f"{REPOSITORY}@{digest}"}, {"Deleted": image_id(digest)}]
+            tag = self.local.pop(digest)
+        return [*rows, {"Untagged": f"{OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
+
+    def repository(self, digest: str) -> Repository:
+        """That of a local image."""
+        return REPOSITORIES[OF_TAG[self.local[digest]]]
 
     def inspect(self, digest: str) -> dict[str, Any]:
         """What the engine says about a local image."""
         tag = self.local[digest]
         named = [name for name, target in self.tags.items() if target == digest]
-        config = {
-            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", f"VLLM_VERSION={TAGS[tag]}"],
-            "Entrypoint": ["vllm", "serve"],
-            "Cmd": None,
-            "Labels": {"org.opencontainers.image.title": "sparkwright sandbox"},
-            "WorkingDir": "/vllm-workspace",
-        }
         return {
             "Id": image_id(digest),
             "RepoTags": named,
-            "RepoDigests": [f"{REPOSITORY}@{digest}"],
+            "RepoDigests": [f"{OF_TAG[tag]}@{digest}"],
             "Created": "2026-04-22T03:11:09Z",
             "Architecture": "arm64",
             "Os": "linux",
             "Size": sum(LAYERS) * 2,
-            "Config": config,
+            "Config": REPOSITORIES[OF_TAG[tag]].config(tag),
         }
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.engines import engine as engines
+from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import Finding
-from sparkwright.engines.vllm.logs.logs import message
+from sparkwright.engines.log.reader import message
 
 #: found: what was seen explains it. possible: nothing speaks against it, and nothing proves it. unknown: nobody could look.
 #: noted: it was seen, and explains nothing, for nothing is slow. excluded: what was seen speaks against it
@@ -43,16 +45,17 @@ class Seen:
     thought: int | None = None
     answered: int = 0
     budget: int | None = None
+    engine: Engine = field(default_factory=lambda: engines.of(engines.USUAL))
 
     def in_log(self, name: str) -> tuple[Any, str]:
         """What the engine's log says of a setting, and the line; None when it does not."""
         log = self.log or {}
-        return log.get(name), message((log.get("evidence") or {}).get(name, ""))
+        return log.get(name), message((log.get("evidence") or {}).get(name, ""), self.engine.log)
 
     def warned(self, *parts: str) -> str:
         """The first warning of the log that holds one of these; "" when none does."""
         lines = (self.log or {}).get("warnings", ())
-        return message(next((line for line in lines if any(part in line for part in parts)), ""))
+        return message(next((line for line in lines if any(part in line for part in parts)), ""), self.engine.log)
 
 
 @dataclass(frozen=True, slots=True)

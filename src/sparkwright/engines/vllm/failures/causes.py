@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from sparkwright.engines import engine as engines
 from sparkwright.engines.vllm.failures.cause import ORDER, Cause, Seen, Verdict
 from sparkwright.units import GIB, gib
 from sparkwright.visible import count
@@ -31,6 +32,11 @@ DETECTORS: list[Detector] = []
 def _detector(detect: Detector) -> Detector:
     DETECTORS.append(detect)
     return detect
+
+
+def _of_vllm(detect: Detector) -> Detector:
+    """A detector that only knows vLLM: of another engine its silence would say nothing."""
+    return _detector(lambda seen: detect(seen) if seen.engine.name == engines.USUAL else iter(()))
 
 
 def causes(seen: Seen) -> list[Cause]:
@@ -143,7 +149,7 @@ def page_cache(seen: Seen) -> Iterator[Cause]:
 # -- the engine ------------------------------------------------------------------------------------------------------------------
 
 
-@_detector
+@_of_vllm
 def eager(seen: Seen) -> Iterator[Cause]:
     name = "eager mode: no CUDA graphs"
     graphs, line = seen.in_log("cuda_graphs")
@@ -155,7 +161,7 @@ def eager(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", line)
 
 
-@_detector
+@_of_vllm
 def still_compiling(seen: Seen) -> Iterator[Cause]:
     name = "kernels compile while requests wait"
     line = seen.warned(JIT)
@@ -167,7 +173,7 @@ def still_compiling(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
 
 
-@_detector
+@_of_vllm
 def missing_kernels(seen: Seen) -> Iterator[Cause]:
     name = "an image without kernels for this GPU (sm_121)"
     line = seen.warned(*SLOW_KERNELS)
@@ -186,7 +192,7 @@ def heavy_weights(seen: Seen) -> Iterator[Cause]:
         yield Cause(f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60)
 
 
-@_detector
+@_of_vllm
 def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
     if seen.share is not None and seen.share < 0.25:
         message = f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
@@ -194,7 +200,7 @@ def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
         yield Cause("a stale compile cache", "possible", message, fix, weight=25)
 
 
-@_detector
+@_of_vllm
 def block_over_budget(seen: Seen) -> Iterator[Cause]:
     block, _ = seen.in_log("block_size")
     if block is None or seen.budget is None:
@@ -208,7 +214,7 @@ def block_over_budget(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", message)
 
 
-@_detector
+@_of_vllm
 def flag_without_effect(seen: Seen) -> Iterator[Cause]:
     """Often blamed; it is on in every engine that can load a recurrent model, said or not."""
     effective, line = seen.in_log("chunked_prefill")

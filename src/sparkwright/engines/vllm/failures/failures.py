@@ -1,44 +1,13 @@
 """Why an engine did not start or failed, from its last words.
 
-Each row: what the line holds, the sentence for it (groups of the pattern fill it), and when it is the end. More special ones
-first: of all that a log holds, the first row of this table wins.
+More special ones first: of all that a log holds, the first row of this table wins.
 Sources: real start-up failures of vLLM 0.32.0 in tests/data; vLLM's source and issues for the rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-from sparkwright.engines.vllm.logs.log_lines import HARMLESS, Line, line
-
-#: how far apart, in lines, last words and what explains them stand
-WINDOW = 600
-SENTENCE_CHARS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """ends: "start" when a start ends with it (a server that is ready only reports it), "always", or "never" when it only
-    explains what another row proves."""
-
-    line: Line
-    sentence: str
-    ends: Literal["start", "always", "never"] = "start"
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Last words that were found: at which line, the sentence, the line."""
-
-    at: int
-    sentence: str
-    line: str
-
-
-def _row(needle: str, pattern: str, sentence: str, ends: Literal["start", "always", "never"] = "start") -> Death:
-    return Death(line(needle, pattern), sentence, ends)
-
+from sparkwright.engines.log.last_words import Death
+from sparkwright.engines.log.last_words import death as _row
 
 CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 NO_MODEL = "there is no model at {0} in the container."
@@ -222,41 +191,3 @@ FAILURES: tuple[Death, ...] = (
         "always",
     ),
 )
-
-
-class LastWords:
-    """Keeps, of each row, the words that may explain the end. At most one a row, so memory is bounded."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, Words] = {}
-        self._end: int | None = None
-
-    def feed(self, text: str, at: int, *, ready: bool) -> None:
-        """Take in a line. at: its number. ready: whether the server was ready by then."""
-        if HARMLESS.search(text):
-            return
-        for rank, row in enumerate(FAILURES):
-            found = row.line.match(text)
-            if found is None:
-                continue
-            ends = row.ends == "always" or (row.ends == "start" and not ready)
-            before = self._found.get(rank)
-            stale = before is not None and self._end is None and at - before.at > WINDOW
-            if before is None or stale:
-                answer = row.sentence.format(*(group or "" for group in found.groups()))
-                self._found[rank] = Words(at, answer[:SENTENCE_CHARS], text)
-            if ends and self._end is None:
-                self._end = at
-            return
-
-    def forget(self) -> None:
-        """The start went on: what was said so far was not the end of it."""
-        self._found.clear()
-        self._end = None
-
-    def verdict(self) -> Words | None:
-        """The most special words near the end; None when nothing proves an end."""
-        if self._end is None:
-            return None
-        near = [rank for rank, words in self._found.items() if abs(words.at - self._end) <= WINDOW]
-        return self._found[min(near)] if near else None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from sparkwright.engines.vllm.logs.log_lines import Line, line
+from sparkwright.engines.log.line import Line, line
 
 #: in the config dump (source 0.7 to 0.33)
 ON_GPU: tuple[Line, ...] = (line(" device_config=cuda"),)

@@ -2,33 +2,13 @@
 
 real: a start-up log of vLLM 0.32.0 in tests/data. source: vLLM's source of the versions named. seen: in logs of GB10 users.
 Prefixes such as "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133]" change with every release and are never matched.
-
-A row's needle is a literal that each line its pattern matches must hold. Few lines hold one, so a log is read at the speed of
-a search for them. Needles begin with a capital or a rare sign, which makes that search fast.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line by its needle and its pattern. Few patterns are ever needed, so each is compiled when its needle is met."""
-
-    needle: str
-    pattern: str
-
-    def match(self, line: str) -> re.Match[str] | None:
-        """What the pattern finds in a line, or None."""
-        return re.search(self.pattern, line) if self.needle in line else None
-
-
-def line(needle: str, pattern: str = "") -> Line:
-    """A row; without a pattern the needle is all of it."""
-    return Line(needle, pattern or re.escape(needle))
-
+from sparkwright.engines.log.line import Line, line
 
 #: lines that tell nothing here and may be a million: access lines (uvicorn), statistics every 10 s, requests with what users
 #: wrote in them (source 0.9 to 0.33)
@@ -111,21 +91,19 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("attention_backend", ATTENTION_BACKEND),
     ("attention_backend", line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w+) backend")),
     # source 0.11 to 0.33: a mode that the backend can't do is changed after the dump
-    ("cudagraph_mode", CUDAGRAPH_MODE_CHANGED),
+    *((name, CUDAGRAPH_MODE_CHANGED) for name in ("cudagraph_mode", "cuda_graphs")),
     ("weights_s", WEIGHTS_TOOK),
     ("compile_s", COMPILE_TOOK),
     ("graphs_s", GRAPHS_TOOK),
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 
-#: printed after the dump, and stronger than it. source 0.11.0, 0.33.0.
-CHUNKED_PREFILL_OFF_LATER = (
-    line("Disabling chunked prefill for model without KVCache"),
-    line("Disabling chunked prefill: model has non-causal"),
+#: printed after the dump, and stronger than it. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0.
+FIXED: tuple[tuple[str, Line, bool], ...] = (
+    ("chunked_prefill", line("Disabling chunked prefill for model without KVCache"), False),
+    ("chunked_prefill", line("Disabling chunked prefill: model has non-causal"), False),
+    ("prefix_caching", line("Disabling prefix caching: model has non-causal"), False),
 )
-
-#: the same of prefix caching. source 0.32.0.
-PREFIX_CACHING_OFF_LATER = line("Disabling prefix caching: model has non-causal")
 
 #: only when it is on, and not in every version: in the source of 0.17 to 0.33, in no real log of 0.32.0. Silence is no proof.
 CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")
@@ -146,7 +124,9 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
 )
 
 #: "11-21 00:07:43" of vLLM's own lines (real); FlashInfer's lines begin with the year
-CLOCK = re.compile(r"\b(?:\d{4}-)?(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{3}))?")
+CLOCK = re.compile(
+    r"\b(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<milli>\d{3}))?"
+)
 
 #: who says it, when and where: left out where a line is short
 PREFIX = re.compile(r"^.{0,80}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ")

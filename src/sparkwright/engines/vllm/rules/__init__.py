@@ -13,6 +13,7 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     access,
     ascend,
     chunked_prefill,
+    container,
     images,
     memory,
     model,

@@ -10,6 +10,7 @@ from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
+from sparkwright.trust import network_words
 
 LOOPBACK = ("127.", "localhost", "::1")
 #: the oldest release whose log was seen to hide the key
@@ -77,10 +78,11 @@ OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes.
     Otherwise it starts, loads its model for minutes, and is never reachable: the deploy fails after the previous server was stopped. The
-    first of `container.ports` is the server's; a container's loopback is not reachable from outside. For HTTPS put a proxy in front.
+    first of `container.ports` is the server's; a container's loopback is not reachable from outside, unless it is on the host's network. For HTTPS put a proxy in front.
     """
+    on_host = network_words.parts(case.asked.container.get("network") or "")[0] == network_words.HOST
     for name, applies, outcome in OUT_OF_REACH:
-        if case.flag(name) is not None and applies(case.flag(name)):
+        if case.flag(name) is not None and applies(case.flag(name)) and not (on_host and name == "host"):
             way = Way("remove it", {name: None})
             yield Finding("error", f"{name}: {outcome}.", (way,), "docker's documentation", name)
     listens = flags.port(case.asked.flags)

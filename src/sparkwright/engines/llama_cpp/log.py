@@ -1,0 +1,126 @@
+"""llama-server's log: its tables.
+
+real: logs in tests/data of builds for the CPU: b10068, b11549, and of b10434 what it says before it computes. source: its own. Much of a start is told only with
+`-lv 4`; without it the readings of those lines are unknown. Each line begins with minutes.seconds.ms.us since the process began
+and a letter for its level; what refuses arguments has no prefix.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sparkwright.engines.llama_cpp.failures import FAILURES
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.values import integer, number
+
+_PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
+
+#: function that says what happens to the server. real: the first until b10434, the second in b11549.
+_BY = r"(?:llama_server|init): "
+
+#: only with -lv 4. real.
+BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
+#: b11549
+BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
+VERBOSITY = line("common_params_print_info: verbosity = ")
+#: before anything else is said. real.
+REFUSED = (
+    line("error: invalid argument: ", r"^error: invalid argument: "),
+    line("error while handling argument ", r"^error while handling argument "),
+)
+SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
+#: the address follows. real.
+LISTENING = line(": listening on ", _BY + "listening on ")
+KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
+CAPPED = line(
+    "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
+)
+#: -fit made a context that nobody set smaller, to leave memory free. source; only with -lv 4.
+REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
+
+
+def _build(text: str) -> str:
+    """As /props writes it: b10434-7e4c0a9."""
+    return text if text.startswith("b") else "b" + text.replace(" (", "-").rstrip(")")
+
+
+def _of_both(text: str) -> str:
+    """One type for keys and values, or both."""
+    keys, values = re.findall(r"[KV] \((\w+)\)", text)
+    return keys if keys == values else f"K {keys}, V {values}"
+
+
+STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
+    ("arguments", (VERBOSITY,)),
+    ("model", (line("load_model: loading model '"),)),
+    ("weights", (line("load_tensors: loading model tensors"),)),
+    ("context", (line("llama_context: constructing llama_context"),)),
+    ("kv cache", (KV_CACHE,)),
+    ("warm-up", (line("common_init_: warming up the model"),)),
+    ("slots", (SLOTS,)),
+    ("server", (line(": model loaded", _BY + "model loaded"),)),
+    ("ready", (LISTENING,)),
+)
+
+#: what is printed later wins. real; all but the line of the slots only with -lv 4.
+VALUES: tuple[tuple[str, Line], ...] = (
+    ("version", BUILD),
+    ("version", BUILD_INFO),
+    ("architecture", line("print_info: arch  ", r"print_info: arch +=\s*(\S+)")),
+    ("quantization", line("print_info: file type ", r"print_info: file type +=\s*(\S{1,40}(?: [\w()-]{1,20}){0,4})")),
+    ("kv_cache_tokens", line("llama_context: n_ctx  ", r"llama_context: n_ctx +=\s*(\d+)")),
+    ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
+    ("kv_cache_mib", KV_CACHE),
+    ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
+    ("slots", SLOTS),
+    ("max_model_len", line(SLOTS.needle, r"n_ctx_slot = (\d+)")),
+    ("kv_unified", line(SLOTS.needle, r"kv_unified = '(true|false)'")),
+)
+
+LOG = LogBook(
+    # what a model answered, whole exceptions with it, and what each request writes
+    noise=("unparsed ", "got exception: ", "print_timing: "),
+    banners=(BUILD, BUILD_INFO),
+    arguments=VERBOSITY,
+    refused=REFUSED,
+    stages=STAGES,
+    values=VALUES,
+    # "flash_attn = auto" is settled later. real.
+    fixed=(
+        ("flash_attention", line("resolve_fused_ops: Flash Attention enabled"), "enabled"),
+        ("flash_attention", line("resolve_fused_ops: Flash Attention was auto, set to disabled"), "disabled"),
+    ),
+    types={
+        "version": _build,
+        "kv_cache_dtype": _of_both,
+        "kv_cache_mib": number,
+        "kv_unified": lambda text: text == "true",
+        **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), integer),
+    },
+    also=("slots", "kv_unified", "kv_cache_mib", "flash_attention"),
+    always={
+        "chunked_prefill": (
+            True,
+            "llama-server always reads a prompt in batches (-b, -ub); there is no flag to turn it off",
+        )
+    },
+    unmet=(CAPPED,),
+    warnings=(
+        REDUCED,
+        line("possible training context overflow"),
+        line("failed to fit params to free device memory"),
+        line("no usable GPU found"),  # source
+        line("CORS is set to allow all origins"),
+        line("CORS allows all origins"),
+    ),
+    failures=FAILURES,
+    harmless=re.compile(_PREFIX + "[DIWT] "),
+    # asked by SIGTERM; a start that fails says it too, after the reason
+    stopping_when_ready=(line("cleaning up before exit..."),),
+    prefix=re.compile(_PREFIX + r"[DIWET] (?:\w{3,4} )? *"),
+    clock=re.compile(r"^(?P<minute>\d{1,6})\.(?P<second>\d\d)\.(?P<milli>\d{3})\.\d{3} "),
+    # "offloaded 5/5 layers to GPU" is no evidence: it is printed without any GPU. real.
+    on_gpu=(line(" model buffer size = ", r"load_tensors: +(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +[\d.]+ MiB"),),
+    on_cpu=(line("CPU_Mapped model buffer size = ", r"load_tensors: +CPU_Mapped model buffer size = +[\d.]+ MiB"),),
+)

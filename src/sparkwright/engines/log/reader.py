@@ -1,0 +1,205 @@
+"""Reads a start-up log: what the engine itself says it does. Every field is a value with its line, or unknown.
+
+Only the last start counts; what is printed later wins over the config dump; a missing line proves nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.last_words import LastWords
+from sparkwright.engines.log.line import Line
+from sparkwright.engines.log.state import EngineState, Reading, shortened
+from sparkwright.engines.log.text import LINE_BYTES, LineCutter, Text, chunks_of, decode
+from sparkwright.engines.log.values import clock, seconds_between
+
+__all__ = ["EngineState", "Reader", "Reading", "message", "read"]
+
+#: what is said stands at the beginning of a line; few are longer
+LINE_CHARS = 4096
+#: how many mentions of arguments in other lines are looked past
+CONTEXT_LINES = 20
+
+
+class Reader:
+    """Takes a log as it comes, by lines or by chunks of bytes; `state` is what is known so far.
+
+    Memory stays bounded however long the log is: of its text only evidence is kept. book: of the engine that wrote the log.
+    """
+
+    def __init__(self, book: LogBook) -> None:
+        self._book, self._needles = book, book.needles
+        self._cutter = LineCutter()
+        self._announced = False
+        self._stopping = False
+        self._count = 0
+        self._begin()
+
+    def feed(self, line: str) -> bool:
+        """Take in one line, without its end. Returns whether another start begins with it: what was known is forgotten."""
+        before = self.state
+        raw = line.encode(errors="replace")[:LINE_BYTES]
+        if raw and not self._needles.is_noise(raw):
+            self._count += 1
+            if self._needles.in_line(raw):
+                self._take(decode(raw))
+        return before.known and self.state is not before
+
+    def push(self, chunk: bytes) -> None:
+        """Take in a piece of the log, cut anywhere."""
+        self._lines(self._cutter.push(chunk))
+
+    def finish(self) -> EngineState:
+        """The state at the end, with the reason of its death if the log holds one."""
+        self._lines(self._cutter.rest())
+        reported = self._last_words.verdict()
+        if reported is not None:
+            self.state.keep("failure", reported.sentence, reported.line)
+            if not self.state.ready:
+                self.state.keep("ready", False, reported.line)
+        if self.state.known:
+            for name, (value, why) in self._book.always.items():
+                self.state.readings.setdefault(name, Reading(value, why))
+        return self.state
+
+    # -- lines -----------------------------------------------------------------------------------------------------------
+
+    def _lines(self, block: bytes) -> None:
+        before = self._count
+        found, lines = self._needles.in_block(block[_last_starts(block, self._book) :], LINE_BYTES)
+        for at, line in found:
+            self._count = before + at + 1
+            if not self._needles.is_noise(line):
+                self._take(decode(line))
+        self._count = before + lines
+
+    def _take(self, line: str) -> None:
+        if not self._book.uncut or self._book.uncut not in line:
+            line = line[:LINE_CHARS]
+        self._starts(line)
+        self._stage(line)
+        self._settings(line)
+        if self._stopping:
+            return
+        self._last_words.feed(line, self._count, ready=self.state.ready)
+        stops = self._book.stopping + (self._book.stopping_when_ready if self.state.ready else ())
+        if any(row.match(line) for row in stops):
+            self._stopping = True
+            self.state.keep("stopped", True, line)
+
+    # -- starts and stages -------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.state = EngineState(also=self._book.also)
+        self._last_words = LastWords(self._book.failures, self._book.harmless)
+        self._stopping = False
+        self._began: dict[str, datetime] = {}
+        self._clock: datetime | None = None
+        self._spans: dict[str, datetime | None] = {}
+
+    def _starts(self, line: str) -> None:
+        """A start begins with a banner, or with the arguments when they follow none."""
+        book = self._book
+        announces = any(banner.match(line) for banner in book.banners)
+        asks = book.arguments.match(line)
+        refusals = book.refusals + (book.refused if self.state.stage else ())
+        if announces or (asks and not self._announced) or any(row.match(line) for row in refusals):
+            self._begin()
+        if announces or asks:
+            self._announced = announces
+
+    def _stage(self, line: str) -> None:
+        now = self._tell_time(line)
+        book = self._book
+        reached = book.stage_names.index(self.state.stage) if self.state.stage else -1
+        for at, (name, beginnings) in enumerate(book.stages):
+            if at > reached and any(one.match(line) for one in beginnings):
+                self._enter(name, now)
+                if name == book.stage_names[-1]:
+                    self.state.keep("ready", True, line)
+                    self._since_start("ready_s", line)
+        shards = book.shards.match(line) if book.shards else None
+        if shards:
+            self.state.shards = (int(shards.group(1)), int(shards.group(2)))
+
+    def _enter(self, stage: str, now: datetime | None) -> None:
+        before = self.state.stage
+        if before in self._began and now is not None:
+            self.state.stage_s[before] = seconds_between(self._began[before], now)
+        if now is not None:
+            self._began[stage] = now
+        self.state.stage = stage
+        self._last_words.forget()
+
+    def _tell_time(self, line: str) -> datetime | None:
+        """The time of a line, or of the last one that told it."""
+        self._clock = clock(line, self._book.clock) or self._clock
+        return self._clock
+
+    def _since_start(self, name: str, line: str) -> None:
+        began = self._began.get(self._book.stage_names[0])
+        if began is not None and self._clock is not None:
+            self.state.keep(name, seconds_between(began, self._clock), line)
+
+    # -- settings ------------------------------------------------------------------------------------------------------------
+
+    def _settings(self, line: str) -> None:
+        book = self._book
+        if book.hook(self.state, line):
+            return
+        for name, row in book.values:
+            found = row.match(line)
+            if found:
+                self.state.keep(name, book.types.get(name, str)(found.group(1)), line)
+        for name, row, value in book.fixed:
+            if row.match(line):
+                self.state.keep(name, value, line)
+        self._span(line)
+        for row in (*book.unmet, *book.warnings):
+            if row.match(line):
+                self._warn(row, line)
+
+    def _span(self, line: str) -> None:
+        for name, begins, ends in self._book.spans:
+            if begins.match(line):
+                self._spans[name] = clock(line, self._book.clock)
+            elif ends.match(line) and (began := self._spans.get(name)) and self._clock:
+                self.state.keep(name, seconds_between(began, self._clock), line)
+
+    def _warn(self, row: Line, line: str) -> None:
+        """Each kind once: some come with every request."""
+        if not any(row.match(one) for one in self.state.warnings):
+            self.state.warnings.append(shortened(line))
+
+
+def read(text: Text, book: LogBook) -> EngineState:
+    """The state that a whole log tells.
+
+    text: the log, or pieces of it in their order, or a file opened as bytes. Truncated, coloured and non-UTF-8 logs are
+    taken as they are; nothing in a log raises.
+    """
+    reader = Reader(book)
+    for chunk in chunks_of(text):
+        reader.push(chunk)
+    return reader.finish()
+
+
+def message(line: str, book: LogBook) -> str:
+    """A line without its prefix: what is said, not who says it and when."""
+    return book.prefix.sub("", line, count=1)
+
+
+def _last_starts(block: bytes, book: LogBook) -> int:
+    """Where, in whole lines, the last but one mention of arguments is: the last start begins after it."""
+    needle, at, seen = book.arguments.needle.encode(), len(block), 0
+    for _ in range(2 * CONTEXT_LINES):
+        at = block.rfind(needle, 0, at)
+        if at < 0:
+            return 0
+        begin = block.rfind(b"\n", 0, at) + 1
+        line = block[begin : block.find(b"\n", at)]
+        seen += len(line) <= LINE_BYTES and not book.needles.is_noise(line)
+        if seen == 2:
+            return begin
+    return 0

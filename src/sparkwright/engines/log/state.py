@@ -1,0 +1,91 @@
+"""What an engine said of itself, as values. Every field is a value with the line that says it, or unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: what it runs with
+SETTINGS: tuple[str, ...] = (
+    *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
+    *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
+    *("cuda_graphs", "cudagraph_mode"),
+)
+#: every reading by name, in the order a person asks for them
+FIELDS: tuple[str, ...] = (
+    *SETTINGS,
+    *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
+    *("ready", "stopped", "failure"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """value: None when unknown. evidence: the line it was read from."""
+
+    value: Any = None
+    evidence: str = ""
+
+
+UNKNOWN = Reading()
+EVIDENCE_CHARS = 300
+
+
+@dataclass
+class EngineState:
+    """What the last start of an engine said about itself.
+
+    readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
+    stage: of its LogBook, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
+    the log tells the time. shards: loaded of all. failure: one sentence, or None.
+    """
+
+    readings: dict[str, Reading] = field(default_factory=dict)
+    stage: str = ""
+    stage_s: dict[str, float] = field(default_factory=dict)
+    shards: tuple[int, int] = (0, 0)
+    warnings: list[str] = field(default_factory=list)
+    also: tuple[str, ...] = ()
+
+    def keep(self, name: str, value: Any, line: str) -> None:
+        """Take in a reading with its line; None is none."""
+        if value is not None:
+            self.readings[name] = Reading(value, shortened(line))
+
+    def value(self, name: str) -> Any:
+        """A reading's value, None when unknown."""
+        return self.reading(name).value
+
+    def reading(self, name: str) -> Reading:
+        """A value with its evidence; UNKNOWN when the log does not tell."""
+        return self.readings.get(name, UNKNOWN)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this start said that it was ready; it may have stopped or failed since."""
+        return self.value("ready") is True
+
+    @property
+    def failure(self) -> Reading:
+        return self.reading("failure")
+
+    @property
+    def known(self) -> bool:
+        """Whether the log holds anything of an engine's start."""
+        return bool(self.readings or self.stage)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: values by name, null for unknown, and the evidence beside them."""
+        return {
+            **{name: self.value(name) for name in (*FIELDS, *self.also)},
+            "stage": self.stage or None,
+            "stage_s": self.stage_s,
+            "warnings": self.warnings,
+            "evidence": {name: self.readings[name].evidence for name in (*FIELDS, *self.also) if name in self.readings},
+        }
+
+
+def shortened(line: str) -> str:
+    """A line as evidence."""
+    line = line.strip()
+    return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]} ..."

@@ -1,0 +1,1 @@
+"""Any server with OpenAI's API, as its recipe describes it."""

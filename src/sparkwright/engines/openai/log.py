@@ -1,0 +1,20 @@
+"""The log of a server that nobody described: nothing in it is known."""
+
+from __future__ import annotations
+
+import re
+
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.line import Line
+
+NEVER = Line("\0", r"(?!)")
+
+LOG = LogBook(
+    noise=(" HTTP/1.", "\0", "\0"),
+    arguments=NEVER,
+    stages=(("ready", (NEVER,)),),
+    failures=(),
+    harmless=re.compile(NEVER.pattern),
+    prefix=re.compile(NEVER.pattern),
+    clock=re.compile(NEVER.pattern),
+)

@@ -1,0 +1,134 @@
+"""SGLang's log: its tables.
+
+Nothing here was seen in a real log: all of it was read in the source of the versions named (0.5.9, 0.5.23). Lines begin with
+"[2026-11-21 00:07:43 TP0] ", the rank only where there are several.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.last_words import Death, death
+from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.values import integer, number
+
+#: entrypoints/engine.py. source 0.5.9, 0.5.23
+ARGUMENTS = line("server_args=ServerArgs(")
+USAGE = line("usage: ", r"^usage: (?:sglang serve|launch_server\.py) ")
+#: "sglang serve" in 0.5.23, "launch_server.py" in 0.5.9
+ARGPARSE = line("error: ", r"^(?:sglang serve|launch_server\.py): error: ")
+LOADED = line("Load weight end.", r"Load weight end\. elapsed=([\d.]+) s")
+KV_CACHE = line("KV Cache is allocated. ", r"KV Cache is allocated\. .{0,80}?#tokens: ([\d,]+)")
+#: managers/scheduler.py: one line with all of these
+SCHEDULER = "max_total_num_tokens="
+GRAPHS_BEGIN = line("uda graph begin", r"[Cc]apture cuda graph begin")
+GRAPHS_BEGIN_NEW = line("CUDA graph begin", r"Capture .{0,80}?CUDA graph begin")
+READY = line("The server is fired up and ready to roll!")
+
+
+def _of_scheduler(name: str) -> Line:
+    return line(SCHEDULER, rf"\b{name}=(-?\d+)")
+
+
+STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
+    ("arguments", (ARGUMENTS,)),
+    ("weights", (line("Load weight begin."),)),
+    ("kv cache", (KV_CACHE, line("Mamba Cache is allocated."))),
+    ("graphs", (GRAPHS_BEGIN, GRAPHS_BEGIN_NEW)),
+    ("scheduler", (line(SCHEDULER),)),
+    ("ready", (READY,)),
+)
+
+#: the scheduler's line comes last and wins. chunked_prefill_size is -1 when it is off.
+VALUES: tuple[tuple[str, Line], ...] = (
+    ("weights_s", LOADED),
+    ("kv_cache_tokens", KV_CACHE),
+    # 0.5.9 names no dtype here
+    ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
+    ("kv_cache_tokens", _of_scheduler("max_total_num_tokens")),
+    ("max_model_len", _of_scheduler("context_len")),
+    ("chunked_prefill", _of_scheduler("chunked_prefill_size")),
+    ("slots", _of_scheduler("max_running_requests")),
+    ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache=(True|False)")),
+    ("quantization", line(ARGUMENTS.needle, r"\bquantization='?(\w+)")),
+    ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
+)
+
+FAILURES: tuple[Death, ...] = (
+    death("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
+    death(
+        "error: ", r"^(?:sglang serve|launch_server\.py): error: (.+?)\.?$", "the engine refuses its arguments: {0}."
+    ),
+    # its advice is up, not down: the share holds weights and KV cache
+    death(
+        "Not enough memory. Please try to increase",
+        r"mem_fraction_static=([\d.]+\d)",
+        "no memory is left for its KV cache: mem-fraction-static {0} is too low for the weights.",
+    ),
+    death(
+        "Loaded weights leave no GPU memory for the KV cache",
+        r"--mem-fraction-static=([\d.]+\d)",
+        "no memory is left for its KV cache: mem-fraction-static {0} is too low for the weights.",
+    ),
+    death(
+        "state cache is too small",
+        "",
+        "the state cache of this recurrent model is too small: raise mem-fraction-static or lower max-running-requests.",
+    ),
+    death(
+        "Model architectures [",
+        r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? are not supported",
+        "this engine cannot load {0}.",
+    ),
+    death("Prefill out of memory.", "", "it ran out of memory while it read a prompt.", "always"),
+    death("Decode out of memory.", "", "it ran out of memory while it generated.", "always"),
+    death("CUDA out of memory", "", "it ran out of memory."),
+    death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
+    death("Address already in use", "", "its port is in use inside the container's network."),
+    # what a traceback ends with explains the rows below
+    death("Error: ", r"(?:^|\s)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}.", "never"),
+    death(
+        "OOM killer",
+        r"scheduler died during initialization \(exit code: -9\)",  # words: data
+        "a process of its engine was OOM-killed.",
+    ),
+    death(
+        "scheduler died during initialization",  # words: data
+        r"Rank (\d+) scheduler died during initialization \(exit code: (-?\d+)\)",  # words: data
+        "its scheduler {0} ended with exit code {1}.",
+    ),
+    death("Scheduler hit an exception", "", "its scheduler failed.", "always"),
+    death(
+        "crashed with exit",
+        r"Subprocess (\S+) .{0,80}?crashed with exit code (-?\d+)",
+        "its process {0} ended with exit code {1}.",
+        "always",
+    ),
+    death("Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."),
+    # the consequence, not the cause
+    death("SIGQUIT received. ", "", "a process of its engine failed.", "always"),
+)
+
+LOG = LogBook(
+    noise=(" HTTP/1.", "Prefill batch", "Decode batch"),
+    arguments=ARGUMENTS,
+    refusals=(USAGE,),
+    refused=(ARGPARSE,),
+    stages=STAGES,
+    values=VALUES,
+    types={
+        "chunked_prefill": lambda text: int(text) > 0,
+        "prefix_caching": lambda text: text == "False",
+        "weights_s": number,
+        "quantization": lambda text: "none" if text == "None" else text,
+        **dict.fromkeys(("kv_cache_tokens", "max_model_len", "slots"), integer),
+    },
+    also=("slots",),
+    failures=FAILURES,
+    harmless=re.compile(r"(?!)"),
+    stopping=(line("SIGTERM received."),),
+    prefix=re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] "),
+    clock=re.compile(r"^\[\d{4}-(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"),
+    uncut=ARGUMENTS.needle,
+)

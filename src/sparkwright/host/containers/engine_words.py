@@ -1,0 +1,66 @@
+"""How the Docker Engine spells what a spec says, and how two spellings of the same become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """ "127.0.0.1:8000:8000/tcp" as the engine keeps it."""
+    bindings: dict[str, list[dict[str, str]]] = {}
+    for port in ports:
+        *address, host, inside = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
+        key = inside if "/" in inside else f"{inside}/tcp"
+        bindings.setdefault(key, []).append({"HostIp": address[0].strip("[]") if address else "", "HostPort": host})
+    return bindings
+
+
+def ports_alike(found: Mapping[str, Any] | None) -> dict[str, list[dict[str, str]]]:
+    rows = {
+        k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []]
+        for k, v in (found or {}).items()
+    }
+    return {k: sorted(v, key=lambda b: (b["HostIp"], b["HostPort"])) for k, v in rows.items()}
+
+
+def gpu_request(gpus: str) -> list[dict[str, Any]]:
+    """ "all" or "device=0,1" as the engine's device requests; "" is none."""
+    if not gpus:
+        return []
+    ids = sorted(gpus[7:].split(",")) if gpus.startswith("device=") else None
+    count = 0 if ids else -1 if gpus == "all" else int(gpus)
+    return [{"Driver": "", "Count": count, "DeviceIDs": ids, "Capabilities": [["gpu"]], "Options": {}}]
+
+
+def gpus_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return [
+        {**row, "Driver": "", "Options": {}, "DeviceIDs": sorted(row.get("DeviceIDs") or ()) or None}
+        for row in rows or ()
+    ]
+
+
+def ulimits(limits: Mapping[str, str]) -> list[dict[str, Any]]:
+    """ "memlock": "-1" or "soft:hard" as the engine keeps it."""
+    bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
+    return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
+
+
+def ulimits_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return sorted(rows or (), key=lambda row: str(row["Name"]))
+
+
+def env(pairs: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE as a mapping."""
+    return dict(pair.partition("=")[::2] for pair in pairs or ())
+
+
+def volumes_alike(binds: list[str] | None) -> list[str]:
+    """Mounts in one spelling: no slash at the end of a folder, no `rw`, which is meant without it."""
+    found = []
+    for bind in binds or ():
+        parts = bind.split(":")
+        folders = [part.rstrip("/") or "/" for part in parts[:2]]
+        modes = sorted(mode for mode in ",".join(parts[2:]).split(",") if mode not in ("", "rw"))
+        found.append(":".join([*folders, *([",".join(modes)] if modes else [])]))
+    return sorted(found)

@@ -1,0 +1,269 @@
+"""One table of what a container is made of: it drives create, compare and diff. An option that is one value of HostConfig or
+Config is in it by its field in protocol/container.py alone; one that the engine says back otherwise has a row of its own here.
+
+Each option knows how the spec says it, how the engine says it back, and why a difference matters. Compared is what the spec
+asks for, over what the image brings: a value equal to the image's own is no difference. Where the spec asks for nothing, the
+engine's own value or the image's is wanted; what only the engine's configuration decides is not compared then
+(docs/decisions/0016). Lists whose order has no meaning are compared without it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.engine import LABEL
+from sparkwright.host.containers import engine_words as engine
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.docker_option import DockerOption
+from sparkwright.trust import network_words, process_words, security_words
+
+Inspect = Mapping[str, Any]
+#: what an option is worth, of the spec, the container's inspect, and its image's, which is empty when the image is gone
+Reader = Callable[[ContainerSpec, Inspect, Inspect], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """wanted: None when it is not compared. found: what the container has, in the same spelling. why: what a difference means.
+
+    key, section, asked: its name in the engine's HostConfig or Config and the value to create with, None for none, for one that
+    stands there.
+    """
+
+    field: str
+    wanted: Reader
+    found: Reader
+    why: str = ""
+    key: str = ""
+    section: str = "HostConfig"
+    asked: Callable[[ContainerSpec], Any] = lambda spec: None
+
+
+def _host(
+    field: str,
+    key: str,
+    asked: Callable[[ContainerSpec], Any],
+    alike: Callable[[Any], Any],
+    why: str = "",
+) -> Option:
+    """An option of HostConfig that is always asked for. alike: brings what is asked for and what is found into one spelling."""
+    return Option(
+        field,
+        lambda spec, container, image: alike(asked(spec)),
+        lambda spec, container, image: alike(container["HostConfig"].get(key)),
+        why,
+        key,
+        asked=asked,
+    )
+
+
+def _plain(name: str, option: DockerOption) -> Option:
+    """The row of a field that says all there is to say of its option."""
+    read, key, in_image = operator.attrgetter(name), option.key, option.section == "Config"
+
+    def asked(spec: ContainerSpec) -> Any:
+        value = read(spec)
+        return (option.kept(value) or None) if value else None
+
+    def wanted(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
+        value = asked(spec)
+        if value is None and (option.open or (in_image and not image)):
+            return None
+        if value is None and in_image:
+            value = (image.get("Config") or {}).get(key)
+        return option.alike(value)
+
+    def found(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
+        return option.alike(container[option.section].get(key))
+
+    return Option(_shown(name), wanted, found, option.why, key, option.section, asked)
+
+
+def _shown(name: str) -> str:
+    return name.replace("_", "-")
+
+
+# -- what the engine or the image has a say in -------------------------------------------------------------------------
+
+
+def _own(
+    found: Mapping[str, str], wanted: Mapping[str, str], image: Inspect, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """What of a container's variables or labels is asked for, or not its image's. Of an image that is gone nothing is known."""
+    return {k: v for k, v in found.items() if k in wanted or (image and inherited.get(k) != v)}
+
+
+def _own_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
+    inherited = engine.env((image.get("Config") or {}).get("Env"))
+    return _own(engine.env(container["Config"].get("Env")), spec.env, image, inherited)
+
+
+def _own_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
+    inherited = (image.get("Config") or {}).get("Labels") or {}
+    found = _own(container["Config"].get("Labels") or {}, spec.labels, image, inherited)
+    return _compared(found)
+
+
+def _compared(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that count: a recipe's, and the one that tells the engine."""
+    return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == LABEL}
+
+
+def _networks(container: Inspect) -> tuple[str, list[str]]:
+    """The network that a container was made in, and those that it joined, each with the aliases that somebody gave it there."""
+    mode = str(container["HostConfig"].get("NetworkMode") or "default")
+    first = network_words.BRIDGE if mode == "default" else mode
+    own = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
+    rows = (container.get("NetworkSettings") or {}).get("Networks") or {}
+    aliases = {name: {*((row or {}).get("Aliases") or ())} - own for name, row in rows.items()}
+    joined = sorted(network_words.spelled(name, aliases[name]) for name in aliases if name != first)
+    return network_words.spelled(first, aliases.get(first, ())), joined
+
+
+def _spelled(network: str) -> str:
+    return network_words.spelled(*network_words.parts(network))
+
+
+def _hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
+    """Without one it is the container's id, or the host's own name on the host's network."""
+    found = container["Config"].get("Hostname")
+    own = found in (None, "", str(container.get("Id", ""))[:12])
+    shared = container["HostConfig"].get("NetworkMode") == network_words.HOST
+    return spec.hostname or (None if own or shared else "")
+
+
+def _security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
+    """The engine adds label=disable by itself where a container shares its host's processes or memory."""
+    host = container["HostConfig"]
+    found = security_words.security_opts(host.get("SecurityOpt"))
+    shares = host.get("Privileged") or "host" in (host.get("IpcMode"), host.get("PidMode"))
+    added = {"label=disable"} - {*security_words.security_opts(spec.security_opt)} if shares else set()
+    return [one for one in found if one not in added]
+
+
+def _init(spec: ContainerSpec, container: Inspect, image: Inspect) -> bool | None:
+    """Unset, the engine's configuration decides, and it keeps no value."""
+    return False if spec.init is None and container["HostConfig"].get("Init") else spec.init
+
+
+def _memory_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int | None:
+    """Unset, the engine takes twice the memory, or no limit where the kernel has none."""
+    if spec.memory_swap:
+        return process_words.swap_bytes(spec.memory_swap)
+    twice = 2 * int(container["HostConfig"].get("Memory") or 0)
+    return None if _found_swap(spec, container, image) in (0, -1, twice) else twice
+
+
+def _found_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int:
+    return int(container["HostConfig"].get("MemorySwap") or 0)
+
+
+def _health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any] | None:
+    """The spec's over the image's, part by part, as the engine joins them."""
+    asked = process_words.health_alike(process_words.health_config(spec.healthcheck))
+    if not image:
+        return asked or None
+    inherited = process_words.health_alike((image.get("Config") or {}).get("Healthcheck"))
+    return process_words.health_alike({**inherited, **asked})
+
+
+def _found_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
+    found = process_words.health_alike(container["Config"].get("Healthcheck"))
+    asked = process_words.health_config(spec.healthcheck)
+    return found if image else {name: value for name, value in found.items() if name in asked}
+
+
+def _log(container: Inspect) -> Mapping[str, Any]:
+    return container["HostConfig"].get("LogConfig") or {}
+
+
+def _found_log_options(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
+    """Those that are asked for: the engine adds its own."""
+    return {name: value for name, value in (_log(container).get("Config") or {}).items() if name in spec.log_options}
+
+
+def _asked_log(spec: ContainerSpec) -> dict[str, Any] | None:
+    asked = {"Type": spec.log_driver, "Config": dict(spec.log_options)}
+    return asked if any(asked.values()) else None
+
+
+#: the options whose field does not say all
+_ROWS: dict[str, Option] = {
+    one.field: one
+    for one in (
+        _host(
+            "gpus",
+            "DeviceRequests",
+            lambda s: engine.gpu_request(s.gpus),
+            engine.gpus_alike,
+            "without it the engine finds no GPU",
+        ),
+        _host(
+            "ports",
+            "PortBindings",
+            lambda s: engine.port_bindings(s.ports),
+            engine.ports_alike,
+            "where clients find the server",
+        ),
+        _host("volumes", "Binds", lambda s: list(s.volumes), engine.volumes_alike),
+        _host("ulimits", "Ulimits", lambda s: engine.ulimits(s.ulimits), engine.ulimits_alike),
+        Option("env", lambda s, c, i: dict(s.env), _own_env),
+        Option("labels", lambda s, c, i: _compared(s.labels), _own_labels),
+        Option(
+            "network",
+            lambda s, c, i: _spelled(s.network or network_words.BRIDGE),
+            lambda s, c, i: _networks(c)[0],
+            DOCKER_OPTIONS["network"].why,
+            "NetworkMode",
+            asked=lambda s: network_words.parts(s.network)[0] or None,
+        ),
+        Option("networks", lambda s, c, i: sorted(map(_spelled, s.networks)), lambda s, c, i: _networks(c)[1]),
+        Option(
+            "hostname",
+            _hostname,
+            lambda s, c, i: c["Config"].get("Hostname"),
+            key="Hostname",
+            section="Config",
+            asked=lambda s: s.hostname or None,
+        ),
+        Option(
+            "security-opt",
+            lambda s, c, i: security_words.security_opts(s.security_opt),
+            _security_opts,
+            key="SecurityOpt",
+            asked=lambda s: list(s.security_opt) or None,
+        ),
+        Option("init", _init, lambda s, c, i: c["HostConfig"].get("Init"), key="Init", asked=lambda s: s.init),
+        Option(
+            "memory-swap",
+            _memory_swap,
+            _found_swap,
+            key="MemorySwap",
+            asked=lambda s: process_words.swap_bytes(s.memory_swap) if s.memory_swap else None,
+        ),
+        Option(
+            "healthcheck",
+            _health,
+            _found_health,
+            key="Healthcheck",
+            section="Config",
+            asked=lambda s: process_words.health_config(s.healthcheck) or None,
+        ),
+        Option(
+            "log-driver",
+            lambda s, c, i: s.log_driver or None,
+            lambda s, c, i: _log(c).get("Type"),
+            key="LogConfig",
+            asked=_asked_log,
+        ),
+        Option("log-options", lambda s, c, i: dict(s.log_options) or None, _found_log_options),
+    )
+}
+
+#: every option but image, entrypoint, command, restart policy and key, which have rules of their own in container_options.py
+OPTIONS: tuple[Option, ...] = tuple(
+    _ROWS.get(_shown(name)) or _plain(name, option) for name, option in DOCKER_OPTIONS.items()
+)

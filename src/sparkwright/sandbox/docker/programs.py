@@ -1,0 +1,104 @@
+"""What the images of the pretend registry hold: a program each, that a container runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.sandbox.llama_cpp.api import LlamaApi
+from sparkwright.sandbox.llama_cpp.server import LlamaServer
+from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.command_line import cli
+from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.web import Handler
+
+LLAMA = "/app/llama-server"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A program that prints and ends. text, code: what it says, and its exit code."""
+
+    text: str
+    code: int
+
+
+@dataclass(frozen=True)
+class Served:
+    """A program that serves: its process, the HTTP side, and the words that it gets."""
+
+    process: type[Process]
+    api: type[Handler]
+    argv: tuple[str, ...]
+
+
+#: what a whole command line does, of this version; None when the image has no such program
+Program = Callable[[Sequence[str], str], Printed | Served | None]
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Images of one name. tags: the engine's version in each. processes: their names; the last one holds the GPU.
+
+    version: the variable that tells the version; empty for none.
+    """
+
+    tags: dict[str, str]
+    program: Program
+    entrypoint: tuple[str, ...]
+    working_dir: str
+    processes: tuple[str, ...]
+    version: str = ""
+    env: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def config(self, tag: str) -> dict[str, Any]:
+        """The Config of an image."""
+        version = [f"{self.version}={self.tags[tag]}"] if self.version else []
+        return {
+            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],
+            "Entrypoint": list(self.entrypoint),
+            "Cmd": None,
+            "Labels": {"org.opencontainers.image.title": "sparkwright sandbox", **self.labels},
+            "WorkingDir": self.working_dir,
+        }
+
+
+def _vllm(argv: Sequence[str], version: str) -> Printed | Served | None:
+    asked = cli.program(argv, version)
+    if isinstance(asked, cli.Serve):
+        return Served(Engine, VllmApi, asked.argv)
+    return Printed(asked.text, asked.code) if asked is not None else None
+
+
+def _llama(argv: Sequence[str], version: str) -> Printed | Served | None:
+    if not argv or argv[0] not in (LLAMA, "llama-server"):
+        return None
+    if "--version" in argv:
+        return Printed(f"version: {version.removeprefix('b')} (sandbox)", 0)
+    return Served(LlamaServer, LlamaApi, tuple(argv[1:]))
+
+
+REPOSITORIES = {
+    # the nightly stopped moving in April 2026
+    "vllm/vllm-openai": Repository(
+        {"cu130-nightly": "0.19.2rc1.dev134+gsandbox", "v0.32.0": "0.32.0", "latest": "0.32.0", "nightly": "0.32.0"},
+        _vllm,
+        ("vllm", "serve"),
+        "/vllm-workspace",
+        ("vllm", "VLLM::EngineCore"),
+        "VLLM_VERSION",
+    ),
+    "ghcr.io/ggml-org/llama.cpp": Repository(
+        {"server-cuda13": "b11549", "server-cuda13-b11549": "b11549", "server-cuda13-b10434": "b10434"},
+        _llama,
+        (LLAMA,),
+        "/app",
+        ("llama-server",),
+        env=("LLAMA_ARG_HOST=0.0.0.0",),
+    ),
+}
+#: a tag is of one repository only
+OF_TAG = {tag: name for name, one in REPOSITORIES.items() for tag in one.tags}

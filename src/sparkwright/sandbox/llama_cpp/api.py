@@ -1,0 +1,170 @@
+"""The HTTP side of the pretend llama-server, in the shape of b11549."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.sandbox.serving.generation import Request, Token, generate
+from sparkwright.sandbox.web import Handler
+
+if TYPE_CHECKING:
+    from sparkwright.sandbox.llama_cpp.server import LlamaServer
+
+OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+PUBLIC = ("health",)
+PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
+NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
+DONE = b"data: [DONE]\n\n"
+
+
+class LlamaApi(Handler):
+    """One request to the server."""
+
+    server_version = "llama.cpp"
+
+    @property
+    def engine(self) -> LlamaServer:
+        return self.server.owner  # type: ignore[attr-defined,no-any-return]
+
+    def route(self) -> None:
+        if not self.engine.loaded:
+            self._error(503, "Loading model", "unavailable_error")
+        elif self.parts[:1] and self.parts[0] not in PUBLIC and not self._allowed():
+            self._error(401, "Invalid API Key", "authentication_error")
+        else:
+            self._routed()
+
+    def _routed(self) -> None:
+        match self.command, self.parts:
+            case "GET", ["health"]:
+                self.reply(200, {"status": "ok"})
+            case "GET", ["v1", "models"]:
+                self.reply(200, self._models())
+            case "GET", ["props"]:
+                self.reply(200, self._props())
+            case "GET", ["metrics"] if self.engine.config.metrics:
+                self.reply(200, self.engine.counters.text(), PROMETHEUS)
+            case "GET", ["metrics"]:
+                self._error(501, NO_METRICS, "not_supported_error")
+            case "POST", ["v1", "chat", "completions"]:
+                self._chat()
+            case _:
+                self._error(404, "File Not Found", "not_found_error")
+
+    def _allowed(self) -> bool:
+        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
+        return not self.engine.config.keys or (scheme.lower() == "bearer" and given in self.engine.config.keys)
+
+    def _error(self, status: int, message: str, kind: str, **more: Any) -> None:
+        self.reply(status, {"error": {"code": status, "message": message, "type": kind, **more}})
+
+    def _models(self) -> dict[str, Any]:
+        config = self.engine.config
+        meta = {
+            "vocab_type": 2,
+            "n_vocab": 151643,
+            "n_ctx": config.context,
+            "n_ctx_train": 131072,
+            "ftype": "MXFP4 MoE",
+        }
+        row = {
+            "id": config.alias,
+            "aliases": [config.alias],
+            "tags": [],
+            "object": "model",
+            "created": int(time.time()),
+        }
+        return {"object": "list", "data": [{**row, "owned_by": "llamacpp", "meta": meta}]}
+
+    def _props(self) -> dict[str, Any]:
+        config = self.engine.config
+        return {
+            "default_generation_settings": {"params": {}, "n_ctx": config.context},
+            "total_slots": config.max_num_seqs,
+            "model_alias": config.alias,
+            "model_path": config.model,
+            "endpoint_metrics": config.metrics,
+            "build_info": self.engine.version,
+            "is_sleeping": False,
+        }
+
+    def _chat(self) -> None:
+        engine, body = self.engine, self.body()
+        if not isinstance(body, dict) or not body.get("messages"):
+            self._error(400, "'messages' is required", "invalid_request_error")
+            return
+        prompt, room = engine.tokenizer.chat(body["messages"]), engine.config.context
+        if len(prompt) >= room:
+            message = (
+                f"request ({len(prompt)} tokens) exceeds the available context size ({room} tokens), try increasing it"
+            )
+            self._error(400, message, "exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=room)
+            return
+        if engine.fault() == "engine-exits" or engine.dead:
+            engine.die()
+            raise ConnectionResetError
+        most = body.get("max_tokens")
+        own = OWN_TOKENS if most is None or most < 0 else most
+        tokens = generate(engine, Request(prompt, room - len(prompt), own, 0, self._gone))
+        if body.get("stream"):
+            self.stream(self._chunks(tokens, body, len(prompt)), "text/event-stream")
+        else:
+            made = list(tokens)
+            text = "".join(one.text for one in made)
+            choice = {"finish_reason": "length", "index": 0, "message": {"role": "assistant", "content": text}}
+            usage = _usage(len(prompt), len(made))
+            self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
+
+    def _chunks(self, tokens: Iterator[Token], body: dict[str, Any], prompt: int) -> Iterator[bytes]:
+        about, began_s, count = self._about("chat.completion.chunk"), time.monotonic(), 0
+        yield _event(about, {"role": "assistant", "content": None})
+        for token in tokens:
+            count = token.count
+            timings = {"timings": _timings(prompt, count, began_s)} if body.get("timings_per_token") else {}
+            yield _event(about | timings, {"content": token.text})
+        yield _event(about, {}, reason="length")
+        if (body.get("stream_options") or {}).get("include_usage"):
+            last = {"choices": [], **about, "usage": _usage(prompt, count), "timings": _timings(prompt, count, began_s)}
+            yield b"data: " + json.dumps(last).encode() + b"\n\n"
+        yield DONE
+
+    def _about(self, kind: str) -> dict[str, Any]:
+        name, now = f"chatcmpl-{secrets.token_hex(16)}", int(time.time())
+        about = {"created": now, "id": name, "model": self.engine.config.alias}
+        return {**about, "system_fingerprint": self.engine.version, "object": kind}
+
+    def _gone(self) -> bool:
+        """Whether the client has left."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+
+def _event(about: dict[str, Any], delta: dict[str, Any], *, reason: str | None = None) -> bytes:
+    data = {"choices": [{"finish_reason": reason, "index": 0, "delta": delta}], **about}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def _usage(prompt: int, tokens: int) -> dict[str, Any]:
+    details = {"prompt_tokens_details": {"cached_tokens": 0}}
+    return {"completion_tokens": tokens, "prompt_tokens": prompt, "total_tokens": prompt + tokens, **details}
+
+
+def _timings(prompt: int, tokens: int, began_s: float) -> dict[str, Any]:
+    seconds = time.monotonic() - began_s
+    rate = tokens / seconds if seconds else 0.0
+    return {
+        "cache_n": 0,
+        "prompt_n": prompt,
+        "predicted_n": tokens,
+        "predicted_ms": seconds * 1000,
+        "predicted_per_second": rate,
+    }

@@ -1,0 +1,155 @@
+"""What a recipe says of a container's rights, in docker's words: checked, and brought into one spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkwright.visible import quoted
+
+#: the kernel's, without CAP_
+CAPABILITIES = (
+    "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE",
+    "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN",
+    "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP",
+    "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_BOOT", "SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT",
+    "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "SYSLOG", "WAKE_ALARM",
+)  # fmt: skip
+ALL = "ALL"
+SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
+_ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
+_GROUP = re.compile(_ACCOUNT)
+#: kernel settings that belong to a container (docker's own list); those of a named interface are options of its network
+_OF_IPC = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+")
+_OF_NETWORK = re.compile(r"net\.[\w./-]+")
+_OF_INTERFACE = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
+
+
+def capability(text: str) -> str:
+    named = capability_name(text)
+    return "" if named == ALL or named in CAPABILITIES else f"{quoted(text)} is not a capability, as SYS_PTRACE or ALL."
+
+
+def capability_name(text: str) -> str:
+    return text.upper().removeprefix("CAP_")
+
+
+def capabilities(names: Iterable[str] | None) -> list[str]:
+    return sorted(set(map(capability_name, names or ())))
+
+
+def capabilities_kept(names: Iterable[str]) -> list[str]:
+    """As docker's own client sends them."""
+    return [one if one == ALL else f"CAP_{one}" for one in capabilities(names)]
+
+
+def security_opt(text: str) -> str:
+    name, value = _parts(text)
+    if name == "seccomp" and value not in ("unconfined", "builtin"):
+        return f"{quoted(text)}: a profile file is not supported: write seccomp=unconfined."
+    known = {
+        "no-new-privileges": value in ("true", "false"),
+        "seccomp": True,
+        "apparmor": bool(value),
+        "label": value == "disable" or re.fullmatch(r"(user|role|type|level|filetype):\S+", value) is not None,
+    }
+    if known.get(name, False):
+        return ""
+    forms = "no-new-privileges, seccomp=unconfined, apparmor=PROFILE, label=disable"
+    return f"{quoted(text)} is not a security option: {forms}."
+
+
+def security_opts(texts: Iterable[str] | None) -> list[str]:
+    """In one spelling: NAME=VALUE; what is the default anyway is left out."""
+    found = {"=".join(_parts(text)) for text in texts or ()}
+    return sorted(found - {"no-new-privileges=false", "seccomp=builtin"})
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """docker takes NAME=VALUE, and NAME:VALUE of old."""
+    name, _, value = text.partition("=") if "=" in text else text.partition(":")
+    return name, value if value or name != "no-new-privileges" else "true"
+
+
+def device(text: str) -> str:
+    parts = text.split(":")
+    bad = f"{quoted(text)} is not a device: write /dev/NAME, /dev/NAME:/dev/NAME or /dev/NAME:/dev/NAME:rwm."
+    if len(parts) > 3 or not parts[0].startswith("/") or "\0" in text:
+        return bad
+    if len(parts) == 3 and not _is_access(parts[2]):
+        return f"{quoted(text)}: a device's access is r, w and m, each once."
+    return "" if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_access(parts[1])) else bad
+
+
+def _is_access(text: str) -> bool:
+    """Read, write, make: each at most once."""
+    return 0 < len(text) <= len({*text} & {*"rwm"})
+
+
+def device_row(text: str) -> dict[str, str]:
+    """A device as the engine keeps it."""
+    outside, *rest = text.split(":")
+    mode = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
+    return {"PathOnHost": outside, "PathInContainer": rest[0] if rest else outside, "CgroupPermissions": mode}
+
+
+def device_rows(texts: Iterable[str]) -> list[dict[str, str]]:
+    return [device_row(text) for text in texts]
+
+
+def devices_alike(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
+    """Devices in one spelling, without order: HOST:CONTAINER:ACCESS."""
+    found = []
+    for row in rows or ():
+        mode = "".join(one for one in "rwm" if one in str(row.get("CgroupPermissions") or "rwm"))
+        found.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{mode}")
+    return sorted(found)
+
+
+def user(text: str) -> str:
+    message = f"{quoted(text)} is not a user: write NAME, UID, NAME:GROUP or UID:GID."
+    return "" if not text or _USER.fullmatch(text) else message
+
+
+def group(text: str) -> str:
+    return "" if _GROUP.fullmatch(text) else f"{quoted(text)} is not a group: write its name or its number."
+
+
+def sysctls(settings: Mapping[str, str]) -> str:
+    for name, value in settings.items():
+        if _OF_INTERFACE.match(name):
+            return f"{quoted(name)} is a setting of one interface: use net.*.all or net.*.default."
+        if not _OF_NETWORK.fullmatch(name) and not _OF_IPC.fullmatch(name):
+            return (
+                f"{quoted(name)} is not a container's own kernel setting: net.*, fs.mqueue.*, kernel.shm*, kernel.msg*."
+            )
+        if not value or "\0" in value or "\n" in value:
+            return f"{quoted(name)} needs a value."
+    return ""
+
+
+def is_of_network(sysctl: str) -> bool:
+    """Whether a kernel setting belongs to the network; else to shared memory and message queues."""
+    return _OF_NETWORK.fullmatch(sysctl) is not None
+
+
+# -- what takes the wall between container and host away --------------------------------------------------------------
+
+
+def of_root(added: Iterable[str]) -> list[str]:
+    """Those of some added capabilities with which a process can do on the host what root can."""
+    return [one for one in added if capability_name(one) in (ALL, "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")]
+
+
+def unconfined(options: Iterable[str]) -> list[str]:
+    return [one for one in options if _parts(one)[1] in ("unconfined", "disable")]
+
+
+def docker_sockets(volumes: Iterable[str]) -> list[str]:
+    """Those of some mounts that give the container the engine's socket, or a folder that holds it."""
+    sources = [(one, one.partition(":")[0].rstrip("/") or "/") for one in volumes]
+    return [
+        one for one, path in sources if any(sock == path or sock.startswith(path.rstrip("/") + "/") for sock in SOCKETS)
+    ]

@@ -1,0 +1,53 @@
+"""llama.cpp behind what every engine answers: its files, its key and its image's version."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.errors import Refused
+
+LLAMA = engine.of("llama_cpp")
+FILES = [
+    *({"path": f"m-Q4_K_M-0000{n}-of-00002.gguf", "size_bytes": 10 * 2**30} for n in (1, 2)),
+    {"path": "m-Q8_0.gguf", "size_bytes": 30 * 2**30},
+    {"path": "mmproj-F16.gguf", "size_bytes": 2**30},
+    {"path": "README.md", "size_bytes": 100},
+]
+
+
+def test_the_lock_gets_the_files_that_are_needed_and_the_command_their_paths() -> None:
+    assert LLAMA.files
+    found = LLAMA.files.chosen(FILES, "*Q4_K_M*", mmproj="mmproj*")
+    assert [row["path"] for row in found.rows] == [FILES[0]["path"], FILES[1]["path"], "mmproj-F16.gguf"]
+    assert found.flags == {"model": "m-Q4_K_M-00001-of-00002.gguf", "mmproj": "mmproj-F16.gguf"}
+    again = LLAMA.files.chosen(found.rows, "*Q4_K_M*", mmproj="mmproj*")
+    assert again == found, "from the lock, which holds no other file"
+
+
+def test_of_several_quantisations_none_is_guessed() -> None:
+    assert LLAMA.files
+    with pytest.raises(
+        Refused, match=r"m-Q4_K_M-\*.gguf \(20.0 GiB, 2 files\), m-Q8_0.gguf \(30.0 GiB\) as `model.file`"
+    ):
+        LLAMA.files.chosen(FILES, "*.gguf")
+
+
+def test_a_folder_of_another_format_is_said_to_be_one() -> None:
+    assert LLAMA.files
+    with pytest.raises(Refused, match="no .gguf file: its weights are .safetensors files, which llama.cpp cannot read"):
+        LLAMA.files.chosen([{"path": "model.safetensors", "size_bytes": 1}], "*.gguf")
+
+
+def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
+    key, usual = LLAMA.key, engine.of("vllm").key
+    assert key and usual
+    assert key.words == ("--api-key-file", "/run/sparkwright/engine.key")
+    assert key.key_of(key.text("spk-0123456789abcdef")) == "spk-0123456789abcdef"
+    assert key.suffix != usual.suffix, "the file of the server before, which a container has mounted, stays as it is"
+
+
+def test_the_build_is_read_from_what_it_prints_of_itself() -> None:
+    assert LLAMA.image
+    assert LLAMA.image.version_in("version: 11434 (7e4c0a9)\nbuilt with GNU 11.4.0 for Linux aarch64\n") == "b11434"
+    assert LLAMA.image.version_in("no version here: 7 (x)") is None

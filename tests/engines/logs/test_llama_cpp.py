@@ -1,0 +1,156 @@
+"""Logs of the real llama-server, read: builds for the CPU, made by their folders' command.txt.
+
+b10434 was built for processors with AMX: where these logs were made it ends with the first thing that it computes, so that the
+logs of servers that were ready are b10068's and those of b11549, whose server was started by tests/real_llama. After a context that could not be made b10068 ends with SIGSEGV (exit -11).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.log.reader import EngineState, message, read
+
+DATA = Path(__file__).parents[2] / "data"
+LOG = engine.of("llama_cpp").log
+NO_FILE = "No such file or directory"
+FAILURES = {
+    "bad-cache-type": "the engine refuses fp8 for -ctk.",
+    "bad-number": "-c takes a number.",
+    "bad-template": "it cannot use the chat template of chat-template.",
+    "context-too-large-lv4": "it ran out of memory: a buffer of 16384.00 MiB could not be allocated.",
+    "folder": "the model is a folder or an empty file, not a GGUF file.",
+    "half-gguf": "the model's file is cut off: a tensor lies beyond its end.",
+    "head-gguf": "the model's file is cut off or damaged: its key-value pairs cannot be read.",
+    "missing-draft": f"it cannot open models/draft.gguf in the container: {NO_FILE}.",
+    "missing-gguf": f"it cannot open models/nothere.gguf in the container: {NO_FILE}.",
+    "missing-gguf-lv4": f"it cannot open models/nothere.gguf in the container: {NO_FILE}.",
+    "missing-key-file": "--api-key-file: it cannot open models/key.",
+    "missing-mmproj": f"it cannot open models/mmproj.gguf in the container: {NO_FILE}.",
+    "missing-value": "-c needs a value.",
+    "not-gguf": "the model's file is no GGUF file.",
+    "other-engines-flag": "the engine does not know: --max-model-len.",
+    "port-in-use": "it cannot listen on 127.0.0.1, port 18112: the port is in use, or the address is not the container's.",
+    "quantized-v-without-fa": "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
+    "unknown-architecture": "this engine cannot load llamx.",
+    "unknown-flag": "the engine does not know: --no-such-flag.",
+    "unknown-tokenizer": "this engine does not know the model's tokenizer (gpt-9): it is too old for it.",
+}
+#: cases that were ready; all but the last were stopped with SIGTERM
+READY = ("ready", "ready-lv4", "defaults-lv4", "fa-off-lv4", "capped", "killed")
+CASES = {f"{folder.parent.name}/{folder.name}": folder for folder in sorted(DATA.glob("llama-b*/*"))}
+
+
+def state_of(case: str, version: str = "b10068") -> EngineState:
+    return read((DATA / f"llama-{version}" / case / "server.log").read_bytes(), LOG)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_start_is_ready_or_its_failure_is_one_sentence_that_names_the_cause(name: str) -> None:
+    folder = CASES[name]
+    state = read((folder / "server.log").read_bytes(), LOG)
+    expected = FAILURES.get(folder.name)
+    assert state.failure.value == expected
+    assert state.value("ready") is (expected is None)
+    assert (expected is None) is (folder.name in READY)
+    assert (folder / "exit").read_text() != "0\n" or expected is None
+
+
+@pytest.mark.parametrize("case", READY)
+def test_asked_to_stop_is_a_stop_and_killed_is_none(case: str) -> None:
+    folder = DATA / "llama-b10068" / case
+    assert state_of(case).value("stopped") is (True if (folder / "exit").read_text() == "0\n" else None)
+
+
+def test_the_slots_are_read_at_any_verbosity() -> None:
+    state = state_of("ready")
+    wanted = {
+        "slots": 2,
+        "max_model_len": 2048,
+        "kv_unified": False,
+        "version": None,
+        "kv_cache_dtype": None,
+    }
+    assert {name: state.value(name) for name in wanted} == wanted
+    assert state.value("ready_s") > 0
+    assert ["CORS" in one for one in state.warnings] == [True]
+
+
+def test_with_more_words_its_settings_are_read_too() -> None:
+    state = state_of("ready-lv4")
+    wanted: dict[str, Any] = {"version": "b1-571d0d5", "architecture": "llama", "quantization": "F16", "slots": 2}
+    wanted |= {"kv_cache_tokens": 4096, "kv_cache_mib": 4.25, "kv_cache_dtype": "q8_0", "flash_attention": "enabled"}
+    assert {name: state.value(name) for name in wanted} == wanted
+    assert {name: state.to_json()[name] for name in wanted} == wanted
+    assert list(state.stage_s) == ["arguments", "model", "weights", "context", "kv cache", "warm-up", "slots", "server"]
+    assert all(state.reading(name).evidence for name in wanted)
+
+
+def test_another_build_tells_the_same_in_other_words() -> None:
+    for case in ("ready-lv4", "fa-off-lv4", "capped"):
+        older, newer = (state_of(case, version) for version in ("b10068", "b11549"))
+        shown = ("slots", "max_model_len", "kv_unified", "kv_cache_dtype", "kv_cache_mib", "flash_attention", "stopped")
+        assert {name: newer.value(name) for name in shown} == {name: older.value(name) for name in shown}
+        assert newer.value("version") == "b0-unknown", "what a build without git calls itself"
+
+
+def test_flash_attention_that_is_left_to_it_is_what_it_decided() -> None:
+    assert state_of("defaults-lv4").value("flash_attention") == "enabled"
+    assert state_of("fa-off-lv4").value("flash_attention") == "disabled"
+    assert state_of("defaults-lv4").value("kv_unified") is True
+
+
+def test_two_types_of_the_cache_are_both_named() -> None:
+    line = "0.00.1 I llama_kv_cache: size =    3.06 MiB (  2048 cells,   4 layers,  2/2 seqs), K (f16):    2.00 MiB, V (q8_0):    1.06 MiB"
+    assert read(line, LOG).value("kv_cache_dtype") == "K f16, V q8_0"
+
+
+def test_chunked_prefill_is_on_and_says_where_that_is_known_from() -> None:
+    reading = state_of("ready").reading("chunked_prefill")
+    assert (reading.value, "there is no flag to turn it off" in reading.evidence) == (True, True)
+    assert read("nothing of an engine\n", LOG).value("chunked_prefill") is None
+
+
+def test_a_context_that_was_cut_to_the_models_is_not_what_was_asked() -> None:
+    state = state_of("capped")
+    (line,) = [one for one in state.warnings if any(row.match(one) for row in LOG.unmet)]
+    assert message(line, LOG) == (
+        "load_model: the slot context (25088) exceeds the training context of the model (8192) - capping"
+    )
+    assert (state.value("max_model_len"), state.ready) == (8192, True)
+
+
+def test_only_the_last_start_counts() -> None:
+    log = [(DATA / "llama-b10068" / case / "server.log").read_bytes() for case in ("capped", "ready-lv4", "ready")]
+    state = read(b"".join(log), LOG)
+    assert (state.value("slots"), state.value("version"), len(state.warnings)) == (2, None, 1)
+    refused = (DATA / "llama-b10434" / "unknown-flag" / "server.log").read_bytes()
+    state = read(log[0] + refused, LOG)
+    assert (state.value("slots"), state.failure.value) == (None, "the engine does not know: --no-such-flag.")
+
+
+def test_what_a_model_answers_and_a_request_that_is_refused_are_no_failure() -> None:
+    log = (DATA / "llama-b10068" / "ready" / "server.log").read_text(errors="replace")
+    assert "exceeds the available context size" in log and "unparsed" in log
+    said = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
+    before, stop = log.rsplit("\n", 2)[0], "0.09.100.000 E srv  x: failed to load model, 'a'\n"
+    assert read(f"{before}\n{said}{stop}", LOG).failure.value is None
+
+
+def test_an_engine_that_fails_in_the_middle_of_its_service_is_a_failure() -> None:
+    log = (DATA / "llama-b10068" / "killed" / "server.log").read_text()
+    assert read(f"{log}CUDA error: an illegal memory access was encountered\n", LOG).failure.value == (
+        "CUDA failed: an illegal memory access was encountered."
+    )
+
+
+def test_the_device_is_named_by_its_buffers_and_not_by_the_layers_that_were_to_be_offloaded() -> None:
+    log = (DATA / "llama-b10068" / "ready-lv4" / "server.log").read_text()
+    assert "offloaded 5/5 layers to GPU" in log
+    assert [row.match(log) is None for row in LOG.on_gpu] == [True]
+    assert all(row.match(log) for row in LOG.on_cpu)
+    gpu = "0.01.000.000 I load_tensors:        CUDA0 model buffer size = 15943.20 MiB"
+    assert all(row.match(gpu) for row in LOG.on_gpu)

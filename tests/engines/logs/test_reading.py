@@ -1,0 +1,156 @@
+"""However a log is cut, coloured, broken or long: nothing raises, nothing depends on it, memory stays bounded."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.log import text as log_text
+from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.vllm.log import LOG
+
+DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
+LOGS = {path.parent.name: path.read_bytes() for path in sorted(DATA.glob("*/server.log"))}
+CASES = pytest.mark.parametrize("case", LOGS)
+
+
+def pieces(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
+    chance = random.Random(seed)
+    at = 0
+    while at < len(raw):
+        size = chance.randint(1, longest)
+        yield raw[at : at + size]
+        at += size
+
+
+@CASES
+def test_where_chunks_end_changes_nothing(case: str) -> None:
+    raw = LOGS["llama-chunked-off"] + LOGS[case]
+    whole = read(raw, LOG).to_json()
+    for seed, longest in enumerate((3, 50, 700, 9000, 40000)):
+        assert read(pieces(raw, seed, longest), LOG).to_json() == whole
+
+
+@CASES
+def test_text_file_and_lines_tell_the_same(case: str) -> None:
+    raw = LOGS[case]
+    whole = read(raw, LOG).to_json()
+    reader = Reader(LOG)
+    for line in log_text.lines_of(raw):
+        reader.feed(line)
+    assert reader.finish().to_json() == whole
+    assert read(raw.decode(), LOG).to_json() == whole
+    assert read(io.BytesIO(raw), LOG).to_json() == whole
+    assert read(raw.decode().splitlines(keepends=True), LOG).to_json() == whole
+
+
+@CASES
+def test_colour_and_line_ends_change_nothing(case: str) -> None:
+    raw = LOGS[case]
+    whole = {name: one.value for name, one in read(raw, LOG).readings.items()}
+    coloured = (
+        raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
+        .replace(b"pid=", b"pid\x1b[0m=")
+        .replace(b"INFO", b"\x1b[32mINFO\x1b[0m")
+    )
+    carriage = raw.replace(b"\n", b"\r\n")
+    for one in (coloured, carriage):
+        assert {name: reading.value for name, reading in read(one, LOG).readings.items()} == whole
+
+
+def test_a_progress_bar_is_read_between_carriage_returns() -> None:
+    bar = b"Loading safetensors checkpoint shards:  %d%% Completed | %d/4 [00:01<00:00]\r"
+    assert read(b"".join(bar % (25 * n, n) for n in range(4)), LOG).shards == (3, 4)
+
+
+@pytest.mark.parametrize("case", ["hybrid-chunked-on", "err-kv-too-big", "jamba-eager", "err-unknown-arg"])
+def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) -> None:
+    raw = LOGS[case]
+    whole = read(raw, LOG)
+    for end in range(0, len(raw), max(1, len(raw) // 400)):
+        state = read(raw[:end], LOG)
+        for name in (
+            "version",
+            "chunked_prefill",
+            "kv_cache_tokens",
+            "kv_cache_dtype",
+            "block_size",
+            "mamba_cache_mode",
+        ):
+            assert state.value(name) in (None, whole.value(name))
+    for begin in range(0, len(raw), max(1, len(raw) // 100)):
+        read(raw[begin:], LOG)
+
+
+def test_noise_of_any_kind_does_not_raise() -> None:
+    chance = random.Random(7)
+    words = [
+        needle.encode() for needle in ("KV cache size: ,,, tokens", "Loading weights took 1.2.3 s", "[\x1b[", "\x00")
+    ]
+    for _ in range(200):
+        read(chance.randbytes(chance.randint(0, 3000)), LOG)
+    for case in LOGS.values():
+        raw = bytearray(case)
+        for _ in range(200):
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+        raw += b"\n".join(words)
+        read(bytes(raw), LOG)
+    assert read("KV cache size: , tokens", LOG).value("kv_cache_tokens") is None
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    def endless(megabytes: int) -> Iterator[bytes]:
+        yield LOGS["jamba-eager"][:20000]
+        error = b"(APIServer pid=1) ERROR 11-21 00:00:00 [a.py:1] ValueError: a request that is too long\n" * 1000
+        for _ in range(megabytes * 11):
+            yield error
+
+    def peak(megabytes: int) -> int:
+        tracemalloc.start()
+        read(endless(megabytes), LOG)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1)  # what is built once
+    assert peak(3) < peak(1) * 1.2 + 100_000
+
+
+def test_one_line_without_an_end_is_cut() -> None:
+    reader = Reader(LOG)
+    for _ in range(64):
+        reader.push(b"x" * (1 << 20))
+    assert len(reader._cutter._rest) == log_text.LINE_BYTES
+    reader.push(b"\nKV cache size: 1,024 tokens\n")
+    assert reader.finish().value("kv_cache_tokens") == 1024
+
+
+@pytest.mark.parametrize(
+    "filling", ["] ", "Using ", "a.", "Error: ", "CUDAGraphMode.a is not supported ", "error: argument x"]
+)
+def test_a_long_line_takes_no_long_time(filling: str) -> None:
+    line = "(x) ERROR 11-21 00:00:00 [a] Error: " + filling * (log_text.LINE_BYTES // len(filling)) + "\n"
+    began_s = time.process_time()
+    read(line * 3, LOG)
+    assert time.process_time() - began_s < 3, "backtracking"
+
+
+def test_the_quick_way_finds_what_a_look_at_every_line_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {case: read(raw, LOG).to_json() for case, raw in LOGS.items()}
+
+    class Everything(type(LOG.needles)):  # type: ignore[misc]
+        def in_line(self, line: bytes) -> bool:
+            return True
+
+    monkeypatch.setitem(vars(LOG), "needles", Everything(["x"], LOG.noise))
+    for case, raw in LOGS.items():
+        reader = Reader(LOG)
+        for line in log_text.lines_of(raw):
+            reader.feed(line)
+        assert reader.finish().to_json() == quick[case]

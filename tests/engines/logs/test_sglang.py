@@ -1,0 +1,75 @@
+"""SGLang's log by lines as its source writes them (0.5.9, 0.5.23): no real log stood for this."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.log.reader import message, read
+
+LOG = engine.of("sglang").log
+START = """\
+[2026-11-21 00:07:43] server_args=ServerArgs(model_path='/m', quantization='modelopt_fp4', disable_radix_cache=False, port=30000)
+[2026-11-21 00:07:50] Attention backend not specified. Use flashinfer backend by default.
+[2026-11-21 00:08:00] Load weight begin. avail mem=110.10 GB
+[2026-11-21 00:09:00] Load weight end. elapsed=60.25 s, type=LlamaForCausalLM, dtype=torch.bfloat16, avail mem=90.10 GB, mem usage=20.00 GB.
+[2026-11-21 00:09:01] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 400000, K size: 10.00 GB, V size: 10.00 GB
+[2026-11-21 00:09:02] Capture target decode CUDA graph begin. backend=full
+[2026-11-21 00:09:30] max_total_num_tokens=400000, chunked_prefill_size={size}, max_prefill_tokens=16384, max_running_requests=48, context_len=131072, available_gpu_mem=12.00 GB
+[2026-11-21 00:09:43] The server is fired up and ready to roll!
+"""
+
+
+@pytest.mark.parametrize(("size", "on"), [(8192, True), (-1, False)])
+def test_the_schedulers_line_tells_what_it_runs_with(size: int, on: bool) -> None:
+    state = read(START.format(size=size), LOG)
+    wanted = {
+        "chunked_prefill": on,
+        "prefix_caching": True,
+        "max_model_len": 131072,
+        "slots": 48,
+        "kv_cache_tokens": 400000,
+    }
+    wanted |= {"kv_cache_dtype": "float8_e4m3fn", "quantization": "modelopt_fp4", "weights_s": 60.25, "ready_s": 120.0}
+    wanted |= {"attention_backend": "flashinfer", "ready": True}
+    assert {name: state.value(name) for name in wanted} == wanted
+    assert state.stage_s == {"arguments": 17.0, "weights": 61.0, "kv cache": 1.0, "graphs": 28.0, "scheduler": 13.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("sglang serve: error: unrecognized arguments: --x", "the engine does not know: --x."),
+        (
+            "launch_server.py: error: argument --port: expected one argument",
+            "the engine refuses its arguments: argument --port: expected one argument.",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.5\n"
+            "[2026-11-21 00:08:10] Rank 0 scheduler died during initialization (exit code: 1).",
+            "no memory is left for its KV cache: mem-fraction-static 0.5 is too low for the weights.",
+        ),
+        (
+            "ValueError: Model architectures ['XForCausalLM'] are not supported for now.\n[2026-11-21 00:08:10] SIGQUIT received. It usually means one child failed.",
+            "this engine cannot load XForCausalLM.",
+        ),
+        (
+            "[2026-11-21 00:08:10] Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (OOM killer)",
+            "a process of its engine was OOM-killed.",
+        ),
+        (
+            "[2026-11-21 00:08:10] Scheduler hit an exception: Traceback (most recent call last):\nKeyError: 'x'\n[2026-11-21 00:08:10] SIGQUIT received. It usually means",
+            "KeyError: 'x'.",
+        ),
+    ],
+)
+def test_the_cause_comes_before_what_follows_from_it(words: str, sentence: str) -> None:
+    start = START.partition("[2026-11-21 00:08:00]")[0]
+    assert read(f"{start}{words}\n", LOG).failure.value == sentence
+
+
+def test_asked_to_stop_is_no_failure() -> None:
+    stop = "[2026-11-21 00:10:00] SIGTERM received. signum=15. Draining requests and shutting down...\n"
+    state = read(f"{START.format(size=8192)}{stop}[2026-11-21 00:10:01] SIGQUIT received. It usually\n", LOG)
+    assert (state.value("stopped"), state.failure.value) == (True, None)
+    assert message(stop, LOG).startswith("SIGTERM received.")

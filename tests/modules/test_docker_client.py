@@ -1,0 +1,115 @@
+"""What a deploy asks of the Docker Engine over its socket: no SDK for what is there, docker's own errors for what is not."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from docker.errors import ImageNotFound
+
+from sparkwright.host.containers import containers, docker_client
+from sparkwright.host.images import image_names
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import Engine, engine_went_away
+from tests.remote.inspected import Server, container
+
+IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
+FOUND: dict[str, Any] = {
+    "/info": {"ServerVersion": "28.5.1"},
+    "/containers/qwen35/json": {**container(time.time(), Running=True), "Image": IMAGE["Id"], "Config": {}},
+    "/images/vllm/vllm-openai:v0.32.0/json": IMAGE,
+}
+IN_A_PROCESS = """
+import sys
+from pathlib import Path
+from sparkwright.host.containers import containers
+from sparkwright.host.images import image_names
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import Engine
+client = Engine(Machine(home=Path("/"), docker_host=sys.argv[1])).client()
+assert client.api.info()["ServerVersion"] == "28.5.1"
+assert containers.inspect(client, "qwen35")["Name"] == "/qwen35"
+assert image_names.inspect(client.api, "vllm/vllm-openai:v0.32.0")["Os"] == "linux"
+print(sorted({"docker", "requests", "urllib3"} & sys.modules.keys()))
+"""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """As an engine of API 1.41; the one container named `slow` is never answered about."""
+
+    def do_GET(self) -> None:
+        path = self.path.removeprefix("/v1.41")
+        if "/slow/" in path:
+            time.sleep(30)
+        found = {} if path == "/_ping" else FOUND.get(path, {"message": f"No such image: {path}"})
+        body = json.dumps(found).encode()
+        self.send_response(200 if path == "/_ping" or path in FOUND else 404)
+        self.send_header("Api-Version", "1.41")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "socket"
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+class Engines(Server):
+    """Does not wait for the one that is silent."""
+
+    daemon_threads = True
+    block_on_close = False
+
+
+@pytest.fixture
+def docker_host() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="engine-") as folder, Engines(f"{folder}/docker.sock", Handler) as server:
+        threading.Thread(target=socketserver.BaseServer.serve_forever, args=(server, 0.01), daemon=True).start()
+        yield f"unix://{folder}/docker.sock"
+        server.shutdown()
+
+
+def client(docker_host: str, timeout_s: int = 10) -> Any:
+    return Engine(Machine(home=Path("/"), docker_host=docker_host), timeout_s).client()
+
+
+def test_what_is_there_is_inspected_without_the_sdk(docker_host: str) -> None:
+    words = [sys.executable, "-c", IN_A_PROCESS, docker_host]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_is_not_there_is_said_as_the_sdk_says_it(docker_host: str) -> None:
+    here = client(docker_host)
+    assert containers.inspect(here, "gone") is None
+    assert image_names.inspect(here.api, "no/such:image") == {}
+    with pytest.raises(ImageNotFound, match="No such image"):
+        here.api.inspect_image("no/such:image")
+
+
+def test_a_name_with_other_characters_is_one_part_of_the_path(docker_host: str) -> None:
+    with pytest.raises(docker_client.errors().NotFound):
+        client(docker_host).api.inspect_container("qwen35/json?all=1 HTTP/1.1\r\nHost: x")
+
+
+def test_an_engine_that_is_silent_has_gone_away(docker_host: str) -> None:
+    with pytest.raises(requests.ReadTimeout) as error:
+        client(docker_host, timeout_s=1).api.inspect_container("slow")
+    assert engine_went_away(error.value)
+
+
+def test_what_is_no_short_question_goes_to_the_sdk(docker_host: str) -> None:
+    here = client(docker_host)
+    assert (here.api.api_version, here.api.timeout) == ("1.41", 10)

@@ -1,0 +1,48 @@
+"""A container's log is read by the tables of the engine that its label names, from a real Docker Engine."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from sparkwright.host import evidence
+from sparkwright.host.containers import engine_of
+from sparkwright.modules.proof.engine_config import EngineConfig
+from sparkwright.modules.proof.engine_log import EngineLog
+from sparkwright.modules.proof.gpu_used import GpuUsed
+from sparkwright.modules.proof.verify_logs import VerifyLogs
+from tests.modules.context import RecordingContext
+from tests.modules.test_log_reading import engine, shell
+
+__all__ = ["engine", "shell"]
+
+DATA = Path(__file__).parent.parent / "data" / "llama-b10068"
+LABELS = {"sparkwright.engine": "llama_cpp"}
+
+
+def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
+    engine: docker.DockerClient, shell: str, tmp_path: Path
+) -> None:
+    context = RecordingContext(tmp_path)
+    script = (
+        "while read -r line; do echo \"$line\"; done <<'END'\n" + (DATA / "capped" / "server.log").read_text() + "END"
+    )
+    name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
+    made: Any = engine.containers.run(shell, ["/bin/sh", "-c", script], name=name, labels=LABELS, detach=True)
+    try:
+        made.wait(timeout=60)
+        assert engine_of.named(engine, name).title == "llama.cpp"
+        found = EngineLog().run(EngineLog.Args(name), context)
+        assert (found.data["engine"], found.data["state"]["slots"]) == ("llama_cpp", 4)
+        assert (seen := evidence.log(context, name)) is not None and seen.value("max_model_len") == 8192
+        refused = VerifyLogs().run(VerifyLogs.Args(name, chunked_prefill="enabled"), context)
+        assert (refused.failed, refused.msg) == (True, "serves what was asked: disproved.")
+        config = EngineConfig().run(EngineConfig.Args(name), context)
+        assert config.data["settings"]["slots"] == "4"
+        assert config.msg.startswith("llama.cpp: chunked prefill on, prefix caching unknown")
+        assert GpuUsed().run(GpuUsed.Args(name, gpus=""), context).data["verdict"] == "off"
+    finally:
+        made.remove(force=True)

@@ -1,0 +1,60 @@
+"""What the lock gets of a repository of GGUF files: one quantisation with its shards, and nothing that is not served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.modules.rpc.lock_model import LockModel
+from tests.modules.context import RecordingContext
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+QUANTISATIONS = ["BF16", "Q2_K", "Q3_K_M", "Q3_K_S", "Q4_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0"]
+SHARDS = [f"big/m-UD-0000{n}-of-00002.gguf" for n in (1, 2)]
+FILES = {
+    "README.md": b"#",
+    "config.json": b"{}",
+    "mmproj-F16.gguf": b"p",
+    **{f"m-{name}.gguf": bytes(n + 1) for n, name in enumerate(QUANTISATIONS)},
+    **dict.fromkeys(SHARDS, b"half"),
+}
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[RecordingContext]:
+    hub = LoopbackHub(FILES, lfs=lambda path: path.endswith(".gguf"))
+    (tmp_path / "home").mkdir()
+    yield RecordingContext(tmp_path / "home", hub_url=hub.url)
+    hub.close()
+
+
+def lock(context: RecordingContext, **fields: Any) -> dict[str, Any]:
+    return dict(LockModel().run(LockModel.Args(id=MODEL, engine="llama_cpp", **fields), context).data)
+
+
+def test_a_pattern_means_one_model_and_every_file_of_it_is_pinned_by_hash(context: RecordingContext) -> None:
+    found = lock(context, file="*Q4_K_M.gguf")
+    assert found["commit"] == COMMIT
+    assert [one["path"] for one in found["files"]] == ["m-Q4_K_M.gguf"]
+    assert all(one["sha256"] for one in found["files"])
+
+
+def test_shards_and_what_stands_beside_the_model_come_with_it(context: RecordingContext) -> None:
+    found = lock(context, file="*UD*.gguf", mmproj="mmproj*")
+    assert [one["path"] for one in found["files"]] == [*SHARDS, "mmproj-F16.gguf"]
+
+
+def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_size(context: RecordingContext) -> None:
+    with pytest.raises(Refused, match=f"{MODEL} has 12 models that .* matches: name one of ") as caught:
+        lock(context, file="*.gguf")
+    assert all(f"m-{name}.gguf (0.0 GiB)" in str(caught.value) for name in QUANTISATIONS)
+    assert "2 files)" in str(caught.value)
+
+
+def test_a_pattern_that_means_nothing_says_what_there_is(context: RecordingContext) -> None:
+    with pytest.raises(Refused, match=r"\*Q7\*.gguf matches no model of lab/tiny, which has .*m-Q8_0.gguf"):
+        lock(context, file="*Q7*.gguf")

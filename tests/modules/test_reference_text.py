@@ -1,0 +1,122 @@
+"""The reference text against a server that tells another text: recorded, compared, accepted."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit
+from sparkwright.modules.proof.reference_text import ReferenceText
+from sparkwright.protocol.result import Result
+from tests.modules.context import RecordingContext
+
+KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": ["m"], "env": {}}
+
+
+class Teller:
+    """texts: what is generated for each prompt after another, again and again; an Exception's text is an error under 200."""
+
+    def __init__(self) -> None:
+        self.texts: list[str | Exception] = ["one two three"]
+        self.asked = 0
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def answer(self) -> dict[str, Any]:
+        given = self.texts[self.asked % len(self.texts)]
+        self.asked += 1
+        if isinstance(given, Exception):
+            return {"error": {"message": str(given)}}
+        rows = [{"top_logprobs": [{"token": word, "logprob": -0.1}]} for word in given.split()]
+        return {"choices": [{"message": {"content": given}, "logprobs": {"content": rows}}]}
+
+
+@pytest.fixture
+def teller() -> Iterator[Teller]:
+    one = Teller()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            data = json.dumps(one.answer()).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *words: object) -> None: ...
+
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    one.port = web.server_port
+    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
+    yield one
+    web.shutdown()
+    web.server_close()
+
+
+def run(teller: Teller, home: Path, **given: Any) -> Result:
+    (home / "root/etc").mkdir(parents=True, exist_ok=True)
+    (home / "root/etc/machine-id").write_text("spark-one\n")
+    args = ReferenceText.Args(**{"base_url": teller.url, "model": "m", "baseline_key": KEY, **given})
+    return ReferenceText().run(args, RecordingContext(home, root=f"{home}/root"))
+
+
+def test_the_first_text_is_the_reference_and_the_next_is_held_to_it(teller: Teller, tmp_path: Path) -> None:
+    assert run(teller, tmp_path).data["verdict"] == "new reference"
+    again = run(teller, tmp_path)
+    assert (again.failed, again.exit, again.data["verdict"]) == (False, None, "same")
+
+
+def test_another_text_fails_with_both_texts_and_where_they_part(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one zwei drei"]
+    found = run(teller, tmp_path)
+    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "another")
+    assert "with the same image, model and arguments" in found.msg
+    assert (found.data["reference"][0], found.data["texts"][0]) == ("one two three", "one zwei drei")
+    assert found.data["partings"][0]["token"] == 2
+    assert "  reference: 'one two three'" in found.data["evidence"]
+    assert "  now:       'one zwei drei'" in found.data["evidence"]
+    assert run(teller, tmp_path).failed, "a failed text must not become the reference"
+
+
+def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one two three", "one two three", "one zwei drei"]
+    teller.asked = 0
+    found = run(teller, tmp_path)
+    assert (found.failed, found.exit, found.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
+
+
+def test_another_image_model_or_argument_has_its_own_reference(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one zwei drei"]
+    assert run(teller, tmp_path, baseline_key={**KEY, "model": "other"}).data["verdict"] == "new reference"
+
+
+def test_a_new_baseline_replaces_the_reference(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path)
+    teller.texts = ["one zwei drei"]
+    assert run(teller, tmp_path, new_baseline=True).data["verdict"] == "new reference"
+    assert run(teller, tmp_path).data["verdict"] == "same"
+
+
+def test_of_a_server_that_is_not_verified_no_reference_is_kept(teller: Teller, tmp_path: Path) -> None:
+    assert run(teller, tmp_path, record=False).data["verdict"] == "not compared"
+    assert run(teller, tmp_path, baseline_key={}).data["verdict"] == "not compared"
+    assert not list(tmp_path.rglob("references/*"))
+
+
+def test_an_error_under_200_fails_in_the_servers_words(teller: Teller, tmp_path: Path) -> None:
+    teller.texts = [RuntimeError("EngineCore encountered an issue.")]
+    found = run(teller, tmp_path)
+    assert (found.failed, "EngineCore encountered an issue." in found.msg) == (True, True)

@@ -1,0 +1,123 @@
+"""Options of a recipe's container that can't stand together, and those that are not safe: each is told with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.app import findings
+from sparkwright.errors import Exit, Refused
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe.serving import serving
+
+HEAD = "image: vllm/vllm-openai:v0.32.0\nmodel: {id: a/b, dir: /b, mount: /model}\n"
+NOTHING = {"image": None, "model": None}
+
+
+def load(folder: Path, box: str, rest: str = "") -> recipe.Recipe:
+    (folder / "recipes").mkdir(exist_ok=True)
+    lines = "".join(f"  {line}\n" for line in box.splitlines())
+    (folder / "recipes/one.yml").write_text(f"{HEAD}container:\n  name: box\n{lines}{rest}")
+    return recipe.load(folder, "one")
+
+
+@pytest.mark.parametrize(
+    ("box", "line", "said"),
+    [
+        ("network: host\nports: ['8000:8000']", 6, "`container.ports` has no meaning with `network: host`"),
+        ("network: none", 5, "nothing can reach the server"),
+        ("network: host\nnetworks: [a]", 6, "joins no other network"),
+        ("networks:\n  - a\n  - name=a,alias=b", 7, "joins 'a' twice"),
+        ("network: a\nnetworks: [a]", 6, "joins 'a' twice"),
+        ("networks: [host]", 5, "can be joined beside another"),
+        ("sysctls:\n  kernel.shmmax: '1'", 6, "kernel.shmmax is the host's own with `ipc: host`"),
+        ("network: host\nsysctls:\n  net.core.somaxconn: '1'", 7, "is the host's own with `network: host`"),
+        ("memory_swap: 8g", 5, "needs `memory`"),
+        ("memory: 8g\nmemory_swap: 4g", 6, "is less than `memory`"),
+        ("log_driver: none\nlog_options: {max-size: 1m}", 6, "the log driver `none` has none"),
+        ("devices: ['/dev/a:/dev/c', '/dev/b:/dev/c']", 5, "'/dev/c' is in the container already"),
+        ("volumes: ['/a:/c']\ntmpfs: [/c/]", 6, "'/a:/c' is mounted at /c already"),
+        ("tmpfs: [/model]", 5, "the model is mounted at /model already"),
+        ("log_driver: splunk\nlog_options: {splunk-token: 0123456789abcdef0123}", 6, "looks like a secret"),
+        ("healthcheck: {test: 'true', intervall: 30s}", 5, "'intervall' is not a part of a health check"),
+        ("healthcheck: {interval: 30}", 5, "quote it"),
+        ("healthcheck: {interval: '30'}", 5, "'30' is not a duration"),
+        ("healthcheck: {timeout: 1us}", 5, "is less than 1ms"),
+        ("healthcheck: {test: NONE, retries: '3'}", 5, "remove the rest"),
+        ("healthcheck: {retries: '0'}", 5, "is not a number from 1"),
+        ("cpus: -1", 5, "must be from 0.01"),
+        ("oom_score_adj: -1001", 5, "must be from -1000 to 1000, got -1001"),
+        ("user: 1000", 5, "must be a string, got 1000; quote it"),
+        ("privileged: maybe", 5, "must be true or false"),
+        ("cap_ad: [ALL]", 5, "Did you mean `cap_add`"),
+        ("cap_add: ALL", 5, "must be a list"),
+    ],
+)
+def test_what_is_refused_with_its_line(box: str, line: int, said: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as error:
+        load(tmp_path, box)
+    assert said in f"{error.value.message} {error.value.fix}"
+    assert error.value.where.endswith(f"recipes/one.yml:{line}")
+    assert error.value.exit is Exit.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("box", "rest", "rules"),
+    [
+        ("privileged: true", "", {"root-on-the-host": 5}),
+        ("ipc: host\ncap_add: [NET_RAW, cap_sys_admin]", "", {"root-on-the-host": 6}),
+        ("cap_add: [ALL]", "", {"root-on-the-host": 5}),
+        ("cap_add: [SYS_PTRACE, IPC_LOCK]", "", {}),
+        ("volumes: ['/var/run/docker.sock:/var/run/docker.sock']", "", {"root-on-the-host": 5}),
+        ("volumes: ['/run:/run:ro']", "", {"root-on-the-host": 5}),
+        ("volumes: ['/data:/data']", "", {}),
+        ("security_opt: ['seccomp:unconfined']", "", {"unconfined": 5}),
+        ("security_opt: [no-new-privileges]", "", {}),
+        ("pid: host", "", {"host-namespaces": 5}),
+        ("network: host", "", {"host-namespaces": 5}),
+        ("network: host", "vllm: {host: 127.0.0.1}\n", {}),
+        ("network: host", "server_key: {env: K}\n", {}),
+        ("log_driver: none", "", {"log-not-kept": 5}),
+    ],
+)
+def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
+    wanted = load(tmp_path, box, rest)
+    served = serving(wanted, NOTHING)
+    warned = [one for one in served.findings if one.flag.startswith("container.")]
+    assert {one.rule: int(findings.where(wanted, one).rpartition(":")[2]) for one in warned} == rules
+    assert {one.severity for one in warned} <= {"warning"}
+    assert [line for line in findings.doubts(wanted, served) if "recipes/one.yml" in line] == [
+        f"{findings.where(wanted, one)}: {one.sentence}" for one in warned
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rest", "ports", "url", "open_to_network"),
+    [
+        ("", ("8000:8000",), "http://127.0.0.1:8000", True),
+        ("vllm: {port: 9000}\n", ("9000:9000",), "http://127.0.0.1:9000", True),
+        ("vllm: {port: 9000, host: 127.0.0.1}\n", ("127.0.0.1:9000:9000",), "http://127.0.0.1:9000", False),
+        ("vllm: {host: 0.0.0.0}\n", ("0.0.0.0:8000:8000",), "http://127.0.0.1:8000", True),
+    ],
+)
+def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
+    rest: str, ports: tuple[str, ...], url: str, open_to_network: bool, tmp_path: Path
+) -> None:
+    wanted = load(tmp_path, "network: host", rest)
+    names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", wanted, NOTHING)
+    assert (tuple(names["container"]["ports"]), names["base_url"]) == (ports, url)
+    assert wanted.open_to_network is open_to_network
+    assert [one.sentence for one in serving(wanted, NOTHING).findings if one.rule == "out-of-reach"] == []
+
+
+def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refused(tmp_path: Path) -> None:
+    host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
+    with pytest.raises(Refused, match=r"`serve_port: 9000` has no meaning with the recipe's `network: host`") as error:
+        recipe.scope(host, "ops", load(tmp_path, "network: host"), NOTHING)
+    assert error.value.where == "hosts/spark1.yml"
+    with pytest.raises(Refused, match="`publish: loopback` has no meaning") as error:
+        load(tmp_path, "network: host", "publish: loopback\n")
+    assert error.value.where.endswith("recipes/one.yml:6")

@@ -1,0 +1,228 @@
+"""Each option of `docker run` on the real engine: made, found unchanged, every single change named, and the same by the script."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit, Failed
+from sparkwright.host.containers import container_options, containers
+from sparkwright.measure import http_probe
+from sparkwright.modules.proof.preflight import Preflight
+from sparkwright.modules.server.container import Container
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol import expressions
+from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
+from tests.modules.context import RecordingContext
+from tests.project.docker_options import CASES, Case
+from tests.remote.sshd import free_port
+
+TOP = Path(__file__).parent.parent.parent
+IMAGE = "sparkwright-options:1"
+BROUGHT = [
+    "ENV PATH=/usr/bin", "ENV OF=image", "LABEL of=image", "USER 0:0", "WORKDIR /srv", "STOPSIGNAL SIGUSR1", "EXPOSE 9", "VOLUME /v",
+    "HEALTHCHECK --interval=7s --timeout=5s CMD true",
+]  # fmt: skip
+NETWORKS = ("a", "b")
+#: answers whatever it is asked
+SERVER = (
+    'my $s = IO::Socket::INET->new(LocalAddr => "127.0.0.1:$ARGV[0]", Listen => 9, ReuseAddr => 1) or die; $| = 1; print "up\\n"; '
+    'while (my $c = $s->accept) { while (<$c>) { last if /^\\r?$/ } print $c "HTTP/1.0 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n"; close $c }'
+)
+
+
+@dataclass
+class Bench:
+    """A recipe's folder, an engine with an image that brings something of everything, and two networks."""
+
+    client: Any
+    folder: Path
+    name: str
+
+    def names(self, case: Case, value: Any, rest: str = "") -> dict[str, Any]:
+        """What playbooks and templates see of a recipe whose container says this; None leaves the option out. rest: of the recipe."""
+        box: dict[str, Any] = {"name": self.name, "gpus": "", "ipc": "", "ports": []}
+        box["volumes"] = ["/usr:/usr:ro", "/lib:/lib:ro", "/lib64:/lib64:ro"]
+        box["entrypoint"] = ["sh", "-c", "exec sleep 600"]
+        added = [*box["volumes"], *(value or ())] if case.name == "volumes" else value
+        box = {k: v for k, v in {**box, **case.beside, case.name: added}.items() if v is not None}
+        written = json.dumps(box)
+        for one in NETWORKS:
+            written = written.replace(f"NETWORK-{one}", self.network(one))
+        model = json.dumps({"id": "a/b", "dir": str(self.folder / "model"), "mount": "/model"})
+        (self.folder / "recipes").mkdir(exist_ok=True)
+        (self.folder / "model").mkdir(exist_ok=True)
+        (self.folder / "recipes/one.yml").write_text(f"image: {IMAGE}\nmodel: {model}\ncontainer: {written}\n{rest}")
+        found = recipe.load(self.folder, "one")
+        return recipe.scope(Host("spark1", "spark1"), "ops", found, {"image": None, "model": None})
+
+    def network(self, name: str) -> str:
+        return f"{self.name}-{name}"
+
+    def deploy(self, names: dict[str, Any], *, check: bool = False) -> Any:
+        context = RecordingContext(self.folder, check=check)
+        return Container().run(Container.Args(spec=json.loads(json.dumps(names["container"]))), context)
+
+    def drift(self, names: dict[str, Any]) -> list[str]:
+        return [one["field"] for one in self.deploy(names, check=True).data["drift"]]
+
+    def make(self, names: dict[str, Any], *, starts: bool = True) -> None:
+        """As a deploy does."""
+        self.remove()
+        if starts:
+            assert self.deploy(names).changed
+            return
+        spec = ContainerSpec.from_json(names["container"])
+        self.client.api.create_container_from_config(container_options.create_arguments(spec), self.name)
+
+    def by_script(self, names: dict[str, Any], *, starts: bool = True) -> None:
+        self.remove()
+        script = str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
+        script = script if starts else script.replace("docker run -d", "docker create")
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, (done.stderr, script)
+
+    def says(self, where: str) -> Any:
+        found: Any = json.loads(json.dumps(self.client.api.inspect_container(self.name)).replace(self.name, "NETWORK"))
+        for step in where.split("."):
+            found = found[step]
+        return found
+
+    def remove(self) -> None:
+        for one in self.client.api.containers(all=True, filters={"name": f"^/{self.name}$"}):
+            self.client.api.remove_container(one["Id"], v=True, force=True)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    import docker
+
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker Engine answers")
+    one = docker.from_env()
+    dockerfile = "\n".join(["FROM scratch", *BROUGHT, ""])
+    one.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=IMAGE)
+    yield one
+    one.api.remove_image(IMAGE)
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def bench(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    one = Bench(client, tmp_path_factory.mktemp("options"), f"options-{secrets.token_hex(4)}")
+    made = [client.api.create_network(one.network(name))["Id"] for name in NETWORKS]
+    yield one
+    one.remove()
+    for network in made:
+        client.api.remove_network(network)
+    for volume in client.api.volumes(filters={"name": "words-options"})["Volumes"] or ():
+        client.api.remove_volume(volume["Name"])
+
+
+def test_every_option_has_a_case() -> None:
+    by_other_tests = {"gpus"}  # needs a GPU to start
+    assert {case.name for case in CASES} == DOCKER_OPTIONS.keys() - by_other_tests
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {json.dumps(case.value)}"[:60])
+def test_an_option(bench: Bench, case: Case) -> None:
+    one, other, without = (bench.names(case, value) for value in (case.value, case.other, None))
+    try:
+        bench.make(one, starts=case.starts)
+        assert bench.drift(one) == []
+        assert not case.starts or not bench.deploy(one).changed
+        if case.says is not None:
+            assert bench.says(case.where) == case.says
+        assert bench.drift(other) == [case.shown]
+        if case.dropped:
+            assert bench.drift(without) == [case.shown]
+        bench.make(other)
+        assert bench.drift(other) == []
+        assert bench.drift(one) == [case.shown]
+        bench.by_script(one, starts=case.starts)
+        assert bench.drift(one) == []
+        assert bench.drift(other) == [case.shown]
+    finally:
+        bench.remove()
+
+
+@pytest.mark.docker
+def test_what_the_image_brings_is_no_difference(bench: Bench) -> None:
+    """Of a recipe that says nothing, and of one that says the same; somebody else's own options are one."""
+    same = {
+        "user": "0:0",
+        "working_dir": "/srv",
+        "stop_signal": "USR1",
+        "env": {"OF": "image"},
+        "labels": {"of": "image"},
+    }
+    nothing = bench.names(Case("user", None, None, "", None), None)
+    spelled = bench.names(Case("healthcheck", None, None, "", None, beside=same), {"interval": "7s"})
+    bench.make(nothing)
+    assert bench.drift(nothing) == bench.drift(spelled) == []
+    bench.make(spelled)
+    assert bench.drift(nothing) == bench.drift(spelled) == []
+    by_hand = {**nothing, "docker_options": [*nothing["docker_options"], ["--read-only=true", ""], ["--pid", "host"]]}
+    bench.by_script(by_hand)
+    assert bench.drift(nothing) == ["pid"]
+
+
+@pytest.mark.docker
+def test_a_network_that_goes_away_leaves_no_container_behind(bench: Bench) -> None:
+    bench.remove()
+    names = bench.names(Case("networks", [], [], "", None), ["no-such-network"])
+    with pytest.raises(Failed, match="no-such-network"):
+        bench.deploy(names)
+    assert bench.client.api.containers(all=True, filters={"name": f"^/{bench.name}$"}) == []
+
+
+@pytest.mark.docker
+def test_a_server_on_the_hosts_network_is_asked_at_its_engines_port(bench: Bench) -> None:
+    port = free_port()
+    case = Case("network", "host", None, "", None, beside={"ports": None})
+    names = bench.names(case, "host", f"vllm: {{port: {port}, host: 127.0.0.1}}\n")
+    serve = ["sh", "-c", f"exec perl -MIO::Socket::INET -e '{SERVER}' {port}"]
+    bench.make({**names, "container": {**names["container"], "entrypoint": serve}})
+    assert next(bench.client.api.logs(bench.name, stream=True, follow=True)) == b"up\n"
+    found = containers.inspect(bench.client, bench.name) or {}
+    assert containers.url_of(found) == names["base_url"] == f"http://127.0.0.1:{port}"
+    assert http_probe.ask(names["base_url"], "/health").status == 200
+    assert (containers.publishing(bench.client, port) or {})["Name"] == f"/{bench.name}"
+    assert containers.who_listens(bench.client, port) == f"container {bench.name}"
+    bench.client.api.kill(bench.name)
+    assert containers.who_listens(bench.client, port) == ""
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("option", "value", "bad"),
+    [
+        ("network", "NETWORK-a", ""),
+        ("network", "no-such-network", "there is no network no-such-network."),
+        ("networks", ["NETWORK-a", "no-such-network"], "there is no network no-such-network."),
+        ("devices", ["/dev/null"], ""),
+        ("devices", ["/dev/no-such-device:/dev/x"], "there is no device /dev/no-such-device on this host."),
+        ("cpus", 0.5, ""),
+        ("cpus", 9999, "`cpus: 9999` is more than the"),
+        ("cpuset_cpus", "0,9998", "this host has no CPU 9998"),
+    ],
+)
+def test_what_the_host_has_not_is_refused_before_anything_is_stopped(
+    bench: Bench, option: str, value: Any, bad: str
+) -> None:
+    names = bench.names(Case(option, value, None, "", None), value)
+    result = Preflight().run(Preflight.Args(container=names["container"]), RecordingContext(bench.folder))
+    assert result.failed is bool(bad)
+    if bad:
+        assert result.exit is Exit.REFUSED
+        assert result.msg.startswith(bad)

@@ -1,0 +1,34 @@
+"""What sparkwright reads in the real llama-server's log, held against what the same server answers over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.log.reader import read
+from tests.real_llama import server as servers
+from tests.real_llama.conftest import CONTEXT, SLOTS
+
+LOG = engine.of("llama_cpp").log
+
+
+def test_its_log_says_what_it_answers(llama: servers.Server) -> None:
+    state, props = read(llama.log, LOG), llama.ask("/props").body
+    answered = (props["total_slots"], props["default_generation_settings"]["n_ctx"], props["build_info"])
+    assert (state.value("slots"), state.value("max_model_len"), state.value("version")) == answered
+    assert (state.value("kv_cache_tokens"), state.value("slots"), state.ready) == (CONTEXT, SLOTS, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--max-model-len", "4096"], "the engine does not know: --max-model-len."),
+        (["-ctv", "q8_0", "-fa", "off"], "a quantized V cache (cache-type-v) needs flash-attn, which is off."),
+    ],
+)
+def test_a_start_that_fails_says_why(tiny: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1", *words) as server:
+        assert not server.until_served()
+        assert (read(server.log, LOG).failure.value, server.exit_code) == (sentence, 1)
