@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines import engine as engines
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
+from sparkwright.engines.log import reader
 from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.logs import settings
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
@@ -25,7 +26,7 @@ from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import feed, texts, values
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
-LOGS = [path.read_bytes() for path in sorted(DATA.glob("*/server.log"))]
+LOGS = [path.read_bytes() for at in ("*", "../llama-b*/*") for path in sorted(DATA.glob(f"{at}/server.log"))]
 METRICS = (
     b"# HELP vllm:num_requests_running Number of requests.\n# TYPE vllm:num_requests_running gauge\n"
     b'vllm:num_requests_running{engine="0",model_name="m"} 1.0\nvllm:num_requests_waiting{engine="0"} 0.0\n'
@@ -48,14 +49,15 @@ PS: dict[str, Any] = {
 }
 
 
-def test_logs() -> None:
-    def read(data: bytes) -> None:
-        state = read(data, LOG)
+@pytest.mark.parametrize("name", engines.TITLES)
+def test_logs(name: str) -> None:
+    def take(data: bytes) -> None:
+        state = reader.read(data, engines.of(name).log)
         json.dumps(state.to_json())
         for line in log_text.lines_of(data):
             settings.of_line(line)
 
-    feed(read, texts(LOGS))
+    feed(take, texts(LOGS))
 
 
 def test_metrics() -> None:

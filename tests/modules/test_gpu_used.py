@@ -9,8 +9,8 @@ from typing import Any
 
 import docker
 import pytest
-from sparkwright.engines.vllm.logs.log_text import lines_of
 
+from sparkwright.engines.log.text import lines_of
 from sparkwright.engines.vllm.logs import device_lines
 from sparkwright.errors import Exit
 from sparkwright.host.memory import gpu_processes
