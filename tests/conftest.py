@@ -32,6 +32,7 @@ DOCKER = (
     "tests/modules/test_inspect_server.py",
     "tests/modules/test_log_reading.py",
     "tests/modules/test_stopped.py",
+    "tests/project/test_docker_options.py",
     "tests/project/test_docker_words.py",
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole

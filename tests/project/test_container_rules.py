@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from sparkwright.app import findings
 from sparkwright.errors import Exit, Refused
+from sparkwright.host.containers import server_key
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.serving import serving
@@ -121,3 +123,19 @@ def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refuse
     with pytest.raises(Refused, match="`publish: loopback` has no meaning") as error:
         load(tmp_path, "network: host", "publish: loopback\n")
     assert error.value.where.endswith("recipes/one.yml:6")
+
+
+@pytest.mark.parametrize(
+    ("user", "dropped", "own_file"),
+    [
+        ("", (), True),
+        ("0:0", (), True),
+        ("1234567", (), False),
+        ("0", ("NET_RAW",), True),
+        ("0", ("CAP_DAC_OVERRIDE",), None),
+    ],
+)
+def test_who_reads_the_file_of_the_servers_key(user: str, dropped: tuple[str, ...], own_file: bool | None) -> None:
+    """Root in a container that may not override permissions reads only what is root's."""
+    expected = os.getuid() == 0 if own_file is None else own_file
+    assert server_key.readable_by_its_owner(user, (), dropped) is expected

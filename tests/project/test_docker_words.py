@@ -19,10 +19,12 @@ from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
-from tests.project.docker_words import WORDS, Word
+from tests.project import docker_option_words, docker_words
+from tests.project.docker_words import Word
 
 TOP = Path(__file__).parent.parent.parent
 IMAGE = "sparkwright-words:1"
+WORDS = [*docker_words.WORDS, *docker_option_words.WORDS]
 FLAGS = {
     "ports": "-p",
     "volumes": "-v",

@@ -21,8 +21,7 @@ from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
-#: what an image brings where the container has none of its own
-JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")
+JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, where it has none of its own
 STOP_S = 10  # how long a SIGTERM has, when nobody says
 FIRST_PID = 4_200_000  # Linux gives none that high
 NEVER = "0001-01-01T00:00:00Z"
@@ -128,8 +127,8 @@ class Container:
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
         host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network.mode(self.body)}
-        host["LogConfig"] = {**(host.get("LogConfig") or {"Config": {}})}
-        host["LogConfig"]["Type"] = host["LogConfig"].get("Type") or "json-file"
+        log = host.get("LogConfig") or {}
+        host["LogConfig"] = {"Type": log.get("Type") or "json-file", "Config": log.get("Config") or {}}
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
         state |= {"Pid": self.processes[0][0] if self.running else 0, "ExitCode": self.exit_code}
