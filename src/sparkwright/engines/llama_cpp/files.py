@@ -19,7 +19,7 @@ from sparkwright.visible import count, first
 SUFFIX = ".gguf"
 NEEDED = "one GGUF file, or its shards"
 SHOWN_CHOICES = 30
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 #: files that stand beside a model in its repository and are no model to serve
 _PROJECTOR, _IMPORTANCE = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
 #: names of draft models and of heads for speculation
