@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.llama_cpp import advice, gguf
 from sparkwright.errors import Refused
 from sparkwright.modules.rpc.lock_model import LockModel
+from sparkwright.sandbox.hub import GGUF_VALUES, gguf_header
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
+#: 36 layers of 8 heads of 64 + 64, two bytes each
+KV_BYTES_PER_TOKEN = 36 * 8 * (64 + 64) * 2
 QUANTISATIONS = ["BF16", "Q2_K", "Q3_K_M", "Q3_K_S", "Q4_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0"]
 SHARDS = [f"big/m-UD-0000{n}-of-00002.gguf" for n in (1, 2)]
 FILES = {
@@ -21,6 +25,8 @@ FILES = {
     "mmproj-F16.gguf": b"p",
     **{f"m-{name}.gguf": bytes(n + 1) for n, name in enumerate(QUANTISATIONS)},
     **dict.fromkeys(SHARDS, b"half"),
+    "true.gguf": gguf_header(GGUF_VALUES) + bytes(1 << 17),
+    "hostile.gguf": gguf_header({**GGUF_VALUES, gguf.ARCHITECTURE: "a b\x1b" * 99}),
 }
 
 
@@ -50,7 +56,7 @@ def test_shards_and_what_stands_beside_the_model_come_with_it(context: Recording
 
 def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_size(context: RecordingContext) -> None:
     with pytest.raises(Refused, match=f"{MODEL} has 12 models that .* matches: name one of ") as caught:
-        lock(context, file="*.gguf")
+        lock(context, file="*m-*.gguf")
     assert all(f"m-{name}.gguf (0.0 GiB)" in str(caught.value) for name in QUANTISATIONS)
     assert "2 files)" in str(caught.value)
 
@@ -58,3 +64,17 @@ def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_si
 def test_a_pattern_that_means_nothing_says_what_there_is(context: RecordingContext) -> None:
     with pytest.raises(Refused, match=r"\*Q7\*.gguf matches no model of lab/tiny, which has .*m-Q8_0.gguf"):
         lock(context, file="*Q7*.gguf")
+
+
+def test_the_header_of_the_model_is_kept_and_its_cache_counts_as_memory(context: RecordingContext) -> None:
+    found = lock(context, file="true.gguf")
+    assert found["config"][gguf.ARCHITECTURE] == "gpt-oss"
+    small, large = (advice.memory({"ctx-size": tokens, "parallel": 1}, found).bytes for tokens in (8192, 16384))
+    assert large - small == 8192 * KV_BYTES_PER_TOKEN
+
+
+@pytest.mark.parametrize("file", ["hostile.gguf", "m-Q8_0.gguf"])
+def test_a_file_that_is_no_model_is_locked_without_a_header(context: RecordingContext, file: str) -> None:
+    found = lock(context, file=file)
+    assert found["config"] is None
+    assert [one["path"] for one in found["files"]] == [file]

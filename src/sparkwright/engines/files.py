@@ -27,6 +27,13 @@ class Files(Protocol):
     def SUFFIX(self) -> str:
         """How the names of such files end."""
 
+    @property
+    def BEGINNING_BYTES(self) -> int:
+        """How much of the model's file `config_of` takes."""
+
+    def config_of(self, beginning: bytes) -> dict[str, Any] | None:
+        """What tells the model's shape, as the lock keeps it, from the beginning of its file; None where it tells nothing."""
+
     def chosen(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
     ) -> Chosen:

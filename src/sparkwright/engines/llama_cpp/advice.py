@@ -24,6 +24,7 @@ from sparkwright.engines.llama_cpp import flags as own
 from sparkwright.engines.llama_cpp import memory as sizes
 from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
+from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE, Header
 
 #: there is no such switch
 CHUNKED_PREFILL = ""
@@ -86,13 +87,19 @@ def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Its files and what it keeps and computes with, bytes; the KV cache is not in it while no header is known.
+    """Its files, its KV cache by the header that the lock keeps, and what it keeps and computes with, bytes.
 
-    locked: its files are all that the recipe downloads.
+    locked: its files are all that the recipe downloads. Without a header the KV cache is not in it.
     """
     rows = locked.get("files") or ()
     held = {one["path"]: one["size_bytes"] for one in rows if str(one["path"]).lower().endswith(SUFFIX)}
-    return Memory(bytes=sizes.needs(held, own.named(flags), None).total) if held else Memory()
+    return Memory(bytes=sizes.needs(held, own.named(flags), _header(locked)).total) if held else Memory()
+
+
+def _header(locked: Mapping[str, Any]) -> Header | None:
+    """What the lock keeps of the model's header; None where it keeps none."""
+    values = locked.get("config")
+    return Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE) else None
 
 
 def chunked_prefill_arms(

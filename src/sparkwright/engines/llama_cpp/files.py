@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from sparkwright.engines import files as seam
+from sparkwright.engines.llama_cpp import gguf
 from sparkwright.errors import Refused
 from sparkwright.units import GIB
 from sparkwright.visible import count, first
@@ -25,6 +26,10 @@ _PROJECTOR, _IMPORTANCE = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|
 #: names of draft models and of heads for speculation
 _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
 #: that of a model in another format
+#: an architecture, as gpt-oss
+_NAME = re.compile(r"[\w.-]{1,64}")
+#: the values that tell its shape stand in the first few hundred bytes
+BEGINNING_BYTES = 1 << 16
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
@@ -97,6 +102,17 @@ def chosen(
     flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
     rows = tuple(one for one in files if one["path"] in found.all)
     return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
+
+
+def config_of(beginning: bytes) -> dict[str, Any] | None:
+    """See engines.files.Files: the numbers that memory follows from, and the name of the architecture."""
+    try:
+        header = gguf.beginning(beginning)
+    except gguf.NotGguf:
+        return None
+    known = {key: header.own(key) for key in gguf.SHAPE}
+    held = {f"{header.architecture}.{key}": value for key, value in known.items() if gguf.is_number(value)}
+    return {gguf.ARCHITECTURE: header.architecture, **held} if _NAME.fullmatch(header.architecture) else None
 
 
 def models_of(sizes: Mapping[str, int]) -> list[Model]:

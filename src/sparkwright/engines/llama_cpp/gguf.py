@@ -28,6 +28,20 @@ class NotGguf(ValueError):
     """The bytes are no GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
 
 
+ARCHITECTURE = "general.architecture"
+#: what a cache's size follows from, below the architecture's name
+SHAPE = (
+    *("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
+    *("attention.key_length", "attention.value_length"),
+)
+
+
+def is_number(value: Any) -> bool:
+    """A whole number, or a list of them: one a layer."""
+    each = value if isinstance(value, list) else [value]
+    return bool(each) and all(type(one) is int for one in each)
+
+
 @dataclass(frozen=True)
 class Header:
     """version: of the format. tensors: how many there are. values: by key; of a long array None."""
@@ -39,7 +53,7 @@ class Header:
     @property
     def architecture(self) -> str:
         """As `llama` or `qwen3moe`; empty where it is not told."""
-        found = self.values.get("general.architecture")
+        found = self.values.get(ARCHITECTURE)
         return found if isinstance(found, str) else ""
 
     def own(self, key: str) -> Any:
@@ -55,7 +69,18 @@ def header(data: bytes) -> Header:
         raise NotGguf("ends within its header, or is damaged") from None
 
 
-def _header(reader: _Reader) -> Header:
+def beginning(data: bytes) -> Header:
+    """As much of the header as stands in these bytes: what tells the model's shape comes before its vocabulary.
+
+    Raises NotGguf for what is none.
+    """
+    try:
+        return _header(_Reader(data), to_end=False)
+    except (struct.error, UnicodeDecodeError):
+        raise NotGguf("ends within its header, or is damaged") from None
+
+
+def _header(reader: _Reader, *, to_end: bool = True) -> Header:
     if reader.take(4) != MAGIC:
         raise NotGguf("does not begin as a GGUF file")
     version = reader.plain("<I")
@@ -63,9 +88,13 @@ def _header(reader: _Reader) -> Header:
         raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
     tensors = reader.count("<Q", MOST_TENSORS, "tensors")
     values: dict[str, Any] = {}
-    for _ in range(reader.count("<Q", MOST_PAIRS, "values")):
-        key = reader.text(KEY_BYTES)
-        values[key] = reader.value(reader.plain("<I"))
+    try:
+        for _ in range(reader.count("<Q", MOST_PAIRS, "values")):
+            key = reader.text(KEY_BYTES)
+            values[key] = reader.value(reader.plain("<I"))
+    except struct.error:
+        if to_end:
+            raise
     return Header(version, tensors, values)
 
 

@@ -58,14 +58,18 @@ class Source:
         return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
 
 
-def answer(source: Source, address: str) -> bytes:
-    """The body of a short answer of a hub. Raises Failed, and HubDown when another try may help."""
+def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
+    """The body of a short answer of a hub. Raises Failed, and HubDown when another try may help.
+
+    first_bytes: no more than the beginning of a file; 0 for all of it.
+    """
     from huggingface_hub.utils._http import hf_raise_for_status
 
     from sparkwright.host.models import bounded_http
 
     with _explained(source.url, source.id, source.commit):
-        response = bounded_http.get(address, source.headers())
+        part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
+        response = bounded_http.get(address, {**source.headers(), **part})
         hf_raise_for_status(response)
         return response.content
 

@@ -75,7 +75,22 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     row = next((one for one in found["files"] if one["path"] == hub.CONFIG), None)
     config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
     kept = config and of(args.engine).advice.essence(config)
-    return {"commit": found["commit"], "config": kept, "files": _needed(found["files"], args)}
+    files = _needed(found["files"], args)
+    if of(args.engine).files is not None:
+        kept = _beginning(replace(source, commit=found["commit"]), files, args)
+    return {"commit": found["commit"], "config": kept, "files": files}
+
+
+def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
+    """What the beginning of the model's file tells; None where the hub does not hand out a part of it."""
+    chooses = of(args.engine).files
+    model = chooses.chosen(files, args.file, args.mmproj, args.draft).flags.get("model") if chooses else None
+    if chooses is None or model is None:
+        return None
+    try:
+        return chooses.config_of(hub.answer(source, source.address(model), first_bytes=chooses.BEGINNING_BYTES))
+    except Failed:
+        return None
 
 
 def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
