@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.log.reader import EngineState, Reader, message
+from sparkwright.engines.log.state import SETTINGS
 from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Refused
-from sparkwright.host.containers import engine_of, log_reading
+from sparkwright.host.containers import containers, engine_of, log_reading, server_key
 from sparkwright.host.module import Context, Module
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.patterns import why_not
 from sparkwright.visible import one_line
@@ -31,10 +34,11 @@ class Check:
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
-    """What the engine says of itself in the log of its last start is what the recipe expects.
+    """What the engine says of itself is what the recipe expects: in the log of its last start, and where its server answers for it.
 
-    Settings are read from the engine's own config dump, not from the flags that were asked for. Each check is proved,
-    disproved or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass.
+    Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
+    asked for. Each check is proved, disproved or not found: a line that is missing proves nothing, so what is not found fails
+    unless log_unknown lets it pass.
     A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
 
     Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks (check, verdict,
@@ -61,6 +65,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
                 watch.forget()
             watch.feed(line)
         state = reader.finish()
+        answered(state, _settings(args.name, engine, context), engine.http.settings)
         checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut)]
         data = {"state": state.to_json(), "checks": [asdict(one) for one in checks]}
         data |= {"version": state.value("version"), "cut": log.cut}
@@ -71,6 +76,23 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             return Result(failed=True, msg=f"{message}.", data=data)
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
         return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
+
+
+def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
+    """Take in what the server itself answers of its settings: stronger than a line of its log."""
+    for name, value in settings.items():
+        if name in SETTINGS:
+            state.keep(name, value, f"GET {path}: {name} {value}")
+
+
+def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
+    """What the server answers of its settings; empty where its engine has no such answer, or it gives none."""
+    inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
+    url = containers.url_of(inspected) if inspected else ""
+    if not url or inspected is None:
+        return {}
+    key = server_key.of_container(context.state, inspected)
+    return engine.http.settings_of(http_probe.ask(url, engine.http.settings, api_key=key).json())
 
 
 class Watch:
