@@ -34,7 +34,7 @@ class Check:
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
-    """What the engine says of itself is what the recipe expects: in the log of its last start, and where its server answers for it.
+    """What the engine says of itself is what the recipe expects: in the log of its last start, and where the server is asked.
 
     Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
     asked for. Each check is proved, disproved or not found: a line that is missing proves nothing, so what is not found fails

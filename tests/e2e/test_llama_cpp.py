@@ -1,0 +1,92 @@
+"""The same deploy with another engine: a pretend llama-server is started, proved, swapped for a vLLM server and rolled back."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, Said
+
+RECIPE = "recipes/gpt-oss-120b-gguf.yml"
+
+
+@pytest.fixture
+def llama(desk: Desk) -> Desk:
+    """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
+    desk.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
+    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    return desk
+
+
+def owner(desk: Desk) -> str:
+    """Whose server answers, as it signs its models."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=5) as answer:
+        return str(json.load(answer)["data"][0]["owned_by"])
+
+
+def serves(desk: Desk) -> Said:
+    said = desk.deploy()
+    assert said.proved, said.out[-3000:]
+    return said
+
+
+def test_a_deploy_is_proved_and_a_second_one_changes_nothing(llama: Desk) -> None:
+    said = serves(llama)
+    assert owner(llama) == "llamacpp"
+    log = said.task("Check the engine log")["data"]["state"]
+    assert (log["max_model_len"], log["chunked_prefill"]) == (131072, True)
+    assert log["evidence"]["max_model_len"].startswith("GET /props")
+    assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "llama-server"
+    again = llama.deploy()
+    assert (again.code, again.recap["changed"]) == (0, 0)
+    verified = llama.run("verify", "--host", "sandbox", "--json")
+    assert verified.proved, verified.out[-3000:]
+    shown = llama.run("diagnose", "--host", "sandbox")
+    assert shown.code == 0 and "unknown-flag" not in shown.out and "model-file" not in shown.out
+
+
+def test_it_takes_the_place_of_a_vllm_server_and_gives_it_back(desk: Desk) -> None:
+    desk.deployed()
+    assert owner(desk) == "vllm"
+    desk.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
+    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    serves(desk)
+    assert owner(desk) == "llamacpp"
+    assert desk.run("rollback", "--host", "sandbox").code == 0
+    assert owner(desk) == "vllm"
+
+
+def test_one_that_dies_gives_the_vllm_server_back(llama: Desk) -> None:
+    llama.edit("hosts/sandbox.yml", "recipe: .*", "recipe: qwen3.5-35b")
+    llama.deployed()
+    llama.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    assert llama.run("sandbox.fault", "crash-loop").code == 0
+    said = llama.deploy()
+    assert said.code == 1 and "the engine exited (exit code 1)" in said.out
+    assert control.up(llama.sandbox) and owner(llama) == "vllm"
+
+
+def test_a_context_that_it_caps_is_not_what_was_asked(llama: Desk) -> None:
+    llama.edit(RECIPE, "ctx-size: 262144", "ctx-size: 524288")
+    said = llama.deploy()
+    assert said.code == 1, said.out[-2000:]
+    assert "the slot context (262144) exceeds the training context of the model (131072) - capping" in said.out
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("llama_cpp:\n  max-model-len: 8192", "max-model-len is vLLM's; llama.cpp has ctx-size"),
+        ("llama_cpp:\n  ctx-size: lots", "must be a whole number, got 'lots'"),
+        ("vllm:\n  max-num-seqs: 8", "`vllm`"),
+        ("llama_cpp:\n  hf: org/repo", "does not pin"),
+    ],
+)
+def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(llama: Desk, section: str, said: str) -> None:
+    llama.edit(RECIPE, r"llama_cpp:(\n  .*)+", section)
+    refused = llama.run("deploy", "--host", "sandbox")
+    assert refused.code == 5, refused.out + refused.err
+    assert said in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
