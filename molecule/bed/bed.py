@@ -55,7 +55,7 @@ def up(hosts: int) -> None:
         wait_for(n)
         tunnel(n)
     project(hosts)
-    say(f"up: {hosts} pretend Spark(s). With .bed/bin first on the PATH: ssh spark1, and deploys from .bed/project")
+    say(f"up: {hosts} simulated Spark(s). With .bed/bin first on the PATH: ssh spark1, and deploys from .bed/project")
 
 
 def down() -> None:
@@ -278,7 +278,7 @@ def keys() -> None:
 
 
 def project(hosts: int) -> None:
-    """A project whose hosts are the pretend Sparks and whose recipe is the stand-in image."""
+    """A project whose hosts are the simulated Sparks and whose recipe is the stand-in image."""
     folder = BED / "project"
     for name in ("playbooks", "templates", "recipes"):
         shutil.copytree(TOP / name, folder / name, dirs_exist_ok=True)

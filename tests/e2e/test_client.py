@@ -29,4 +29,4 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     desk.docker().api.stop("qwen35")
     gone = desk.run("client", "--host", "sandbox")
     assert (gone.code, gone.out) == (1, "")
-    assert gone.err.startswith("sandbox: no server: qwen35 is exited")
+    assert gone.err.startswith("sandbox: no server: qwen35 has exited")

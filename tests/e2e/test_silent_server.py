@@ -115,8 +115,8 @@ class Row:
 
 TABLE = [
     Row(serves, 0, "generates: 1 token", started_anew=False),
-    Row(stopped_manually, 2, "qwen35 is exited"),
-    Row(ended, 2, "qwen35 is exited (exit code 137)"),
+    Row(stopped_manually, 2, "qwen35 has exited"),
+    Row(ended, 2, "qwen35 has exited (exit code 137)"),
     Row(removed, 2, "", kept=False),
     Row(wedged, 2, "/health answers 200, but no token arrived"),
     Row(crash_looping, 2, "qwen35"),

@@ -81,7 +81,7 @@ def test_without_a_server_the_reason_comes_first_and_nothing_else_is_tried(desk:
     assert said.code == 1
     first, *others = rows(said)
     assert first["verdict"] == "failed"
-    assert ("there is no container qwen35" if gone else "qwen35 is exited (exit code 0") in first["evidence"]
+    assert ("there is no container qwen35" if gone else "qwen35 has exited (exit code 0") in first["evidence"]
     assert {row["verdict"] for row in others} == {"unknown"}
     assert "no server" in said.recap["msg"]
 

@@ -154,7 +154,7 @@ def test_without_a_server_it_says_why(box: Box) -> None:
     box.api.stop(box.id, timeout=5)
     ended = box.look()
     assert (ended.failed, ended.data["evidence"] != []) == (True, True)
-    assert f"{box.spec.name} is exited (exit code " in ended.msg and " s ago)" in ended.msg
+    assert f"{box.spec.name} has exited (exit code " in ended.msg and " s ago)" in ended.msg
     box.api.remove_container(box.id)
     gone = box.look()
     assert (gone.failed, f"there is no container {box.spec.name}" in gone.msg) == (True, True)

@@ -66,8 +66,8 @@ def _looping(one: Any) -> None:
 @pytest.mark.parametrize(
     ("happens", "script", "word"),
     [
-        (_exited, WAITS, "is exited"),
-        (_killed, WAITS, "is exited"),
+        (_exited, WAITS, "has exited"),
+        (_killed, WAITS, "has exited"),
         (_paused, WAITS, "is paused"),
         (_looping, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
     ],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sparkwright.health.judging import restarts
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
+from sparkwright.host.containers.status import status_of
 from sparkwright.units import gib
 from sparkwright.visible import count
 
@@ -47,7 +48,7 @@ def _container(observed: Observation, limits: Limits) -> Answer:
         return "bad", message, restarts.state(box, observed.time_s)
     if box.status != "running":
         how = "finished or stopped by hand" if box.exit_code == 0 else "not restarted"
-        return "bad", f"{box.name} is {box.status} (exit code {box.exit_code}), {how}", "down", "person"
+        return "bad", f"{box.name} {status_of(box.status)} (exit code {box.exit_code}), {how}", "down", "person"
     age = f" for {(observed.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
     return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
 

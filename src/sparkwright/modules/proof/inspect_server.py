@@ -9,6 +9,7 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.log.reader import read
 from sparkwright.host.containers import container_options, containers, engine_of, engine_words, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
+from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
@@ -169,7 +170,7 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
     elif state["Status"] == "restarting":
         message = f"{name} keeps exiting ({how}), restart {restarts} in progress"
     else:
-        message = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"
+        message = f"{name} {status_of(state['Status'])} ({how}, {ended_ago(inspected)})"
     return _none(message, inspected, context)
 
 

@@ -10,6 +10,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit
 from sparkwright.host.containers import containers, engine_of, server_key
+from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import server_metrics
@@ -73,7 +74,7 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
         return f"there is no container {name}."
     state = found["State"]
     if state["Status"] != "running":
-        return f"{name} is {state['Status']} (exit code {state['ExitCode']})."
+        return f"{name} {status_of(state['Status'])} (exit code {state['ExitCode']})."
     return f"{name} exited and was restarted." if start not in ("", state["StartedAt"]) else ""
 
 
