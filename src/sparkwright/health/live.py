@@ -61,7 +61,7 @@ def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
 def ready_s(good: Mapping[str, Any]) -> float | None:
     """How long the verified start took, as far as that was measured."""
     measured = (good.get("measured") or {}).get("ready_s")
-    return float(measured) if measured else None
+    return None if measured is None else float(measured)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ def _health(observed: Observation, limits: Limits) -> Answer:
 
 def allowed_s(ready_s: float | None, limits: Limits) -> float:
     """How long a start may take, seconds. ready_s: how long the last one took."""
-    return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s else limits.ready_s
+    return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s is not None else limits.ready_s
 
 
 def _token(observed: Observation, limits: Limits) -> Answer:
