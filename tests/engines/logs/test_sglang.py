@@ -73,3 +73,20 @@ def test_asked_to_stop_is_no_failure() -> None:
     state = read(f"{START.format(size=8192)}{stop}[2026-11-21 00:10:01] SIGQUIT received. It usually\n", LOG)
     assert (state.value("stopped"), state.failure.value) == (True, None)
     assert message(stop, LOG).startswith("SIGTERM received.")
+
+
+def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
+    newer = START.replace(
+        "ServerArgs(model_path='/m', quantization='modelopt_fp4', disable_radix_cache=False, port=30000)",
+        "{'model_path': '/m', 'quantization': 'modelopt_fp4', 'kv_quantization': 'x', 'disable_radix_cache': True, 'port': 30000}",
+    )
+    state = read(newer.replace("{size}", "8192"), LOG)
+    assert (state.value("prefix_caching"), state.value("quantization"), state.stage) == (False, "modelopt_fp4", "ready")
+
+
+def test_a_size_that_is_given_up_for_the_model_is_off() -> None:
+    told = "Chunked prefill is disabled for multimodal models with the Transformers backend to avoid partial multimodal chunk mismatches."
+    lines = START.format(size=8192).splitlines()
+    state = read("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {told}", lines[-1]]), LOG)
+    assert state.value("chunked_prefill") is False
+    assert told in state.reading("chunked_prefill").evidence
