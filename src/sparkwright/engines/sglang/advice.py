@@ -20,8 +20,8 @@ from sparkwright.engines.advice import (
     WhenImpossible,
 )
 from sparkwright.engines.finding import SEVERITIES, Finding, Way
-from sparkwright.engines.sglang import flags as own
 from sparkwright.engines.sglang import flag_values, options, rules
+from sparkwright.engines.sglang import flags as own
 from sparkwright.trust.bounds import count_of
 
 CHUNKED_PREFILL = own.CHUNK

@@ -108,7 +108,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
 
 @rule("memory-unset", sources=(SOURCE,), example=Asked({"sleep-on-idle": True}))
 def memory_unset(case: Case) -> Iterator[Finding]:
-    """Without mem-fraction-static nobody knows how much memory SGLang will take.
+    """Without mem-fraction-static the memory that SGLang will take is unknown.
     It chooses a share from what is free when it starts, so the memory check before a start has nothing to hold against the host. The
     share is of all memory, for weights and KV cache together: when SGLang says "Not enough memory. Please try to increase
     --mem-fraction-static", the share is too small for the weights, and lowering it does not help.
