@@ -35,7 +35,7 @@ def _of_scheduler(name: str) -> Line:
 STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("arguments", (ARGUMENTS,)),
     ("weights", (line("Load weight begin."),)),
-    ("kv cache", (KV_CACHE, line("Mamba Cache is allocated."))),
+    ("kv cache", (KV_CACHE, line("KV Cache VA upper bound."), line("Mamba Cache is allocated."))),
     ("graphs", (GRAPHS_BEGIN, GRAPHS_BEGIN_NEW)),
     ("scheduler", (line(SCHEDULER),)),
     ("ready", (READY,)),
@@ -47,12 +47,15 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("kv_cache_tokens", KV_CACHE),
     # 0.5.9 names no dtype here
     ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
+    ("kv_cache_dtype", line("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)")),
     ("kv_cache_tokens", _of_scheduler("max_total_num_tokens")),
     ("max_model_len", _of_scheduler("context_len")),
     ("chunked_prefill", _of_scheduler("chunked_prefill_size")),
     ("slots", _of_scheduler("max_running_requests")),
     ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
-    ("quantization", line(ARGUMENTS.needle, r"(?<!_)\bquantization(?:=|': )'?([\w-]+)")),
+    ("quantization", line(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
+    # as resolved: what was chosen is told before this line, which begins a start. 0.5.9: None where it is chosen later
+    ("attention_backend", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(\w+)'")),
     ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
 )
 
