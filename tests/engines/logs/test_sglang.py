@@ -73,3 +73,37 @@ def test_asked_to_stop_is_no_failure() -> None:
     state = read(f"{START.format(size=8192)}{stop}[2026-11-21 00:10:01] SIGQUIT received. It usually\n", LOG)
     assert (state.value("stopped"), state.failure.value) == (True, None)
     assert message(stop, LOG).startswith("SIGTERM received.")
+
+
+def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
+    newer = START.replace(
+        "ServerArgs(model_path='/m', quantization='modelopt_fp4', disable_radix_cache=False, port=30000)",
+        "{'model_path': '/m', 'quantization': 'modelopt_fp4', 'disable_radix_cache': True, 'port': 30000}",
+    )
+    state = read(newer.replace("{size}", "8192"), LOG)
+    assert (state.value("prefix_caching"), state.value("quantization"), state.stage) == (False, "modelopt_fp4", "ready")
+
+
+def test_the_backend_that_was_chosen_before_the_arguments_are_printed_is_known() -> None:
+    """0.5.23 resolves its arguments first, then prints them: the line with them begins a start."""
+    chosen, told = "Attention backend not specified. Use triton backend by default.", "[2026-11-21 00:07:42] "
+    lines = [one for one in START.format(size=8192).splitlines() if "Attention backend" not in one]
+    arguments = lines[0].replace("port=", "decode_attention_backend='fa3', attention_backend='triton', port=")
+    assert read("\n".join([told + chosen, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
+
+
+def test_a_size_that_is_given_up_for_the_model_is_off() -> None:
+    told = "Chunked prefill is disabled for multimodal models with the Transformers backend to avoid partial multimodal chunk mismatches."
+    lines = START.format(size=8192).splitlines()
+    state = read("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {told}", lines[-1]]), LOG)
+    assert state.value("chunked_prefill") is False
+    assert told in state.reading("chunked_prefill").evidence
+
+
+def test_a_cache_that_is_sized_after_the_graphs_is_read_too() -> None:
+    lines = START.format(size=8192).splitlines()
+    lines[4] = lines[4].replace("is allocated", "VA upper bound")
+    sized = "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 400000, KV size: 20.00 GB, avail mem=9.00 GB"
+    state = read("\n".join([*lines[:6], f"[2026-11-21 00:09:20] {sized}", *lines[6:]]), LOG)
+    assert (state.value("kv_cache_dtype"), state.value("kv_cache_tokens"), state.ready) == ("bfloat16", 400000, True)
+    assert "kv cache" in state.stage_s

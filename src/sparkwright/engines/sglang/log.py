@@ -7,14 +7,15 @@ Nothing here was seen in a real log: all of it was read in the source of the ver
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.last_words import Death, death
 from sparkwright.engines.log.line import Line, line
 from sparkwright.engines.log.values import integer, number
 
-#: entrypoints/engine.py. source 0.5.9, 0.5.23
-ARGUMENTS = line("server_args=ServerArgs(")
+#: entrypoints/engine.py. source 0.5.9: "ServerArgs(model_path='/m', ...)"; 0.5.23: a dict, "{'model_path': '/m', ...}"
+ARGUMENTS = line("server_args=", r"server_args=(?:ServerArgs\(|\{)")
 USAGE = line("usage: ", r"^usage: (?:sglang serve|launch_server\.py) ")
 #: "sglang serve" in 0.5.23, "launch_server.py" in 0.5.9
 ARGPARSE = line("error: ", r"^(?:sglang serve|launch_server\.py): error: ")
@@ -34,7 +35,7 @@ def _of_scheduler(name: str) -> Line:
 STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("arguments", (ARGUMENTS,)),
     ("weights", (line("Load weight begin."),)),
-    ("kv cache", (KV_CACHE, line("Mamba Cache is allocated."))),
+    ("kv cache", (KV_CACHE, line("KV Cache VA upper bound."), line("Mamba Cache is allocated."))),
     ("graphs", (GRAPHS_BEGIN, GRAPHS_BEGIN_NEW)),
     ("scheduler", (line(SCHEDULER),)),
     ("ready", (READY,)),
@@ -46,13 +47,21 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("kv_cache_tokens", KV_CACHE),
     # 0.5.9 names no dtype here
     ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
+    ("kv_cache_dtype", line("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)")),
     ("kv_cache_tokens", _of_scheduler("max_total_num_tokens")),
     ("max_model_len", _of_scheduler("context_len")),
     ("chunked_prefill", _of_scheduler("chunked_prefill_size")),
     ("slots", _of_scheduler("max_running_requests")),
-    ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache=(True|False)")),
-    ("quantization", line(ARGUMENTS.needle, r"\bquantization='?(\w+)")),
+    ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
+    ("quantization", line(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
+    # as resolved: what was chosen is told before this line, which begins a start. 0.5.9: None where it is chosen later
+    ("attention_backend", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(\w+)'")),
     ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
+)
+
+#: managers/scheduler.py, after the scheduler's line, which still has the size that was asked for. source 0.5.23
+FIXED: tuple[tuple[str, Line, Any], ...] = (
+    ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )
 
 FAILURES: tuple[Death, ...] = (
@@ -117,6 +126,7 @@ LOG = LogBook(
     refused=(ARGPARSE,),
     stages=STAGES,
     values=VALUES,
+    fixed=FIXED,
     types={
         "chunked_prefill": lambda text: int(text) > 0,
         "prefix_caching": lambda text: text == "False",

@@ -137,7 +137,7 @@ def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     key, fix = own.key, USE_SERVER_KEY.format(file.engine)
     if key is None:
         if file.server_key is not None:
-            message = f"`server_key` cannot be used with {own.title}: it reads no key from a file."
+            message = f"`server_key` cannot be used with {own.title}: it cannot be given a key that stays secret."
             yield message, ("server_key",), "Use `publish: loopback`."
         return
     if key.flag in file.flags:

@@ -1,0 +1,134 @@
+"""SGLang's side of engines.advice.Advice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines.advice import (
+    EXPECTED,
+    Asked,
+    Decision,
+    Effective,
+    Explained,
+    Memory,
+    Wanted,
+    WhenImpossible,
+)
+from sparkwright.engines.finding import SEVERITIES, Finding, Way
+from sparkwright.engines.sglang import flag_values, options, rules
+from sparkwright.engines.sglang import flags as own
+from sparkwright.trust.bounds import count_of
+
+CHUNKED_PREFILL = own.CHUNK
+OFF = -1
+#: what it chooses on 90 to 160 GB. source 0.5.23
+USUAL_CHUNK = 8192
+LONGEST_TEXT = 200
+_VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model in a folder of the hub's kind; which ones SGLang serves in which way is not known here."""
+
+    kind: str = "unknown"
+    sentence: str = "a model whose kind is not known for SGLang"
+    max_position_embeddings: int | None = None
+
+
+def version(text: str | None) -> Version | None:
+    """The release that a text names, as 0.5.23 of "v0.5.23-cu130"; None when it names none."""
+    found = _VERSION.search((text or "")[:LONGEST_TEXT])
+    return Version(found[1]) if found else None
+
+
+def kind(model: Mapping[str, Any]) -> HubModel:
+    """See HubModel."""
+    return HubModel(max_position_embeddings=count_of(model.get("max_position_embeddings")))
+
+
+def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The longest sequence, where it is told."""
+    held = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    longest = count_of((held or {}).get("max_position_embeddings"))
+    return {} if longest is None else {"max_position_embeddings": longest}
+
+
+def decide(
+    asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+) -> Decision:
+    """Prompts in pieces are usual; a size of -1 turns that off."""
+    size = own.chunk(own.named(asked.flags))
+    if wanted == "disabled":
+        others = {name: given for name, given in asked.flags.items() if own.canonical(name) != own.CHUNK}
+        return Decision({**others, own.CHUNK: OFF}, "disabled")
+    if wanted == "enabled" and size == 0:
+        sentence = "the recipe expects chunked prefill on, and its flags turn it off."
+        way = Way("leave it on", {own.CHUNK: None})
+        finding = Finding("error", sentence, (way,), "the recipe", own.CHUNK, rule=EXPECTED)
+        return Decision(asked.flags, "enabled", "", finding)
+    return Decision(asked.flags, wanted)
+
+
+def check(
+    asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+) -> list[Finding]:
+    """All findings, errors first."""
+    case = rules.Case(replace(asked, flags=own.named(asked.flags)), str(version) if version else None, listed)
+    found = [finding for rule in rules.RULES.values() for finding in rule.findings(case)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+    """The settings that the flags give; what SGLang chooses by itself is known once it serves."""
+    flags = own.named(asked.flags)
+    size = own.chunk(flags)
+    return Effective(
+        chunked_prefill=None if size is None else size > 0,
+        prefix_caching=own.value(flags, own.RADIX_OFF) is not True,
+        budget=size or None,
+        max_num_seqs=flag_values.number(own.value(flags, own.SLOTS)) or 0,
+        max_model_len=own.context(flags),
+        memory_utilization=own.share(flags) or None,
+    )
+
+
+def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+    """Its share of all memory, for weights and KV cache; not known where the flags leave it to SGLang."""
+    return Memory(share=own.share(own.named(flags)))
+
+
+def chunked_prefill_arms(
+    flags: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The size as the recipe has it, or the usual one; and off."""
+    return {own.CHUNK: own.chunk(own.named(flags)) or USUAL_CHUNK}, {own.CHUNK: OFF}
+
+
+def titles() -> Mapping[str, str]:
+    """The rules by name, with what each says."""
+    return {one.name: one.title for one in rules.RULES.values()}
+
+
+def explained(name: str) -> Explained | None:
+    """A rule; None where there is none of this name."""
+    rule = rules.RULES.get(name)
+    if rule is None:
+        return None
+    asked = rule.example.asked
+    return Explained(
+        "sglang",
+        rule.name,
+        rule.title,
+        rule.reason,
+        rule.sources,
+        asked.flags,
+        asked.image,
+        options.SOURCE,
+        next(iter(rule.findings(rule.example))),
+    )

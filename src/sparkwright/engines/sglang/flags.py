@@ -1,0 +1,144 @@
+"""The flags of a recipe for SGLang: their own names, their values, and the words of `sglang serve` that they become.
+
+Read in the source of 0.5.23: argparse, so `--x=y` and the beginning of a name are taken, and `_` for `-` is not; names are written with
+dashes here. Of a flag that is given twice the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkwright.engines.sglang import flag_values, options
+from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
+
+MODEL = "model-path"
+SERVED_NAME = "served-model-name"
+CONTEXT = "context-length"
+SLOTS = "max-running-requests"
+CHUNK = "chunked-prefill-size"
+RADIX_OFF = "disable-radix-cache"
+KEYS = ("api-key", "admin-api-key")
+PORT = "port"
+HOST = "host"
+METRICS = "enable-metrics"
+IDLE = "sleep-on-idle"
+MEMORY = "mem-fraction-static"
+BUDGET = CHUNK
+
+#: the images start no server by themselves
+ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
+SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+#: what a command says where the recipe doesn't. By itself it listens on the container's loopback, and /metrics is off
+ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
+
+
+def named(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags under their own names, in their order; of two spellings of one the last wins (see `twice`)."""
+    return dict(_named(name, given) for name, given in written.items())
+
+
+def canonical(written: str) -> str:
+    """A flag's own name; of the other side of a switch, that of the switch."""
+    return _named(written, True)[0]
+
+
+def spelling(written: Iterable[str], name: str) -> str:
+    """How a flag's own name is spelled among these; "" when it is not there."""
+    return next((one for one in reversed(list(written)) if canonical(one) == name), "")
+
+
+def twice(written: Iterable[str]) -> tuple[str, str] | None:
+    """Two spellings of one flag; None when there are none."""
+    seen: dict[str, str] = {}
+    for one in written:
+        before = seen.setdefault(canonical(one), one)
+        if before != one:
+            return before, one
+    return None
+
+
+def value(flags: Mapping[str, Any], name: str) -> Any:
+    """What a flag is set to; None when it is not given."""
+    return flags.get(name)
+
+
+def misfit(flags: Mapping[str, Any], name: str) -> str:
+    """Why a flag's value is none that it can have; "" where nothing is known against it."""
+    return flag_values.misfit(name, value(flags, name))
+
+
+def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of these flags, in their order. None: left out, as is a switch that can only be on and is off."""
+    return tuple(word for name, given in named(flags).items() for word in _words(name, given))
+
+
+def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
+    """The words after the image: the model's folder, what is always said (ALWAYS), the flags. model_by_flag: it is, in every release."""
+    given = named(flags)
+    usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
+    return argv({MODEL: model, **usual, **given})
+
+
+def takes_model_by_flag(version: object) -> bool:
+    """Every release does."""
+    return True
+
+
+def served_name(flags: Mapping[str, Any], model: str) -> str:
+    """The name for requests; without one it is the model's path."""
+    return str(value(flags, SERVED_NAME) or model)
+
+
+def port(flags: Mapping[str, Any]) -> int:
+    """The port the server listens on inside its container. A value that is none must be refused before."""
+    given = None if misfit(flags, PORT) else flag_values.number(value(flags, PORT))
+    return DEFAULT_PORT if given is None else given
+
+
+def context(flags: Mapping[str, Any]) -> int | None:
+    """The longest sequence that is asked for, in tokens; None when none is."""
+    return flag_values.number(value(flags, CONTEXT))
+
+
+def share(flags: Mapping[str, Any]) -> float:
+    """The share of memory that it takes for weights and KV cache, 0 to 1; 0 where the flags don't say."""
+    given = value(flags, MEMORY)
+    return 0.0 if given is None or misfit(flags, MEMORY) else float(given)
+
+
+def chunk(flags: Mapping[str, Any]) -> int | None:
+    """Tokens of one piece of a prompt, 0 for prompts in one piece; None where it chooses by itself."""
+    given = flag_values.number(value(flags, CHUNK))
+    return None if given is None else max(given, 0)
+
+
+def properties() -> dict[str, Any]:
+    """The flags of 0.5.23, as the properties of a JSON Schema."""
+    return {name: _schema(name, kind) for name, kind in sorted(flag_values.kinds().items()) if name not in SET_BY}
+
+
+def _schema(name: str, kind: str) -> dict[str, Any]:
+    if kind in flag_values.SWITCHES:
+        return {"type": "boolean"}
+    return {"enum": [*options.CHOICES[name], None]} if name in options.CHOICES else {}
+
+
+def _named(written: str, given: Any) -> tuple[str, Any]:
+    plain = written.lstrip("-").replace("_", "-")
+    own = options.ALIASES.get(plain, plain)
+    on = own.removeprefix("no-")
+    if own not in flag_values.kinds() and flag_values.kinds().get(on) == "both":
+        return on, (not given if isinstance(given, bool) else given)
+    return own, given
+
+
+def _words(name: str, given: Any) -> list[str]:
+    kind = flag_values.kinds().get(name, "")
+    if given is None:
+        return []
+    if isinstance(given, bool):
+        return [f"--{name}"] if given else [f"--no-{name}"] if kind == "both" else []
+    if kind != "json" and isinstance(given, list | tuple):
+        return [f"--{name}", *map(flag_values.word_of, given)]
+    return [f"--{name}", flag_values.word_of(given)]

@@ -1,0 +1,89 @@
+"""SGLang's HTTP side. Read in the source of 0.5.9 to 0.5.23; no real server stood for it.
+
+/health generates a token unless another request's token just came, and answers 503 while it starts, while it stops, and when none came
+within 20 s. /server_info (older: /get_server_info) has every argument as it was resolved. /metrics is there with --enable-metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines import http
+from sparkwright.engines.http import Http, Sample
+from sparkwright.trust.bounds import count_of, number_of
+
+PORT = 30000
+#: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
+HEALTH_S = 20.0
+TEXT_CHARS = 200
+
+
+def version(info: Any) -> str:
+    """The release as /server_info tells it; empty where it tells none."""
+    return (_text(info.get("version")) or "") if isinstance(info, dict) else ""
+
+
+def settings(info: Any) -> dict[str, Any]:
+    """What it runs with, from /server_info. Only what it tells.
+
+    max_model_len: only where it was asked for, else /v1/models has it. slots: requests at a time. mem_fraction_static: of all
+    memory, for weights and KV cache.
+    """
+    if not isinstance(info, dict):
+        return {}
+    chunk, radix_off = _number(info.get("chunked_prefill_size")), info.get("disable_radix_cache")
+    found = {
+        "version": version(info) or None,
+        "chunked_prefill": None if chunk is None else chunk > 0,
+        "prefix_caching": not radix_off if isinstance(radix_off, bool) else None,
+        "kv_cache_dtype": _text(info.get("kv_cache_dtype")),
+        "kv_cache_tokens": count_of(info.get("max_total_num_tokens")),
+        "max_model_len": count_of(info.get("context_length")),
+        "attention_backend": _text(info.get("attention_backend")),
+        "quantization": _text(info.get("quantization")),
+        "slots": count_of(info.get("max_running_requests")),
+        "mem_fraction_static": _number(info.get("mem_fraction_static")),
+        "model_path": _text(info.get("model_path")),
+        "served_name": _text(info.get("served_model_name")),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def context(row: Mapping[str, Any]) -> Any:
+    """The longest sequence, tokens, from a row of /v1/models; None where it is not told."""
+    return row.get("max_model_len")
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= TEXT_CHARS else None
+
+
+def _number(value: Any) -> float | None:
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else number_of(repr(value))
+
+
+HTTP = Http(
+    port=PORT,
+    roles={
+        http.GENERATED: Sample("sglang:generation_tokens_total"),  # added when a request ends
+        http.HEARTBEAT: Sample("sglang:realtime_tokens_total", 'mode="decode"'),  # every decode-log-interval steps
+        http.RUNNING: Sample("sglang:num_running_reqs"),
+        http.WAITING: Sample("sglang:num_queue_reqs"),
+        http.PREFIX_QUERIES: Sample("sglang:prompt_tokens_total"),
+        http.PREFIX_HITS: Sample("sglang:cached_tokens_total"),
+        http.KV_CACHE_USED: Sample("sglang:token_usage"),
+    },
+    loading=(503,),
+    health_s=HEALTH_S,
+    version="/server_info",
+    version_of=version,
+    settings="/server_info",
+    settings_of=settings,
+    measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    plain={"chat_template_kwargs": {"enable_thinking": False}},
+    removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
+    public=frozenset(("/health", "/health_generate", "/ready", "/metrics")),
+    context_of=context,
+    speculation=("--speculative-",),
+)

@@ -1,0 +1,66 @@
+"""What an image tells of the SGLang in it: its version and its options. Never guessed from its tag. Read in the source, not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from sparkwright.engines.sglang import flag_values, options
+
+ASK_VERSION = ("sglang", "version")
+ASK_OPTIONS = ("sglang", "serve", "--help")
+MOST_CHARS = 1 << 21
+#: an official list has hundreds; a shorter one is another program's
+LEAST_OPTIONS = 100
+_VERSION = re.compile(r"^sglang version: (\d[\w.+-]{0,40})\s*$", re.M)
+_ROW = re.compile(r"^  (--[\w-]+)((?:[ ,].*)?)$", re.M)
+_NAME = re.compile(r"(?:^|, )--([\w-]+)")
+
+
+def version_of(config: Mapping[str, Any]) -> str | None:
+    """Nothing in its labels and variables is known to name the version."""
+    return None
+
+
+def version_in(text: str) -> str | None:
+    """The version that `sglang version` printed, among whatever else its imports print."""
+    found = _VERSION.search(text[:MOST_CHARS])
+    return found[1] if found else None
+
+
+def listed(text: str) -> dict[str, str]:
+    """The options of a help with how many words each takes, 0 or 1 or more; empty when it is no such list."""
+    found: dict[str, str] = {}
+    for row in _ROW.finditer(text[:MOST_CHARS]):
+        written = row[1] + row[2].partition("   ")[0]
+        names = [name for name in _NAME.findall(written) if not name.startswith("no-")]
+        takes = "1" if re.search(r"--[\w-]+ [^-\s,]", written) else "0"
+        found |= {options.ALIASES.get(name, name): takes for name in names[:1]}
+    return found if len(found) >= LEAST_OPTIONS else {}
+
+
+@lru_cache(maxsize=1)
+def usual() -> Mapping[str, str]:
+    """The same of the release that is known."""
+    return {name: "0" if kind in flag_values.SWITCHES else "1" for name, kind in flag_values.kinds().items()}
+
+
+def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
+    """What makes a list from the usual one: {"like": VERSION, "differ": {name: words, or None where it is gone}}."""
+    gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
+    changed = {name: one for name, one in shapes.items() if usual().get(name) != one}
+    return {"like": options.SOURCE, "differ": {**gone, **changed}}
+
+
+def is_current(difference: Mapping[str, Any] | None) -> bool:
+    """Whether `applied` can use it, or nothing was to be had; else the image is to be asked again."""
+    return difference is None or difference.get("like") == options.SOURCE
+
+
+def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
+    """The list again; empty where none was kept, or against a release that is no longer known here."""
+    if difference is None or not is_current(difference):
+        return {}
+    return {name: one for name, one in {**usual(), **difference["differ"]}.items() if one}

@@ -1,0 +1,227 @@
+"""What is wrong with a recipe for SGLang, before SGLang says so, or says nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkwright.engines import concepts
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.sglang import flag_values, flags, options
+from sparkwright.trust.image_name import tagged
+
+LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+SOURCE = f"SGLang {options.SOURCE}, source"
+#: flags that name something which SGLang fetches from the hub unless it is a path
+FETCHED = ("speculative-draft-model-path", "tokenizer-path")
+#: of recipes that were seen on a GB10; the rest of its memory is the system's too
+USUAL_SHARE = 0.85
+#: an image's tag that says CUDA 12
+CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the rules check. asked: with flags under their own names. version: of SGLang, None while it is not known. listed: the
+    options in the image's own help, which decides then; empty while it was not asked."""
+
+    asked: Asked
+    version: str | None = None
+    listed: Collection[str] = ()
+
+    def exists(self, name: str) -> bool | None:
+        """Whether this engine has an option; None where that is not known."""
+        if self.listed:
+            return name in self.listed
+        known = name in flag_values.kinds()
+        return known if self.version == options.SOURCE else known or None
+
+    def flag(self, name: str) -> Any:
+        """A flag's value; None when it is not given."""
+        return flags.value(self.asked.flags, name)
+
+
+Findings = Callable[[Case], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """reason: why it applies. sources: where that is documented. example: a case for which it has a finding."""
+
+    name: str
+    title: str
+    reason: str
+    sources: tuple[str, ...]
+    example: Case
+    findings: Findings
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, *, sources: Iterable[str], example: Asked) -> Callable[[Findings], Findings]:
+    """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
+
+    def register(findings: Findings) -> Findings:
+        def by_name(case: Case) -> Iterator[Finding]:
+            return (replace(finding, rule=name) for finding in findings(case))
+
+        title, _, reason = (findings.__doc__ or "").strip().partition("\n")
+        case = Case(replace(example, flags=flags.named(example.flags)), options.SOURCE)
+        RULES[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), case, by_name)
+        return findings
+
+    return register
+
+
+@rule("unknown-flag", sources=(SOURCE,), example=Asked({"max-model-len": 8192}))
+def unknown_flag(case: Case) -> Iterator[Finding]:
+    """SGLang does not start with an unknown flag.
+    Its parser ends with exit code 2, after the previous server was stopped.
+    """
+    for name, given in case.asked.flags.items():
+        exists = case.exists(name)
+        if given is None or exists:
+            continue
+        whose, near = concepts.elsewhere("sglang", name), concepts.here("sglang", name)
+        other = concepts.counterpart("sglang", name) if whose else ""
+        way = Way(f"use {other} instead" if other else "remove it", {name: None})
+        way = Way(f"write {near}", {name: None, near: given}) if near and whose else way
+        engine = f"SGLang {case.version}" if case.version else f"SGLang {options.SOURCE}"
+        severity: Severity = "error" if exists is False or whose else "warning"
+        yield Finding(severity, f"{whose or f'{name} is not a flag of {engine}'}.", (way,), SOURCE, name)
+
+
+@rule("flag-value", sources=(SOURCE,), example=Asked({"mem-fraction-static": 85}))
+def flag_value(case: Case) -> Iterator[Finding]:
+    """A value must be one that SGLang takes.
+    Its parser refuses some with exit code 2; others fail later, when the model is loaded.
+    """
+    for name in case.asked.flags:
+        if wrong := flags.misfit(case.asked.flags, name):
+            yield Finding("error", f"{name} {wrong}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
+
+
+@rule("memory-unset", sources=(SOURCE,), example=Asked({"sleep-on-idle": True}))
+def memory_unset(case: Case) -> Iterator[Finding]:
+    """Without mem-fraction-static the memory that SGLang will take is unknown.
+    It chooses a share from what is free when it starts, so the memory check before a start has nothing to hold against the host. The
+    share is of all memory, for weights and KV cache together: when SGLang says "Not enough memory. Please try to increase
+    --mem-fraction-static", the share is too small for the weights, and lowering it does not help.
+    """
+    if case.flag(flags.MEMORY) is None:
+        way = Way(f"set {flags.MEMORY}, as {USUAL_SHARE} for one server on a GB10", {flags.MEMORY: USUAL_SHARE})
+        sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
+        yield Finding("warning", sentence, (way,), SOURCE, flags.MEMORY)
+
+
+@rule(
+    "idle-spin",
+    sources=("reports of users: 97-101 % of a core without a request, 1.7 % with --sleep-on-idle, on a GB10",),
+    example=Asked({"mem-fraction-static": 0.8}),
+)
+def idle_spin(case: Case) -> Iterator[Finding]:
+    """An idle SGLang keeps one core busy unless it sleeps.
+    On a GB10 that is heat and power which the GPU could use.
+    """
+    if case.asked.platform == "gb10" and case.flag(flags.IDLE) is not True:
+        sentence = f"{flags.IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
+        yield Finding("info", sentence, (Way(f"set {flags.IDLE}", {flags.IDLE: True}),), "users' reports", flags.IDLE)
+
+
+@rule(
+    "downloads",
+    sources=(SOURCE,),
+    example=Asked({"speculative-draft-model-path": "org/draft"}),
+)
+def downloads(case: Case) -> Iterator[Finding]:
+    """A model that SGLang downloads by itself is not pinned.
+    A name of the hub is fetched at every start as it stands there today, past spark.lock's hashes.
+    """
+    for name in FETCHED:
+        given = case.flag(name)
+        if given is not None and not str(given).startswith("/"):
+            way = Way("mount its folder (`container.volumes`) and give the path in the container", {name: None})
+            sentence = f"{name} {given} is downloaded when it starts, and spark.lock does not pin it."
+            yield Finding("error", sentence, (way,), SOURCE, name)
+
+
+@rule("api-key-in-arguments", sources=(SOURCE,), example=Asked({"api-key": "sk-1"}))
+def api_key(case: Case) -> Iterator[Finding]:
+    """An API key among the flags is readable by every user of the host.
+    `ps` and `docker inspect` show it. SGLang also prints all its arguments, the key among them, in its log, wherever it read them.
+    """
+    for name in flags.KEYS:
+        if case.flag(name):
+            way = Way("remove it and write `publish: loopback`", {name: None})
+            sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
+            yield Finding("error", sentence, (way,), SOURCE, name)
+
+
+@rule(
+    "open-to-network",
+    sources=("docker's documentation: a published port bypasses the host's firewall",),
+    example=Asked({}, open_to_network=True),
+)
+def open_to_network(case: Case) -> Iterator[Finding]:
+    """A server published beyond loopback without an API key is open to everyone on the network.
+    sparkwright can give SGLang no key: it prints the key in its log.
+    """
+    if case.asked.open_to_network:
+        way = Way(OPEN_WAY.replace("`server_key` or ", ""))
+        yield Finding("warning", f"{OPEN_SENTENCE}.", (way,), "docker's documentation", "publish")
+
+
+@rule("no-metrics", sources=(SOURCE,), example=Asked({"enable-metrics": False}))
+def no_metrics(case: Case) -> Iterator[Finding]:
+    """Without metrics a stalled server cannot be told from a busy one.
+    sparkwright adds --enable-metrics; the health check compares the count of decoded tokens between two looks.
+    """
+    if case.flag(flags.METRICS) is False:
+        way = Way("remove it", {flags.METRICS: None})
+        yield Finding("warning", f"{flags.METRICS} is off: checks cannot see a stall.", (way,), SOURCE, flags.METRICS)
+
+
+@rule(
+    "image-kernels",
+    sources=("SGLang's installation page: the last image with CUDA 12 is v0.5.19-cu129",),
+    example=Asked({}, image="lmsysorg/sglang:v0.5.19-cu129"),
+)
+def image_kernels(case: Case) -> Iterator[Finding]:
+    """A GB10 needs an image built with CUDA 13.
+    Its compute capability is 12.1, for which the kernels of SGLang's CUDA 12 packages have no code ("no kernel image is available").
+    """
+    if case.asked.platform == "gb10" and CUDA_12.match(case.asked.image):
+        sentence = f"{tagged(case.asked.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
+        way = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
+        yield Finding("warning", sentence, (way,), "SGLang's installation page", "image")
+
+
+@rule(
+    "out-of-reach",
+    sources=("docker's documentation: a published port leads to the container's own address",),
+    example=Asked({"host": "127.0.0.1"}),
+)
+def out_of_reach(case: Case) -> Iterator[Finding]:
+    """The server must listen on the port that the container publishes, over HTTP.
+    SGLang listens on loopback unless it is told otherwise; sparkwright adds --host 0.0.0.0. Checks do not ask over HTTPS.
+    """
+    source = "docker's documentation"
+    if str(case.flag(flags.HOST) or "").startswith(LOOPBACK):
+        sentence = f"host {case.flag(flags.HOST)} is reachable in its container only."
+        yield Finding("error", sentence, (Way("remove it", {flags.HOST: None}),), source, flags.HOST)
+    for name in ("ssl-keyfile", "ssl-certfile"):
+        if case.flag(name):
+            sentence = f"{name}: every check of sparkwright asks over plain HTTP."
+            yield Finding("error", sentence, (Way("remove it", {name: None}),), SOURCE, name)
+    listens, published = flags.port(case.asked.flags), case.asked.published
+    if published not in (None, listens):
+        target = f"maps to {published}" if published else "is not a TCP port"
+        sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
+        written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
+        way = Way(f"make the first entry of `container.ports` end in :{listens}")
+        yield Finding("error", sentence, (way,), source, written)

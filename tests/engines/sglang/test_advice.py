@@ -1,0 +1,151 @@
+"""SGLang's rules: each one's example makes it speak, each way out silences it; what is expected of chunked prefill; its memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.advice import EXPECTED, Asked
+from sparkwright.engines.finding import Way
+from sparkwright.engines.sglang import advice, flags, rules
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe.serving import serving
+
+TOP = Path(__file__).parents[3]
+IMAGE = "lmsysorg/sglang:v0.5.23"
+GOOD: dict[str, Any] = {"mem-fraction-static": 0.85, "sleep-on-idle": True}
+EXAMPLE = "examples/qwen3.8-27b-sglang"
+
+
+def found(given: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
+    """Rule names with the severity of their findings."""
+    asked = Asked(given, **{"image": IMAGE, **more})
+    return {one.rule: one.severity for one in advice.check(asked, {}, advice.version(version))}
+
+
+def changed(case: rules.Case, way: Way) -> rules.Case:
+    kept = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
+    kept |= {name: given for name, given in way.changes.items() if given is not None}
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(kept)))
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+    rule = rules.RULES[name]
+    findings = list(rule.findings(rule.example))
+    assert [one.rule for one in findings] == [name] * len(findings) != []
+    assert rule.title and rule.reason and rule.sources
+    for finding in findings:
+        for way in finding.ways_out:
+            if way.changes:
+                assert not list(rule.findings(changed(rule.example, way))), way.text
+
+
+def test_a_good_recipe_has_no_findings() -> None:
+    assert found(GOOD) == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "rule", "severity"),
+    [
+        ({"max-model-len": 8192}, "unknown-flag", "error"),
+        ({"nonsense": 1}, "unknown-flag", "error"),
+        ({"context-length": "128q"}, "flag-value", "error"),
+        ({"mem-fraction-static": None}, "memory-unset", "warning"),
+        ({"sleep-on-idle": None}, "idle-spin", "info"),
+        ({"tokenizer-path": "org/other"}, "downloads", "error"),
+        ({"speculative-draft-model": "org/draft"}, "downloads", "error"),
+        ({"admin_api_key": "x"}, "api-key-in-arguments", "error"),
+        ({"enable-metrics": False}, "no-metrics", "warning"),
+        ({"host": "127.0.0.1"}, "out-of-reach", "error"),
+        ({"ssl-certfile": "/c.pem"}, "out-of-reach", "error"),
+    ],
+)
+def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
+    assert found(flags.named(GOOD | more)) == {rule: severity}
+
+
+def test_what_depends_on_more_than_flags() -> None:
+    assert found(GOOD, published=30000) == {}
+    assert found(GOOD, published=8000) == {"out-of-reach": "error"}
+    assert found(GOOD, open_to_network=True) == {"open-to-network": "warning"}
+    assert found(GOOD, image="lmsysorg/sglang:v0.5.19-cu129") == {"image-kernels": "warning"}
+    assert found(GOOD, image="lmsysorg/sglang:latest-cu130") == {}
+    assert found({"mem-fraction-static": 0.85}, platform="ascend") == {}
+    assert found(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
+
+
+@pytest.mark.parametrize(("version", "severity"), [("0.5.23", "error"), ("0.5.24", "warning"), (None, "warning")])
+def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(version: str | None, severity: str) -> None:
+    assert found(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity}
+
+
+def test_the_images_own_list_decides() -> None:
+    asked = Asked(GOOD | {"of-tomorrow": 1}, image=IMAGE)
+    listed = {*GOOD, "of-tomorrow"}
+    assert advice.check(asked, {}, None, listed) == []
+    (gone,) = advice.check(asked, {}, None, listed - {"sleep-on-idle"})
+    assert (gone.rule, gone.severity, gone.flag) == ("unknown-flag", "error", "sleep-on-idle")
+
+
+def test_chunked_prefill_is_switched_off_by_its_size() -> None:
+    decided = advice.decide(Asked(GOOD | {"chunked-prefill-size": 2048}), {}, None, "disabled", "refuse")
+    assert (decided.expected, decided.finding) == ("disabled", None)
+    assert flags.argv(decided.flags)[-2:] == ("--chunked-prefill-size", "-1")
+    refused = advice.decide(Asked({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse").finding
+    assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED)
+    usual = advice.decide(Asked(GOOD), {}, None, "enabled", "refuse")
+    assert (usual.expected, usual.finding, dict(usual.flags)) == ("enabled", None, GOOD)
+    assert advice.chunked_prefill_arms({"chunked-prefill-size": 2048}, {}) == (
+        {"chunked-prefill-size": 2048},
+        {"chunked-prefill-size": -1},
+    )
+
+
+def test_settings_and_memory_follow_from_flags() -> None:
+    own = advice.effective(Asked(GOOD | {"chunked-prefill-size": "2k", "max-running-requests": 8}), {}, None)
+    assert (own.chunked_prefill, own.prefix_caching, own.budget, own.max_num_seqs) == (True, True, 2000, 8)
+    assert own.memory_utilization == advice.memory(GOOD, {}).share == 0.85
+    off = advice.effective(Asked({"chunked-prefill-size": -1, "disable-radix-cache": True}), {}, None)
+    assert (off.chunked_prefill, off.prefix_caching, off.budget) == (False, False, None)
+    left = advice.effective(Asked({}), {}, None)
+    assert (left.chunked_prefill, left.memory_utilization) == (None, None)
+    assert advice.memory({}, {}).share == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("0.5.23", "0.5.23"), ("v0.5.23-cu130", "0.5.23"), ("0.5.10.post1", "0.5.10.post1"), ("latest-cu130", None), (None, None)],
+)  # fmt: skip
+def test_a_release_is_a_version(text: str | None, release: str | None) -> None:
+    assert (str(advice.version(text)) if advice.version(text) else None) == release
+
+
+def test_the_example_recipe_passes_lint_and_asks_for_its_server() -> None:
+    wanted = recipe.load(TOP, EXAMPLE)
+    for version in (None, advice.version(wanted.image)):
+        assert serving(wanted, {}, model={}, version=version).findings == ()
+    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": None})
+    assert names["container"]["entrypoint"] == ("sglang", "serve")
+    assert names["container"]["command"][:7] == (
+        *("--model-path", "/models/qwen38", "--host", "0.0.0.0", "--port", "30000"),
+        "--enable-metrics",
+    )
+    assert names["container"]["labels"] == {"sparkwright.engine": "sglang"}
+    assert names["memory_utilization"] == 0.85
+    assert names["served_name"] == "qwen3.8-27b"
+
+
+def test_a_key_is_refused_for_it_would_stand_in_the_log(tmp_path: Path) -> None:
+    text = (TOP / f"recipes/{EXAMPLE}.yml").read_text().replace("publish: loopback", "server_key: {env: K}")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/one.yml").write_text(text)
+    with pytest.raises(Refused, match="`server_key` cannot be used with SGLang: it cannot be given a key that stays"):
+        recipe.load(tmp_path, "one")
+    assert engine.of("sglang").key is None

@@ -1,0 +1,158 @@
+"""A recipe's flags for SGLang: names, words, the way back, and what is refused. No real SGLang stood for it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.sglang import command_words, flag_values, flags, image, options
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("context_length", "context-length"),
+        ("--port", "port"),
+        ("tensor-parallel-size", "tp-size"),
+        ("model", "model-path"),
+        ("no-enable-tf32-matmul", "enable-tf32-matmul"),
+        ("max_model_len", "max-model-len"),
+    ],
+)
+def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> None:
+    assert flags.canonical(written) == name
+
+
+def test_the_aliases_are_of_flags_that_are_known() -> None:
+    assert set(options.ALIASES.values()) <= set(flag_values.kinds())
+    assert not set(options.ALIASES) & set(flag_values.kinds())
+    assert {*options.CHOICES, *options.AT_LEAST, *options.SHARES} <= set(flag_values.kinds())
+    for name in (flags.CONTEXT, flags.SLOTS, flags.CHUNK, flags.MEMORY, flags.METRICS, flags.IDLE, *flags.KEYS):
+        assert name in flags.properties()
+    assert flags.MODEL not in flags.properties()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"context_length": 131072}, "--context-length 131072"),
+        ({"context-length": "128Ki"}, "--context-length 128Ki"),
+        ({"chunked-prefill-size": -1}, "--chunked-prefill-size -1"),
+        ({"disable-radix-cache": True}, "--disable-radix-cache"),
+        ({"disable-radix-cache": False}, ""),
+        ({"no-enable-tf32-matmul": True}, "--no-enable-tf32-matmul"),
+        ({"mem-fraction-static": 0.85}, "--mem-fraction-static 0.85"),
+        ({"cuda-graph-bs-decode": [1, 2]}, "--cuda-graph-bs-decode 1 2"),
+        ({"default-chat-template-kwargs": {"enable_thinking": False}}, '--default-chat-template-kwargs {"enable_thinking":false}'),
+        ({"something-new": 5}, "--something-new 5"),
+        ({"port": None}, ""),
+    ],
+)  # fmt: skip
+def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
+    assert " ".join(flags.argv(given)) == words
+    again = command_words.parsed(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
+    assert again.model == "/models/a"
+    assert flags.argv(again.flags) == flags.argv(given)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sglang serve /m --port=30001 --sleep-on-idle",
+        "python3 -m sglang.launch_server --model /m --port 30001 --sleep-on-idle",
+        "/usr/local/bin/sglang serve --port 30001 --sleep-on-idle --model-path=/m",
+    ],
+)
+def test_a_command_of_somebody_else_is_read(words: str) -> None:
+    assert command_words.parsed(words.split()) == command_words.Command("/m", {"port": 30001, "sleep-on-idle": True})
+
+
+def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:
+    own = engine.of("sglang").flags
+    assert own.ENTRYPOINT == ("sglang", "serve")
+    words = " ".join(own.command("/models/a", {"served-model-name": "a"}, model_by_flag=True))
+    assert words == "--model-path /models/a --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name a"
+    assert "--port 9000" in " ".join(flags.command("/models/a", {"port": 9000}))
+    assert "--enable-metrics" not in flags.command("/models/a", {"enable-metrics": False})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("context-length", "128q", "must be a whole number, as 131072 or 128Ki, got '128q'"),
+        ("max-running-requests", 0, "must be at least 1, got 0"),
+        ("max-running-requests", "4k", "must be a whole number, got '4k'"),
+        ("chunked-prefill-size", -2, "must be at least -1, got -2"),
+        ("mem-fraction-static", 85, "must be above 0 and below 1, got 85"),
+        ("mem-fraction-static", "most", "must be a number, got 'most'"),
+        ("port", 70000, "must be at most 65535, got 70000"),
+        ("kv-cache-dtype", "fp8", "must be one of auto, fp8_e5m2, fp8_e4m3, mxfp8, bf16, bfloat16, nvfp4, fp4_mx_block16, got 'fp8'"),
+        ("sleep-on-idle", "yes", "is a switch and takes no value, got 'yes'"),
+        ("context-length", True, "needs a value, got true"),
+        ("context-length", [1, 2], "takes one value, got [1, 2]"),
+        ("default-chat-template-kwargs", "a=1", "must be a mapping, as YAML or as JSON, got 'a=1'"),
+    ],
+)  # fmt: skip
+def test_a_value_that_would_be_refused_is_told(name: str, given: Any, why: str) -> None:
+    assert flags.misfit({name: given}, name) == why
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("context-length", "128k"),
+        ("chunked-prefill-size", -1),
+        ("mem-fraction-static", "0.85"),
+        ("attention-backend", "of-the-next-release"),
+        ("kv-cache-dtype", "fp8_e4m3"),
+        ("sleep-on-idle", True),
+        ("a-new-flag", object()),
+    ],
+)
+def test_a_good_value_is_taken(name: str, given: Any) -> None:
+    assert flags.misfit({name: given}, name) == ""
+
+
+def test_what_the_flags_say_of_name_port_and_context() -> None:
+    assert flags.served_name({}, "/models/a") == "/models/a"
+    assert flags.served_name({"served-model-name": "a"}, "/models/a") == "a"
+    assert (flags.port({}), flags.port({"port": "30001"})) == (30000, 30001)
+    assert (flags.context({}), flags.context({"context-length": "128Ki"})) == (None, 131072)
+    assert (flags.context({"context-length": "25.6k"}), flags.chunk({"chunked-prefill-size": -1})) == (25600, 0)
+
+
+def help_of(kinds: dict[str, str]) -> str:
+    """What argparse prints for such a table."""
+    parser = argparse.ArgumentParser(prog="sglang serve")
+    names = {own: other for other, own in options.ALIASES.items()}
+    for name, kind in kinds.items():
+        words = [f"--{name}", *([f"--{names[name]}"] if name in names else [])]
+        choices = options.CHOICES.get(name)
+        if kind == "switch":
+            parser.add_argument(*words, action="store_true", help="A switch.")
+        elif kind == "both":
+            parser.add_argument(*words, action=argparse.BooleanOptionalAction, help="A switch, see --port.")
+        else:
+            parser.add_argument(*words, choices=choices, nargs="+" if kind == "list" else None, help="A value.\n--x y")
+    return parser.format_help()
+
+
+def test_an_images_own_help_lists_its_options() -> None:
+    found = image.listed("INFO something imported\n" + help_of(dict(flag_values.kinds())))
+    assert found == {**image.usual(), "help": "0"} or found == dict(image.usual())
+    newer = {**flag_values.kinds(), "a-new-flag": "int"}
+    newer.pop("sleep-on-idle")
+    kept = image.difference(image.listed(help_of(newer)))
+    assert kept == {"like": options.SOURCE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
+    assert "sleep-on-idle" not in image.applied(kept)
+    assert image.applied(kept)["a-new-flag"] == "1"
+    assert image.listed("usage: other\n  --help  show\n") == {}
+
+
+def test_a_version_is_read_from_what_it_prints_of_itself() -> None:
+    text = "warning: no GPU\nsglang version: 0.5.23\ngit revision: abcdef1\n"
+    assert image.version_in(text) == "0.5.23"
+    assert image.version_in("sglang: 0.5.23") is None

@@ -1,0 +1,97 @@
+"""SGLang's answers, written as its source says (0.5.23): no real server stood for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine, http
+from sparkwright.engines.log.state import FIELDS
+
+HTTP = engine.of("sglang").http
+INFO: dict[str, Any] = {
+    "model_path": "/models/qwen38",
+    "served_model_name": "qwen3.8-27b",
+    "mem_fraction_static": 0.85,
+    "max_running_requests": 48,
+    "chunked_prefill_size": 2048,
+    "context_length": None,
+    "kv_cache_dtype": "auto",
+    "disable_radix_cache": False,
+    "attention_backend": "flashinfer",
+    "quantization": None,
+    "api_key": None,
+    "max_total_num_tokens": 400000,
+    "internal_states": [{"last_gen_throughput": 12.5}],
+    "version": "0.5.23",
+}
+
+
+def test_settings_are_those_that_it_tells() -> None:
+    found = HTTP.settings_of(INFO)
+    assert found == {
+        "version": "0.5.23",
+        "chunked_prefill": True,
+        "prefix_caching": True,
+        "kv_cache_dtype": "auto",
+        "kv_cache_tokens": 400000,
+        "attention_backend": "flashinfer",
+        "slots": 48,
+        "mem_fraction_static": 0.85,
+        "model_path": "/models/qwen38",
+        "served_name": "qwen3.8-27b",
+    }
+    named = {"slots", "mem_fraction_static", "model_path", "served_name"}
+    assert set(found) - named <= set(FIELDS), "by the names of what the log tells"
+    assert HTTP.version_of(INFO) == "0.5.23"
+
+
+@pytest.mark.parametrize(("size", "on"), [(-1, False), (0, False), (8192, True), (None, None), ("8192", None)])
+def test_chunked_prefill_is_on_for_a_size_above_nothing(size: Any, on: bool | None) -> None:
+    assert HTTP.settings_of({**INFO, "chunked_prefill_size": size}).get("chunked_prefill") is on
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], "text", {}, {"version": {}, "disable_radix_cache": "no"}, {"version": "9" * 9999}]
+)
+def test_an_answer_that_is_none_tells_nothing(answer: Any) -> None:
+    assert HTTP.settings_of(answer) == {}
+    assert HTTP.version_of(answer) == ""
+
+
+METRICS = """\
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="a"} 2.0
+sglang:num_queue_reqs{model_name="a"} 1.0
+sglang:token_usage{model_name="a"} 0.25
+sglang:prompt_tokens_total{model_name="a"} 900.0
+sglang:cached_tokens_total{model_name="a",cache_source="device"} 100.0
+sglang:cached_tokens_total{model_name="a",cache_source="host"} 20.0
+sglang:generation_tokens_total{model_name="a"} 0.0
+sglang:realtime_tokens_total{mode="prefill_compute",model_name="a"} 780.0
+sglang:realtime_tokens_total{mode="decode",model_name="a"} 160.0
+"""
+
+
+def test_the_heartbeat_moves_while_no_request_has_ended() -> None:
+    assert HTTP.apart
+    assert HTTP.counters(METRICS) == {
+        http.RUNNING: 2,
+        http.WAITING: 1,
+        http.KV_CACHE_USED: 0.25,
+        http.PREFIX_QUERIES: 900,
+        http.PREFIX_HITS: 120,
+        http.GENERATED: 0,
+        http.HEARTBEAT: 160,
+    }
+
+
+def test_what_is_asked_of_it_and_what_needs_no_key() -> None:
+    assert (HTTP.port, HTTP.health, HTTP.loading, HTTP.health_s) == (30000, "/health", (503,), 20)
+    assert {"/health", "/metrics"} <= HTTP.public
+    assert not {"/server_info", "/v1/models"} & HTTP.public
+    assert HTTP.context_of({"id": "a", "max_model_len": 131072}) == 131072
+    assert HTTP.api_key(["--api-key", "sk-1"], []) == "sk-1"
+    assert HTTP.api_key([], ["SGLANG_KEY=x"]) == ""
+    assert HTTP.speculates(["--speculative-algorithm", "EAGLE"])
