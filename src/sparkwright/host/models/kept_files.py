@@ -37,7 +37,7 @@ def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
         if (folder / path).is_file() and not (kept / path).exists() and path not in new:
             place(folder, f"{FOLDER}/{path}").parent.mkdir(parents=True, exist_ok=True)
             os.link(folder / path, kept / path)
-        elif not (folder / path).exists():
+        elif not (folder / path).exists() and not (kept / path).exists():
             new.add(path)
     about = {"commit": _about(folder).get("commit") or commit, "new": sorted(new)}
     write_atomically(kept / ABOUT, json.dumps(about).encode(), mode=0o644)
