@@ -85,6 +85,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
             manifest.about = _about(args)
+            manifest.forget_gone()
             if not context.check:
                 manifest.save()
         return Found(missing, dropped, manifest)
@@ -159,6 +160,7 @@ def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
         return
     try:
         kept_files.keep(folder, paths, before)
+        found.manifest.keep_saved()
     except OSError as error:
         outcome = "a rollback has to download them again"
         context.note(f"cannot keep the files of {before[:12]} ({error.strerror}): {outcome}.")
