@@ -34,6 +34,7 @@ DOCKER = (
     "tests/modules/test_stopped.py",
     "tests/project/test_docker_options.py",
     "tests/project/test_docker_words.py",
+    "tests/real_llama/test_container.py",
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")

@@ -68,7 +68,7 @@ def test_what_matters_less_leaves_first() -> None:
         "STATE",
         "RECIPE",
         "IMAGE",
-        "VLLM",
+        "ENGINE",
         "MODEL",
         "TOK/S",
         "UP",

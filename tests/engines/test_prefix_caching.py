@@ -61,12 +61,20 @@ def test_the_prefix_is_longer_than_two_blocks() -> None:
 
 
 def test_the_log_knows_the_block_better_than_old_metrics() -> None:
-    assert prefix_caching.block_tokens({"block_size": "16"}, 2096) == 2096
-    assert prefix_caching.block_tokens({"block_size": "256", "effective_attention_block_size": "None"}, None) == 256
-    assert prefix_caching.block_tokens({}, None) == 16
+    assert prefix_caching.block_tokens({"block_size": "16"}, 2096, 16) == 2096
+    assert prefix_caching.block_tokens({"block_size": "256", "effective_attention_block_size": "None"}, None, 16) == 256
+    assert prefix_caching.block_tokens({}, None, 16) == 16
 
 
 def test_the_cache_config_of_metrics() -> None:
     line = 'vllm:cache_config_info{block_size="256",enable_prefix_caching="True",engine="0"} 1.0\n'
     assert HTTP.cache_of("# HELP x\n" + line)["block_size"] == "256"
     assert HTTP.cache_of("") == {}
+
+
+def test_a_prefix_of_more_tokens_than_words_is_never_more_than_wholly_cached() -> None:
+    """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
+    seen = [Sighting(0.05, 310, 310, 0), Sighting(0.01, 312, 312, 281), Sighting(0.01, 330, 330, 281)]
+    found = judge(seen, 35, 1, {}, None)
+    assert (found.verdict, found.share) == ("hits", 281 / 330)
+    assert found.sentence.startswith("281 of 330 cached tokens; ")

@@ -25,6 +25,8 @@ BUILD = "b11549"
 SERVER_OPTIONS = 12
 #: a Python object's head and Cython's table of functions
 STRUCT_AT = 16
+#: writes what is still queued in its log; the log is that of common_log_main
+FLUSH, MAIN_LOG = "_Z16common_log_flushP10common_log", "_Z15common_log_mainv"
 PARSER = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
 #: the second field of the struct
 CONTEXT_AT, MARK = 20, 0x1234567
@@ -83,7 +85,16 @@ class Serving(threading.Thread):
             self.ended.set()
 
 
+def flush() -> None:
+    """Its log is written by a thread of its own, which llama-server waits for in its end."""
+    library = ctypes.CDLL(module.__file__)
+    log = getattr(library, MAIN_LOG)
+    log.restype = ctypes.c_void_p
+    getattr(library, FLUSH)(ctypes.c_void_p(log()))
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
+    flush()
     os._exit(code)  # a model that is being loaded can't be interrupted otherwise

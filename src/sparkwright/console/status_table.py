@@ -25,7 +25,7 @@ STYLES = {
 }
 FINE = ("ok", "up")
 COLUMNS = grid.columns(
-    *(("HOST", 0), ("STATE", 0), ("RECIPE", 4), ("IMAGE", 8), ("VLLM", 7), ("MODEL", 9)),
+    *(("HOST", 0), ("STATE", 0), ("RECIPE", 4), ("IMAGE", 8), ("ENGINE", 7), ("MODEL", 9)),
     *(("TOK/S", 3), ("UP", 5), ("MEMORY", 6), ("DRIFT", 1), ("CHECKED", 2), ("WHY", 0)),
 )
 
@@ -69,7 +69,7 @@ def _cells(row: Row) -> dict[str, str]:
         "STATE": row.state,
         "RECIPE": row.recipe or "-",
         "IMAGE": row.digest.removeprefix("sha256:")[:DIGEST] or row.image or "-",
-        "VLLM": row.engine_version or "-",
+        "ENGINE": row.engine_version or "-",
         "MODEL": f"{row.model.rpartition('/')[2]}@{row.commit[:COMMIT]}" if row.model else "-",
         "TOK/S": _speed(row),
         "UP": "-" if row.up_s is None else units.age(row.up_s),

@@ -61,6 +61,7 @@ class Http:
     none. roles: the metrics' names. measured: what a measured stream asks for beside what every OpenAI API takes. plain: turns
     thinking off. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
     carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
+    prefix_block: tokens of a block in which its prefix cache hits, where it tells none; 1 where it hits to the token.
     hits_apart: its metric of PREFIX_QUERIES leaves out the tokens that PREFIX_HITS has.
     """
 
@@ -88,6 +89,7 @@ class Http:
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     cache_of: Callable[[str], dict[str, str]] = _nothing
     hits_apart: bool = False
+    prefix_block: int = 16
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """The key that a server was started with, from its container's command and environment; empty when it wants none."""

@@ -60,6 +60,7 @@ HTTP = Http(
         http.ACCEPTED_TOKENS: Sample("llamacpp:spec_decode_num_accepted_tokens_total"),
     },
     hits_apart=True,
+    prefix_block=1,
     loading=(503,),
     any_name=True,
     version="/props",

@@ -17,7 +17,6 @@ from sparkwright.engines.vllm.versions import at_least, within
 
 FLAG = "enable-prefix-caching"
 ISSUE = "vllm issue 36493"
-USUAL_BLOCK = 16
 #: cached tokens of what whole blocks of the prefix hold: from here on it works
 WORKS = 0.5
 
@@ -50,7 +49,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """share: of the tokens in whole blocks of the prefix, what the best repeated sighting found cached."""
+    """share: of the tokens in whole blocks of the prefix (of the prompt, where it is not known how many those are), what the best repeated sighting found cached."""
 
     verdict: Verdict
     sentence: str
@@ -58,10 +57,13 @@ class Judged:
     share: float | None = None
 
 
-def block_tokens(cache: Mapping[str, str], from_log: int | None) -> int:
-    """The block in which prefixes hit. cache: of /metrics, where 0.18 to 0.22 tell too little for hybrids; from_log: authority."""
+def block_tokens(cache: Mapping[str, str], from_log: int | None, usual: int) -> int:
+    """The block in which prefixes hit. cache: of /metrics, where 0.18 to 0.22 tell too little for hybrids; from_log: authority.
+
+    usual: where neither tells it.
+    """
     reported = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
-    return max([from_log or 0, *(int(one) for one in reported if one.isdigit())]) or USUAL_BLOCK
+    return max([from_log or 0, *(int(one) for one in reported if one.isdigit())]) or usual
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:
@@ -96,12 +98,14 @@ def judge(
     again = [one for one in sightings[1:] if one.hits is not None]
     if not again:
         return Judged("unknown", "the server has no counters of its prefix cache")
+    best, prompt_tokens = max((one.hits or 0, one.prompt_tokens) for one in again)
     full = prefix_tokens // block * block
-    best = max(one.hits or 0 for one in again)
+    if best > full:  # the tokenizer made more tokens of the prefix than it has words; the prompt is no shorter
+        full = prompt_tokens // block * block
     share = best / full if full else 0.0
     cold, warm = sightings[0].ttft_s, min(one.ttft_s for one in sightings[1:])
     times = f"first token after {cold * 1000:.0f} ms cold, {warm * 1000:.0f} ms warm"
-    counted = f"{best:.0f} of {full} cached tokens in blocks of {block}"
+    counted = f"{best:.0f} of {full} cached tokens" + (f" in blocks of {block}" if block > 1 else "")
     if share >= WORKS:
         return Judged("hits", f"{counted}; {times}", share=share)
     message = f"{counted} although seen {len(sightings)} times; {times}"

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.host.state import write_atomically
@@ -37,7 +38,7 @@ def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
         if (folder / path).is_file() and not (kept / path).exists() and path not in new:
             place(folder, f"{FOLDER}/{path}").parent.mkdir(parents=True, exist_ok=True)
             os.link(folder / path, kept / path)
-        elif not (folder / path).exists():
+        elif not (folder / path).exists() and not (kept / path).exists():
             new.add(path)
     about = {"commit": _about(folder).get("commit") or commit, "new": sorted(new)}
     write_atomically(kept / ABOUT, json.dumps(about).encode(), mode=0o644)
@@ -70,6 +71,19 @@ def restore_kept(folder: Path) -> int:
 def forget(folder: Path) -> None:
     """The other revision is proved: the kept one may go."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def restore_proved(context: Context, folder: Path) -> int:
+    """As `restore_kept`; and what was proved of the files before is known again."""
+    changed = restore_kept(folder)
+    Manifest.of(context.state, folder).restore_kept()
+    return changed
+
+
+def forget_all(context: Context, folder: Path) -> None:
+    """As `forget`; and what was proved of the older files goes too."""
+    forget(folder)
+    Manifest.of(context.state, folder).forget_kept()
 
 
 def served_folder(context: Context) -> Path | None:

@@ -29,7 +29,8 @@ class Manifest:
 
     rows: path -> [size, mtime_ns, inode, hash]; a file that changed has to be proved again. indexes: path of a safetensors
     index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
-    staged: what waits to take its place, as rows are.
+    staged: what waits to take its place, as rows are. kept: rows and about as they were before another revision came, for as
+    long as a rollback may need them.
     """
 
     state: StateFolder
@@ -38,6 +39,7 @@ class Manifest:
     indexes: dict[str, list[Any]] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     staged: dict[str, list[Any]] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
@@ -59,7 +61,7 @@ class Manifest:
         paths = (
             {"paths": [path for path in about["paths"] if not why_not_a_model_file(path)]} if "paths" in about else {}
         )
-        return cls(state, folder, files, indexes, {**about, **paths}, staged)
+        return cls(state, folder, files, indexes, {**about, **paths}, staged, found.get("kept", {}))
 
     def save(self) -> None:
         """Remember it, unless it is remembered so already."""
@@ -69,9 +71,33 @@ class Manifest:
             "indexes": self.indexes,
             "about": self.about,
             "staged": self.staged,
+            **({"kept": self.kept} if self.kept else {}),
         }
         if self.state.read(_name(self.folder)) != data:
             self.state.write(_name(self.folder), data)
+
+    def forget_gone(self) -> None:
+        """Files that are no part of this revision and not there either were another's."""
+        paths = set(self.about.get("paths", ()))
+        self.rows = {path: row for path, row in self.rows.items() if path in paths or stamp(self.folder / path)}
+
+    def keep_saved(self, *, first: bool) -> None:
+        """Keep what was saved of the folder, for a rollback. first: else what is kept already stays, for it is the older one."""
+        saved = Manifest.of(self.state, self.folder)
+        self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
+
+    def restore_kept(self) -> None:
+        """The files that were kept have their places again: what was proved of them holds."""
+        if self.kept:
+            before = self._from(self.state, self.folder, self.kept)
+            self.rows, self.about, self.kept = before.rows, before.about, {}
+            self.save()
+
+    def forget_kept(self) -> None:
+        """The other revision is proved."""
+        if self.kept:
+            self.kept = {}
+            self.save()
 
     def forget(self) -> None:
         """Forget the folder."""

@@ -85,6 +85,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
             manifest.about = _about(args)
+            manifest.forget_gone()
             if not context.check:
                 manifest.save()
         return Found(missing, dropped, manifest)
@@ -108,7 +109,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         size = sizes(files)
         _make_room(folder, size, context)
         hub.remove_leftovers(folder)
-        _keep_verified(args, sorted([*missing, *found.dropped]), folder, context)
+        _keep_verified(args, found, context)
         found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
@@ -143,14 +144,24 @@ def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
     return [path for path in paths if path not in wanted and (manifest.folder / path).exists()]
 
 
-def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: Context) -> None:
-    """What the verified server was started with is kept until another revision is verified: a roll back needs it."""
+def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
+    """What the verified server was started with is kept until another revision is verified: a roll back needs it.
+
+    So is another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
+    """
+    folder, paths = found.manifest.folder, sorted([*found.missing, *found.dropped])
     model = good_states.last(context.state).get("model") or {}
     before = model.get("commit")
-    if not before or before == args.commit or context.machine.expand(model.get("dir", "")) != folder:
+    if not before or context.machine.expand(model.get("dir", "")) != folder:
         return
+    if before == args.commit:
+        paths = [path for path in paths if path in found.dropped or not (folder / path).exists()]
+    if before == args.commit and not found.dropped:
+        return
+    first = not kept_files.commit_of(folder)
     try:
         kept_files.keep(folder, paths, before)
+        found.manifest.keep_saved(first=first)
     except OSError as error:
         outcome = "a rollback has to download them again"
         context.note(f"cannot keep the files of {before[:12]} ({error.strerror}): {outcome}.")

@@ -38,7 +38,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
     def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folder = kept_files.served_folder(context)
-        changed = kept_files.restore_kept(folder) if folder else 0
+        changed = kept_files.restore_proved(context, folder) if folder else 0
         return {"msg": f"{count(changed, 'model file')} restored to {found[:12]}"}
 
 

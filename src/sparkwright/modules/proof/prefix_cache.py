@@ -63,7 +63,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         if prefix_caching.is_off(cache) or roles.PREFIX_QUERIES not in counters:
             return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
         state = evidence.log(context, args.container)
-        block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None)
+        block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None, http.prefix_block)
         words = prefix_caching.wanted_tokens(block)
         room = _room(http, args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}

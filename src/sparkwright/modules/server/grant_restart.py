@@ -77,7 +77,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         context.state.remove("previous")
         server_key.tidy(context, name)
         if args.model.get("dir"):
-            kept_files.forget(context.machine.expand(args.model["dir"]))
+            kept_files.forget_all(context, context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
         more |= {"why": args.why} if args.why else {}

@@ -111,7 +111,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             containers.remove(client, args.name, 10)
         folder = kept_files.served_folder(context)
         if found.kept_model and folder:
-            context.note(f"{count(kept_files.restore_kept(folder), 'model file')} restored to {found.kept_model[:12]}.")
+            changed = kept_files.restore_proved(context, folder)
+            context.note(f"{count(changed, 'model file')} restored to {found.kept_model[:12]}.")
         if found.previous:
             client.api.rename(kept, args.name)
         return {}

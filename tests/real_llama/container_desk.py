@@ -1,0 +1,159 @@
+"""A user's project on this machine's own Docker Engine: images in a registry, a model on a hub, all on loopback.
+
+The images hold an entry point and nothing else: this machine's programs, its Python and this checkout are mounted read-only, for
+without a network no base image can be had. One image runs the real llama-server, the other the sandbox's vLLM.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import commands
+from tests.e2e.conftest import HASTE, Said
+from tests.remote.sshd import free_port
+
+TOP = Path(__file__).parents[2]
+GGUF_REPO, VLLM_REPO = "tests/tiny-GGUF", "zai-org/GLM-4.7-Flash"
+GOOD, BROKEN = "tiny-llama.gguf", "broken-llama.gguf"
+#: what a merged /usr has at the top
+LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin") if Path("/", name).is_symlink()}
+PROGRAMS = {
+    "app/llama-server": "tests.real_llama.llama_server --threads 1 --threads-http 4",
+    "app/vllm": "sparkwright.sandbox.vllm",
+}
+ENTRIES = {"llama.cpp:server-b11549": ["/app/llama-server"], "vllm-openai:v0.32.0": ["/app/vllm", "serve"]}
+
+
+def mounts() -> list[str]:
+    """What the entry points need of this machine, read-only, each once."""
+    needed = sorted({"/usr", sys.base_prefix, sys.prefix, str(TOP)})
+    outer = [one for one in needed if not any(one.startswith(f"{other}/") for other in needed)]
+    return [f"{one}:{one}:ro" for one in outer]
+
+
+def rootfs() -> bytes:
+    """The tar of an image: links into the mounted /usr, a folder for what is written, the entry points."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in ("usr", "tmp", "etc"):
+            about = tarfile.TarInfo(name)
+            about.type, about.mode = tarfile.DIRTYPE, 0o777 if name == "tmp" else 0o755
+            archive.addfile(about)
+        for name, target in LINKS.items():
+            about = tarfile.TarInfo(name)
+            about.type, about.linkname = tarfile.SYMTYPE, target
+            archive.addfile(about)
+        for name, module in PROGRAMS.items():
+            about = tarfile.TarInfo(name)
+            path = f"PYTHONPATH={TOP}:{TOP}/src PYTHONDONTWRITEBYTECODE=1"
+            text = f'#!/bin/sh\n{path} exec {sys.executable} -m {module} "$@"\n'.encode()
+            about.size, about.mode = len(text), 0o755
+            archive.addfile(about, io.BytesIO(text))
+    return out.getvalue()
+
+
+def docker(*words: str, given: bytes | None = None, check: bool = True) -> str:
+    done = subprocess.run(["docker", *words], input=given, capture_output=True, timeout=120, check=False)
+    assert not check or done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+@dataclass
+class Images:
+    """In a registry, by their short names; `remove` leaves none in the engine."""
+
+    registry: str
+    repository: str = field(default_factory=lambda: f"test-{secrets.token_hex(4)}")
+
+    def make(self) -> None:
+        content = rootfs()
+        for short, entry in ENTRIES.items():
+            docker("import", "--change", f"ENTRYPOINT {json.dumps(entry)}", "-", self.name(short), given=content)
+            docker("push", "-q", self.name(short))
+
+    def name(self, short: str) -> str:
+        return f"{self.registry}/{self.repository}/{short}"
+
+    def remove(self) -> None:
+        rows = docker("images", "--digests", "--format", "{{.Repository}} {{.ID}}").splitlines()
+        for image in {row.split()[1] for row in rows if f"/{self.repository}/" in row}:
+            docker("rmi", "-f", image, check=False)
+
+
+class Desk:
+    """A project with one host, `here`, that is this machine. Its container's name is its own."""
+
+    def __init__(self, folder: Path, images: Images, hub: str) -> None:
+        self.root, self.images, self.port = folder / "project", images, free_port()
+        self.name = f"real-{secrets.token_hex(4)}"
+        home = folder / "home"
+        home.mkdir()
+        for name in ("playbooks", "templates"):
+            shutil.copytree(TOP / name, self.root / name)
+        for name in ("hosts", "recipes"):
+            (self.root / name).mkdir()
+        for book in (self.root / "playbooks").rglob("*.yml"):
+            for module, shorter in HASTE.items():
+                book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
+        self.env = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
+            "HOME": str(home),
+            "PYTHONPATH": str(TOP / "src"),
+        }
+        host = {"connection": "local", "home": str(home), "recipe": "served", "env": {"HF_ENDPOINT": hub}}
+        host["vars"] = {"ollama": "leave", "reserve_gib": 0.1}
+        (self.root / "hosts/here.yml").write_text(yaml.safe_dump(host))
+
+    def recipe(self, short: str, engine: str, model: dict[str, str], flags: dict[str, Any], **box: Any) -> None:
+        """What the host serves from the next deploy on."""
+        inside = 8080 if engine == "llama_cpp" else 8000
+        container = {"name": self.name, "gpus": "", "ports": [f"127.0.0.1:{self.port}:{inside}"], "volumes": mounts()}
+        stated = {
+            "engine": engine,
+            "image": self.images.name(short),
+            "model": {"dir": f"~/models/{engine}", "mount": "/models/tiny", **model},
+            "container": {**container, **box},
+            "publish": "loopback",
+            engine: flags,
+            "expect": {"ready_s": 60},
+        }
+        (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
+
+    def llama(self, *, file: str = GOOD, **flags: Any) -> None:
+        """The real llama-server. flags: beside the usual, with `_` for `-`."""
+        more = {key.replace("_", "-"): value for key, value in flags.items()}
+        usual = {"alias": "tiny", "ctx-size": 8192, "parallel": 2}
+        self.recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, {**usual, **more})
+
+    def vllm(self) -> None:
+        """The sandbox's vLLM, which takes no time."""
+        flags = {"served-model-name": "glm", "max-model-len": 8192, "gpu-memory-utilization": 0.1}
+        at_once = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        self.recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=at_once)
+
+    def run(self, *words: str) -> Said:
+        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def deploy(self) -> Said:
+        return self.run("deploy", "--host", "here", "--json")
+
+    def container(self) -> dict[str, Any]:
+        return dict(json.loads(docker("inspect", self.name))[0])
+
+    def close(self) -> None:
+        for name in (self.name, f"{self.name}-previous"):
+            docker("rm", "-fv", name, check=False)

@@ -1,0 +1,190 @@
+"""The real llama-server in a real container on the real Docker Engine, deployed by the command from a registry and a hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.sandbox import hub
+from sparkwright.sandbox.web import Server
+from tests.e2e.conftest import Said
+from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker
+from tests.registry.server import PROGRAM, Registry
+
+
+@pytest.fixture(scope="module")
+def hub_url(tiny: Path) -> Iterator[str]:
+    """A hub with the tiny model, whole and cut in half, beside those of the sandbox."""
+    whole = tiny.read_bytes()
+    ours, others = {GOOD: whole, BROKEN: whole[: len(whole) // 2]}, hub.content
+
+    def content(model: str, path: str, *, moved: bool = False) -> bytes:
+        return ours[path] if model == GGUF_REPO else others(model, path, moved=moved)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(hub.GGUF, GGUF_REPO, (GOOD, BROKEN))
+        patch.setattr(hub, "files", partial(_files, hub.files))
+        patch.setattr(hub, "content", content)
+        server = Server(0, hub.HubApi, hub.Hub())
+        server.start()
+        yield f"http://127.0.0.1:{server.port}"
+        server.stop()
+
+
+def _files(others: Any, model: str) -> list[str]:
+    return [GOOD, BROKEN] if model == GGUF_REPO else list(others(model))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+    if PROGRAM is None:
+        pytest.skip("no docker-registry (Debian's package of that name)")
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker Engine answers")
+    registry = Registry(tmp_path_factory.mktemp("registry"))
+    registry.start()
+    made = Images(registry.address)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
+        registry.stop()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Desk]:
+    one = Desk(tmp_path, images, hub_url)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def deployed(desk: Desk) -> Said:
+    said = desk.deploy()
+    assert said.proved, said.out[-3000:] + said.err
+    return said
+
+
+def generates(desk: Desk) -> bool:
+    """Whether the health check, which asks for a token, calls it healthy."""
+    return desk.run("health.check", "--host", "here").code == 0
+
+
+def id_and_policy(desk: Desk) -> tuple[str, bool, str]:
+    found = desk.container()
+    return found["Id"], found["State"]["Running"], found["HostConfig"]["RestartPolicy"]["Name"]
+
+
+def test_a_deploy_is_proved_and_a_second_one_changes_nothing(desk: Desk) -> None:
+    desk.llama()
+    first = deployed(desk)
+    read = first.task("Check the engine log")["data"]["state"]
+    assert (read["max_model_len"], read["slots"], read["chunked_prefill"]) == (4096, 2, True)
+    assert first.task("Compare the reference text")["status"] == "ok"
+    before = id_and_policy(desk)
+    assert before[1:] == (True, "unless-stopped")
+    second = desk.deploy()
+    assert (second.code, second.recap["changed"], second.recap["failed"]) == (0, 0, 0), second.out
+    assert id_and_policy(desk) == before
+
+
+def test_status_verify_and_diagnose_say_what_is(desk: Desk) -> None:
+    desk.llama()
+    deployed(desk)
+    row = json.loads(desk.run("status", "--host", "here", "--json").out)
+    assert row["state"] in ("up", "ok"), row
+    said = desk.run("verify", "--host", "here", "--json")
+    assert said.code in (0, 4), said.out
+    cache = said.task("Test the prefix cache")["data"]
+    assert (cache["verdict"], cache["hit_share"] <= 1) == ("hits", True)
+    diagnosed = desk.run("diagnose", "--host", "here")
+    assert diagnosed.code != 1, diagnosed.out
+    assert "no server answers" not in diagnosed.out
+
+
+def test_a_killed_server_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None:
+    desk.llama()
+    deployed(desk)
+    before = id_and_policy(desk)
+    docker("kill", desk.name)
+    assert desk.run("health.check", "--host", "here").code == 1
+    assert "exit code 137" in desk.run("status", "--host", "here").out
+    assert "exited (137)" in desk.run("diagnose", "--host", "here").out
+    again = deployed(desk)
+    assert again.task("Stop unresponsive server")["status"] == "changed"
+    assert id_and_policy(desk) == before
+    assert generates(desk)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"file": BROKEN}, "the model's file is cut off: a tensor lies beyond its end."),
+        ({"device": "CUDA0"}, "invalid device: CUDA0"),
+    ],
+)
+def test_a_start_that_fails_is_rolled_back_with_the_models_file(desk: Desk, flags: dict[str, str], why: str) -> None:
+    """Another quantisation of the same commit takes the file's place: the server that is restored needs its own."""
+    desk.llama()
+    deployed(desk)
+    before = id_and_policy(desk)
+    desk.llama(**flags)
+    said = desk.deploy()
+    assert said.code == 1, said.out
+    assert why in said.task("Wait until it is ready")["msg"]
+    assert id_and_policy(desk) == before
+    assert generates(desk), "nothing differs from what was verified"
+    desk.llama()
+    assert desk.deploy().recap["changed"] == 0
+
+
+def test_a_long_stream_is_no_stall(desk: Desk) -> None:
+    """llama-server counts generated tokens when a request ends: until then its heartbeat alone moves."""
+    desk.llama(parallel=1)
+    deployed(desk)
+    body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "ignore_eos": True, "max_tokens": 8000}
+    with ExitStack() as opened:
+        streams = [opened.enter_context(closing(HTTPConnection("127.0.0.1", desk.port, timeout=60))) for _ in range(3)]
+        for one in streams:  # two that wait, so that the first one's end does not free the slot
+            one.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        streams[0].getresponse().readline()
+        while_it_runs = desk.run("health.check", "--host", "here")
+        assert while_it_runs.code == 0, while_it_runs.out
+        assert "it generates" in while_it_runs.out, "the one slot is taken: the heartbeat tells"
+
+
+def test_engines_take_each_others_place_on_one_port(desk: Desk) -> None:
+    desk.vllm()
+    deployed(desk)
+    vllm = id_and_policy(desk)
+    desk.llama(device="CUDA0")
+    assert desk.deploy().code == 1
+    assert id_and_policy(desk) == vllm
+    assert owner(desk) == "vllm"
+    assert generates(desk)
+    desk.llama()
+    deployed(desk)
+    assert owner(desk) == "llamacpp"
+    assert generates(desk)
+    assert docker("ps", "-aq", "--filter", f"name={desk.name}-previous") == ""
+    back = desk.run("rollback", "--host", "here", "--json")
+    assert back.proved, back.out
+    assert owner(desk) == "vllm"
+    assert generates(desk)
+
+
+def owner(desk: Desk) -> str:
+    """Who serves at the port, as the server itself says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=10) as answer:
+        return str(json.load(answer)["data"][0]["owned_by"])
