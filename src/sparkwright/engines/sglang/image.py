@@ -31,9 +31,13 @@ def version_in(text: str) -> str | None:
 
 
 def listed(text: str) -> dict[str, str]:
-    """The options of a help with how many words each takes, 0 or 1 or more; empty when it is no such list."""
-    found: dict[str, str] = {}
-    for row in _ROW.finditer(text[:MOST_CHARS]):
+    """The options of a help with how many words each takes, 0 or 1 or more; empty when it is no such list.
+
+    The help for language models comes first, then that for images and video, whose options are others.
+    """
+    text = text[:MOST_CHARS]
+    found = {"model-type": "1"} if "--model-type" in text else {}  # told in the text around it, not in the list
+    for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         written = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(written) if not name.startswith("no-")]
         takes = "1" if re.search(r"--[\w-]+ [^-\s,]", written) else "0"
