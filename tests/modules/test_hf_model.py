@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.health import drift
 from sparkwright.host.models import kept_files
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.records import good_states
+from sparkwright.modules.model import restore_model_files
 from sparkwright.modules.model.hf_model import HfModel
+from sparkwright.modules.model.restore_model_files import RestoreModelFiles
 from sparkwright.modules.rpc.lock_model import LockModel
-from sparkwright.sandbox.hub import Hub, HubApi
+from sparkwright.sandbox.hub import MOVED_PATHS, Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
@@ -54,6 +57,12 @@ def hub() -> Iterator[tuple[Flaky, Server]]:
 @pytest.fixture
 def context(tmp_path: Path, hub: tuple[Flaky, Server]) -> RecordingContext:
     return RecordingContext(tmp_path, hub_url=f"http://127.0.0.1:{hub[1].port}")
+
+
+@pytest.fixture
+def no_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs on this host."""
+    monkeypatch.setattr(restore_model_files, "_replaced", lambda context: False)
 
 
 def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
@@ -122,6 +131,49 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
     assert (folder / "README.md").exists()
     assert not kept_files.commit_of(folder)
     assert not fetch(context, **entry).changed
+
+
+def verified(context: RecordingContext, commit: str) -> None:
+    model = {"id": MODEL, "commit": commit, "dir": "~/m"}
+    good_states.remember(context.state, {"spec": {"name": "qwen35"}, "model": model})
+
+
+def rolled_back(context: RecordingContext) -> None:
+    RestoreModelFiles().run(RestoreModelFiles.Args(), context)
+
+
+def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
+    context: RecordingContext, no_container: None
+) -> None:
+    """As one quantisation of a GGUF repository after another."""
+    entry, folder = pinned(context), context.machine.home / "m"
+    one, other = ([file for file in entry["files"] if file["path"] != left_out] for left_out in ("README.md", SHARD))
+    one = [file for file in one if not file["path"].endswith("index.json")]
+    other = [file for file in other if not file["path"].endswith("index.json")]
+    fetch(context, commit=entry["commit"], files=one)
+    verified(context, entry["commit"])
+    assert fetch(context, commit=entry["commit"], files=other).data["fetched"] == ["README.md"]
+    assert not (folder / SHARD).exists()
+    rolled_back(context)
+    assert (folder / SHARD).exists()
+    assert not (folder / "README.md").exists()
+    assert drift.changed_files(context, good_states.last(context.state)) == []
+    assert not fetch(context, commit=entry["commit"], files=one).changed
+
+
+def test_a_revision_that_was_rolled_back_is_no_drift(
+    context: RecordingContext, hub: tuple[Flaky, Server], no_container: None
+) -> None:
+    fetch(context)
+    old = pinned(context)
+    verified(context, old["commit"])
+    hub[0].moved = lambda: True
+    assert fetch(context).data["fetched"] == sorted(MOVED_PATHS)
+    rolled_back(context)
+    assert drift.changed_files(context, good_states.last(context.state)) == []
+    asked = hub[0].asked
+    assert not fetch(context, **old).changed
+    assert hub[0].asked == asked
 
 
 def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:

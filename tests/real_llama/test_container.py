@@ -21,7 +21,6 @@ from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Image
 from tests.registry.server import PROGRAM, Registry
 
 
-
 @pytest.fixture(scope="module")
 def hub_url(tiny: Path) -> Iterator[str]:
     """A hub with the tiny model, whole and cut in half, beside those of the sandbox."""

@@ -81,10 +81,10 @@ class Manifest:
         paths = set(self.about.get("paths", ()))
         self.rows = {path: row for path, row in self.rows.items() if path in paths or stamp(self.folder / path)}
 
-    def keep_saved(self) -> None:
-        """Keep what was saved of the folder, for a rollback. What is kept already stays: it is the older one."""
+    def keep_saved(self, *, first: bool) -> None:
+        """Keep what was saved of the folder, for a rollback. first: else what is kept already stays, for it is the older one."""
         saved = Manifest.of(self.state, self.folder)
-        self.kept = saved.kept or {"files": saved.rows, "about": saved.about}
+        self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
     def restore_kept(self) -> None:
         """The files that were kept have their places again: what was proved of them holds."""

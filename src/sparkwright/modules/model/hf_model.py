@@ -158,9 +158,10 @@ def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
         paths = [path for path in paths if path in found.dropped or not (folder / path).exists()]
     if before == args.commit and not found.dropped:
         return
+    first = not kept_files.commit_of(folder)
     try:
         kept_files.keep(folder, paths, before)
-        found.manifest.keep_saved()
+        found.manifest.keep_saved(first=first)
     except OSError as error:
         outcome = "a rollback has to download them again"
         context.note(f"cannot keep the files of {before[:12]} ({error.strerror}): {outcome}.")
