@@ -79,7 +79,7 @@ def service(clock: Clock) -> str:
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
-        "Description=sparkwright: health of the vLLM server",
+        "Description=sparkwright: health of the model server",
         *(("After=docker.service",) if clock.user else ()),
         "",
         "[Service]",
@@ -106,7 +106,7 @@ def timer(clock: Clock) -> str:
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
-        "Description=sparkwright: health of the vLLM server, on a schedule",
+        "Description=sparkwright: health of the model server, on a schedule",
         "",
         "[Timer]",
         "OnBootSec=2min",
