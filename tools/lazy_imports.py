@@ -56,7 +56,6 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group("the kind of connection that a host has: ssh 69 ms, the sandbox 57 ms", ("remote/*",), ("sparkwright.*",)),
-    Group("what Paramiko asks of its metadata beside its version (15 ms)", ("remote/ssh/*",), ("importlib.metadata",)),
     Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("gzip", "tarfile", "zipfile")),
     Group(
         "a sentence about a mistake names the nearest word (Pydantic 140 ms)",
