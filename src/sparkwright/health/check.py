@@ -187,9 +187,9 @@ def _with_own(observed: Observation, record: Record, http: Http) -> dict[str, fl
     measured = generated is not None and record.speed.measured_s == observed.time_s
     if measured or (own and http.apart):
         now = server_metrics.read(http, observed.server.url, "")[0]
-        return {"generated": now.get(roles.GENERATED), "heartbeat": now.get(roles.HEARTBEAT)}
+        generated, heartbeat, own = now.get(roles.GENERATED), now.get(roles.HEARTBEAT), 0
     after = (None if one is None else one + own for one in (generated, heartbeat))
-    return dict(zip(("generated", "heartbeat"), after, strict=True))
+    return dict(zip(("generated", "heartbeat") if http.apart else ("generated",), after, strict=False))
 
 
 def _served(observed: Observation, remembered: Remembered) -> float | None:

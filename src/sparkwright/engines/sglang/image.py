@@ -40,7 +40,7 @@ def listed(text: str) -> dict[str, str]:
     for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         written = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(written) if not name.startswith("no-")]
-        takes = "1" if re.search(r"--[\w-]+ [^-\s,]", written) else "0"
+        takes = "1" if re.search(r"(?<!\S)--[\w-]{1,99} [^-\s,]", written) else "0"
         found |= {options.ALIASES.get(name, name): takes for name in names[:1]}
     return found if len(found) >= LEAST_OPTIONS else {}
 

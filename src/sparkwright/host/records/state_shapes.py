@@ -60,7 +60,8 @@ _SPEED = Partial(
     strict=True,
 )
 _COUNTED = Partial(
-    {"time_s": number, "start": text, "token": text, "running": (None, number), "generated": (None, number)},
+    {"time_s": number, "start": text, "token": text}
+    | dict.fromkeys(("running", "generated", "heartbeat"), (None, number)),
     ("time_s",),
     strict=True,
 )

@@ -1,5 +1,13 @@
 """The options of `vllm serve`: which there are, what they take, and a command line made of them."""
 
-from sparkwright.engines.vllm.flags import flags as FLAGS
+from __future__ import annotations
 
-__all__ = ["FLAGS"]
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name != "FLAGS":
+        raise AttributeError(name)
+    from sparkwright.engines.vllm.flags import flags
+
+    return flags

@@ -1,0 +1,15 @@
+"""What one check leaves to the next is what the next one reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkwright.health.remembered import Remembered
+from sparkwright.host.state import StateFolder
+
+
+def test_the_counters_of_an_engine_with_a_heartbeat_come_back(tmp_path: Path) -> None:
+    state = StateFolder.of(tmp_path)
+    counted = {"time_s": 5.0, "start": "a@1", "running": 1.0, "token": "", "generated": 7.0, "heartbeat": 40.0}
+    Remembered(seen=["ok"], state="ok", counted=counted).save(state)
+    assert Remembered.of(state).counted == counted
