@@ -110,7 +110,7 @@ def client() -> Iterator[Any]:
         pytest.skip("no Docker Engine answers")
     one = docker.from_env()
     dockerfile = "\n".join(["FROM scratch", *BROUGHT, ""])
-    one.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=IMAGE)
+    one.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=IMAGE, rm=True, forcerm=True)
     yield one
     one.api.remove_image(IMAGE)
     one.close()
