@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sparkwright.engines import http as roles
-from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, notify, store, textfile
 from sparkwright.health.judging.damping import damp
@@ -79,7 +78,7 @@ class Check:
         decision = heal.decide(record, remembered, self.settings, self.context.state, observed.time_s)
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
         record = replace(record, healed=healed or decision.message, cost=cost)
-        self._leave(observed, record, remembered, prober.http)
+        self._leave(observed, record, remembered, prober)
         return record, remembered, decision
 
     def _record(self, observed: Observation, judgement: Judgement, remembered: Remembered, prober: Prober) -> Record:
@@ -119,7 +118,7 @@ class Check:
             sandbox=self.context.machine.sandbox,
         )
 
-    def _leave(self, observed: Observation, record: Record, remembered: Remembered, http: Http) -> None:
+    def _leave(self, observed: Observation, record: Record, remembered: Remembered, prober: Prober) -> None:
         """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
         if observed.server.health_status == 200:
             remembered.answered = start_of(observed.container)
@@ -129,7 +128,7 @@ class Check:
                 "start": start_of(observed.container),
                 "running": observed.server.running,
                 "token": observed.server.token,
-                **_with_own(observed, record, http),
+                **_with_own(observed, record, prober),
             }
         if self.context.check:
             return
@@ -180,13 +179,13 @@ class Check:
         return replace(judgement, why=f"{judgement.why}: stopped, restart policy set to no")
 
 
-def _with_own(observed: Observation, record: Record, http: Http) -> dict[str, float | None]:
+def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
     """The server's counters after the check's own tokens: nobody was served with them."""
-    own = 1 if observed.server.token == "made" else 0
+    http, own = prober.http, 1 if observed.server.token == "made" else 0
     generated, heartbeat = observed.server.generated_tokens, observed.heartbeat
     measured = generated is not None and record.speed.measured_s == observed.time_s
     if measured or (own and http.apart):
-        now = server_metrics.read(http, observed.server.url, "")[0]
+        now = server_metrics.read(http, observed.server.url, prober.key)[0]
         generated, heartbeat, own = now.get(roles.GENERATED), now.get(roles.HEARTBEAT), 0
     after = (None if one is None else one + own for one in (generated, heartbeat))
     return dict(zip(("generated", "heartbeat") if http.apart else ("generated",), after, strict=False))

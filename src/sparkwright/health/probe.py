@@ -32,7 +32,10 @@ HEALTH_S = 5.0
 
 @dataclass
 class Prober:
-    """context: the host. good: its last good state. now: the clock, seconds since the epoch. pause: waits, seconds."""
+    """context: the host. good: its last good state. now: the clock, seconds since the epoch. pause: waits, seconds.
+
+    key: of the server, once it was asked.
+    """
 
     context: Context
     remembered: Remembered
@@ -40,6 +43,7 @@ class Prober:
     now: Callable[[], float] = time.time
     pause: Callable[[float], None] = time.sleep
     good: dict[str, Any] = field(default_factory=dict)
+    key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         self.good = good_states.last(self.context.state)
@@ -100,7 +104,7 @@ class Prober:
             return replace(found, server=server, error=health.error)
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
-        key = server_key.of_container(self.context.state, inspected) or self._given_key()
+        self.key = key = server_key.of_container(self.context.state, inspected) or self._given_key()
         before = server_metrics.read(http, url, key)[0]
         server, heartbeat = _counted(server, before), before.get(roles.HEARTBEAT)
         frozen_s = self._frozen_s(found, server, heartbeat)
