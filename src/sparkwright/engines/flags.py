@@ -37,12 +37,6 @@ class Flags(Protocol):
     def canonical(self, written: str) -> str:
         """A flag's own name."""
 
-    def spelling(self, written: Iterable[str], name: str) -> str:
-        """How a flag's own name is spelled among these; "" when it is not there."""
-
-    def twice(self, written: Iterable[str]) -> tuple[str, str] | None:
-        """Two spellings of one flag; None when there are none."""
-
     def value(self, flags: Mapping[str, Any], name: str) -> Any:
         """What a flag is set to; None when it is not given."""
 
@@ -69,3 +63,18 @@ class Flags(Protocol):
 
     def properties(self) -> dict[str, Any]:
         """The flags that are known, as the properties of a JSON Schema."""
+
+
+def spelling(flags: Flags, written: Iterable[str], name: str) -> str:
+    """How a flag's own name is spelled among these; "" when it is not there."""
+    return next((one for one in reversed(list(written)) if flags.canonical(one) == name), "")
+
+
+def twice(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
+    """Two spellings of one flag; None when there are none."""
+    seen: dict[str, str] = {}
+    for one in written:
+        before = seen.setdefault(flags.canonical(one), one)
+        if before != one:
+            return before, one
+    return None

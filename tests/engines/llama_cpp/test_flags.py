@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.flags import twice
 from sparkwright.engines.llama_cpp import command_words, flag_values, flags, help_text, options
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
@@ -45,9 +46,9 @@ def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> N
 
 
 def test_two_spellings_of_one_flag_are_seen() -> None:
-    assert flags.twice(["c", "port", "ctx_size"]) == ("c", "ctx_size")
-    assert flags.twice(["mmap", "no-mmap"]) == ("mmap", "no-mmap")
-    assert flags.twice(["c", "C"]) is None
+    assert twice(flags, ["c", "port", "ctx_size"]) == ("c", "ctx_size")
+    assert twice(flags, ["mmap", "no-mmap"]) == ("mmap", "no-mmap")
+    assert twice(flags, ["c", "C"]) is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sparkwright.engines.advice import (
     WhenImpossible,
     cannot_be_asked,
 )
-from sparkwright.engines.finding import SEVERITIES, Finding
+from sparkwright.engines.finding import Finding
 from sparkwright.engines.llama_cpp import flags as own
 from sparkwright.engines.llama_cpp import memory as sizes
 from sparkwright.engines.llama_cpp import rules
@@ -70,8 +70,7 @@ def check(
 ) -> list[Finding]:
     """All findings, errors first."""
     case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None, listed)
-    found = [finding for rule in rules.RULES.values() for finding in rule.findings(case)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    return rules.RULES.check(case)
 
 
 def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
@@ -111,7 +110,7 @@ def chunked_prefill_arms(
 
 def titles() -> Mapping[str, str]:
     """The rules by name, with what each says."""
-    return {one.name: one.title for one in rules.RULES.values()}
+    return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:

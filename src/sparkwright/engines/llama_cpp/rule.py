@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.finding import Finding
 from sparkwright.engines.llama_cpp import flag_values, flags, options
+from sparkwright.engines.rule import Rules
 
 
 @dataclass(frozen=True)
@@ -35,34 +36,12 @@ class Case:
 
 Findings = Callable[[Case], Iterable[Finding]]
 
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """reason: why it applies. sources: where that is documented. example: a case for which it has a finding."""
-
-    name: str
-    title: str
-    reason: str
-    sources: tuple[str, ...]
-    example: Case
-    findings: Findings
-
-
-RULES: dict[str, Rule] = {}
+RULES: Rules[Case, Case] = Rules()
 
 
 def rule(
     name: str, *, sources: Iterable[str], example: Asked, build: int | None = options.NEWER
 ) -> Callable[[Findings], Findings]:
-    """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
-
-    def register(findings: Findings) -> Findings:
-        def by_name(case: Case) -> Iterator[Finding]:
-            return (replace(finding, rule=name) for finding in findings(case))
-
-        title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-        case = Case(replace(example, flags=flags.named(example.flags)), build)
-        RULES[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), case, by_name)
-        return findings
-
-    return register
+    """Register a rule; see `Rules.rule`. build: of its example."""
+    case = Case(replace(example, flags=flags.named(example.flags)), build)
+    return RULES.rule(name, sources=sources, example=case)

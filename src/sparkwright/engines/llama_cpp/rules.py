@@ -11,10 +11,10 @@ from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.finding import Finding, Severity, Way
 from sparkwright.engines.llama_cpp import flag_values, flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
-from sparkwright.engines.llama_cpp.rule import RULES, Case, Rule, rule
+from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
 from sparkwright.trust.image_name import tagged
 
-__all__ = ["RULES", "Case", "Rule"]
+__all__ = ["RULES", "Case"]
 
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")

@@ -19,7 +19,7 @@ from sparkwright.engines.advice import (
     Wanted,
     WhenImpossible,
 )
-from sparkwright.engines.finding import SEVERITIES, Finding, Way
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.sglang import flag_values, options, rules
 from sparkwright.engines.sglang import flags as own
 from sparkwright.trust.bounds import count_of
@@ -80,8 +80,7 @@ def check(
 ) -> list[Finding]:
     """All findings, errors first."""
     case = rules.Case(replace(asked, flags=own.named(asked.flags)), str(version) if version else None, listed)
-    found = [finding for rule in rules.RULES.values() for finding in rule.findings(case)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    return rules.RULES.check(case)
 
 
 def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
@@ -112,7 +111,7 @@ def chunked_prefill_arms(
 
 def titles() -> Mapping[str, str]:
     """The rules by name, with what each says."""
-    return {one.name: one.title for one in rules.RULES.values()}
+    return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:

@@ -6,7 +6,7 @@ dashes here. Of a flag that is given twice the last one counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.sglang import flag_values, options
@@ -41,21 +41,6 @@ def named(written: Mapping[str, Any]) -> dict[str, Any]:
 def canonical(written: str) -> str:
     """A flag's own name; of the other side of a switch, that of the switch."""
     return _named(written, True)[0]
-
-
-def spelling(written: Iterable[str], name: str) -> str:
-    """How a flag's own name is spelled among these; "" when it is not there."""
-    return next((one for one in reversed(list(written)) if canonical(one) == name), "")
-
-
-def twice(written: Iterable[str]) -> tuple[str, str] | None:
-    """Two spellings of one flag; None when there are none."""
-    seen: dict[str, str] = {}
-    for one in written:
-        before = seen.setdefault(canonical(one), one)
-        if before != one:
-            return before, one
-    return None
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:

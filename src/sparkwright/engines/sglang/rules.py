@@ -11,6 +11,7 @@ from sparkwright.engines import concepts
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.rule import Rules
 from sparkwright.engines.sglang import flag_values, flags, options
 from sparkwright.trust.image_name import tagged
 
@@ -48,34 +49,13 @@ class Case:
 Findings = Callable[[Case], Iterable[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """reason: why it applies. sources: where that is documented. example: a case for which it has a finding."""
-
-    name: str
-    title: str
-    reason: str
-    sources: tuple[str, ...]
-    example: Case
-    findings: Findings
-
-
-RULES: dict[str, Rule] = {}
+RULES: Rules[Case, Case] = Rules()
 
 
 def rule(name: str, *, sources: Iterable[str], example: Asked) -> Callable[[Findings], Findings]:
-    """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
-
-    def register(findings: Findings) -> Findings:
-        def by_name(case: Case) -> Iterator[Finding]:
-            return (replace(finding, rule=name) for finding in findings(case))
-
-        title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-        case = Case(replace(example, flags=flags.named(example.flags)), options.SOURCE)
-        RULES[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), case, by_name)
-        return findings
-
-    return register
+    """Register a rule; see `Rules.rule`."""
+    case = Case(replace(example, flags=flags.named(example.flags)), options.SOURCE)
+    return RULES.rule(name, sources=sources, example=case)
 
 
 @rule("unknown-flag", sources=(SOURCE,), example=Asked({"max-model-len": 8192}))

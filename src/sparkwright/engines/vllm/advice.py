@@ -92,7 +92,7 @@ def chunked_prefill_arms(
 
 def titles() -> Mapping[str, str]:
     """The rules by name, with what each says."""
-    return {one.name: one.title for one in rules.RULES.values()}
+    return rules.RULES.titles()
 
 
 def explained(name: str) -> Explained | None:

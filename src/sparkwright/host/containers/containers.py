@@ -144,11 +144,15 @@ def publishes(container: dict[str, Any], port: int | None) -> bool:
     return any(one["HostPort"] == str(port) for rows in bindings for one in rows or ())
 
 
+#: how a container that holds a port is named
+CONTAINER = "container "
+
+
 def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
     holder = publishing(client, port)
     process = _listening_process(port) if holder is None or not _published(holder) else ""
-    return f"container {holder['Name'].lstrip('/')}" if holder and (process or _published(holder)) else process
+    return f"{CONTAINER}{holder['Name'].lstrip('/')}" if holder and (process or _published(holder)) else process
 
 
 def _published(container: dict[str, Any]) -> bool:
@@ -186,6 +190,8 @@ def _sandbox_of(words: list[str]) -> str:
 def to_free_a_port(holder: str) -> str:
     """What to do about a port that is taken. holder: who has it, as `who_listens` says it."""
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
+    if holder.startswith(CONTAINER):
+        stop = f"To replace that server, name the recipe's container like it (`container.name: {holder.removeprefix(CONTAINER)}`)"
     return f"{stop}, or use another port with `serve_port:` in the host's file."
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.engines import concepts, engine
+from sparkwright.engines.flags import spelling, twice
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe import container_rules
@@ -41,7 +42,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
 def flag_place(source: Document, name: str) -> tuple[str, ...]:
     """Where a flag stands in a recipe, by its own name, however it is spelled there; where the flags stand, if it does not."""
     section = _section(source)
-    written = engine.of(section).flags.spelling(_written(source), name)
+    written = spelling(engine.of(section).flags, _written(source), name)
     return (section, written) if written else (section,)
 
 
@@ -111,7 +112,7 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     flags = engine.of(file.engine).flags
-    if found := flags.twice(_written(source)):
+    if found := twice(flags, _written(source)):
         one, other = map(one_line, found)
         message = f"`{file.engine}.{one}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."

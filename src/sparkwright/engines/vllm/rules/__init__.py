@@ -22,9 +22,9 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     scheduling,
     values,
 )
-from sparkwright.engines.vllm.rules.rule import RULES, Case, Rule
+from sparkwright.engines.vllm.rules.rule import RULES, Case
 
-__all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Rule", "Way", "check"]
+__all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Way", "check"]
 
 
 def check(
@@ -35,6 +35,4 @@ def check(
     version: of the engine, None if not known yet. listed: the options in the engine's own help; if given, this
     list decides whether an option exists, and its shapes which values it takes.
     """
-    case = Case(asked, architecture, version, listed)
-    found = [finding for rule in RULES.values() for finding in rule.findings(case)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    return RULES.check(Case(asked, architecture, version, listed))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.version import Version
 
 from sparkwright.engines.advice import Effective
-from sparkwright.engines.finding import Finding, Severity
+from sparkwright.engines.finding import Severity
+from sparkwright.engines.rule import Rules
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
 from sparkwright.engines.vllm.prediction.predict import Asked, effective
@@ -59,36 +60,8 @@ class Example(Asked):
         return Case(self, classify(self.model), versions.parse(self.version))
 
 
-Findings = Callable[[Case], Iterable[Finding]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """name: as in findings. reason: why it applies. sources: where that is documented. findings: the rule itself."""
-
-    name: str
-    title: str
-    reason: str
-    sources: tuple[str, ...]
-    example: Example
-    findings: Findings
-
-
-RULES: dict[str, Rule] = {}
-
-
-def rule(name: str, *, sources: Iterable[str], example: Example) -> Callable[[Findings], Findings]:
-    """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
-
-    def register(findings: Findings) -> Findings:
-        def named(case: Case) -> Iterator[Finding]:
-            return (replace(finding, rule=name) for finding in findings(case))
-
-        title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-        RULES[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), example, named)
-        return findings
-
-    return register
+RULES: Rules[Case, Example] = Rules()
+rule = RULES.rule
 
 
 def graded(certain: bool | None) -> Severity | None:

@@ -1,0 +1,56 @@
+"""The rules of an engine: functions from a case to findings, each registered with its name, title and reason as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from sparkwright.engines.finding import SEVERITIES, Finding
+
+#: what an engine's rules check, and what their examples are
+C = TypeVar("C")
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[C, E]):
+    """name: as in findings. reason: why it applies. sources: where that is documented. example: one for which it has a finding.
+
+    findings: the rule itself.
+    """
+
+    name: str
+    title: str
+    reason: str
+    sources: tuple[str, ...]
+    example: E
+    findings: Callable[[C], Iterable[Finding]]
+
+
+class Rules(dict[str, Rule[C, E]]):
+    """Rules by name."""
+
+    def rule(
+        self, name: str, *, sources: Iterable[str], example: E
+    ) -> Callable[[Callable[[C], Iterable[Finding]]], Callable[[C], Iterable[Finding]]]:
+        """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
+
+        def register(findings: Callable[[C], Iterable[Finding]]) -> Callable[[C], Iterable[Finding]]:
+            def by_name(case: C) -> Iterator[Finding]:
+                return (replace(finding, rule=name) for finding in findings(case))
+
+            title, _, reason = (findings.__doc__ or "").strip().partition("\n")
+            self[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), example, by_name)
+            return findings
+
+        return register
+
+    def check(self, case: C) -> list[Finding]:
+        """All findings, errors first."""
+        found = [finding for rule in self.values() for finding in rule.findings(case)]
+        return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+    def titles(self) -> dict[str, str]:
+        """The rules by name, with what each says."""
+        return {one.name: one.title for one in self.values()}
