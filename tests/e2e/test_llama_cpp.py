@@ -90,3 +90,12 @@ def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(llama: 
     refused = llama.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out + refused.err
     assert said in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
+
+
+def test_a_recipe_with_another_container_says_how_to_replace_the_server_that_is_there(desk: Desk) -> None:
+    desk.deployed()
+    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    refused = desk.run("deploy", "--host", "sandbox")
+    assert refused.code == 5, refused.out
+    assert "is in use by container qwen35" in refused.out and "`container.name: qwen35`" in refused.out
+    assert owner(desk) == "vllm"
