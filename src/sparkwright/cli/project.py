@@ -17,27 +17,26 @@ from sparkwright.project import starter
 
 @command(
     help={
-        "host": "the host whose docker run command is printed",
+        "host": "the hosts whose docker run commands are printed",
         "recipe": "another recipe than the host's",
-        "json": "one JSON object: host, script",
+        "json": "one JSON object a host: host, script",
     }
 )
 def render(host: str = "", recipe: str = "", json: bool = False) -> None:
     """Print the docker run command of a host's recipe.
 
-    As a script that can be run by hand on the host.
+    As a script that can be run by hand on the host. Of a cluster one a member, in the order in which they are started.
     """
     from sparkwright.app.connect import choose
-    from sparkwright.app.plans.recipes import docker_run_script
+    from sparkwright.app.plans.recipes import docker_run_scripts
 
-    chosen = choose(host)
-    script = docker_run_script(chosen.hosts[0], chosen.project, recipe)
-    if json:
-        say_json({"host": chosen.hosts[0].name, "script": script})
-    elif sys.stdout.isatty():
-        say(script, end="")
-    else:
-        print(script, end="")  # a file or a program gets it byte for byte
+    for name, script in docker_run_scripts(choose(host), recipe):
+        if json:
+            say_json({"host": name, "script": script})
+        elif sys.stdout.isatty():
+            say(script, end="")
+        else:
+            print(script, end="")  # a file or a program gets it byte for byte
 
 
 @command(

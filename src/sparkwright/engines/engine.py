@@ -2,7 +2,8 @@
 
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
 log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
-it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files. Each holds one value of the type that is named below, or is
+it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it serves
+one model from several hosts. Each holds one value of the type that is named below, or is
 itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.http import Http
     from sparkwright.engines.image import Image
     from sparkwright.engines.log.book import LogBook
+    from sparkwright.engines.parallel import Parallel
     from sparkwright.engines.server_key import ServerKey
 
 #: as recipes name them
@@ -104,6 +106,12 @@ class Engine:
     def files(self) -> Files | None:
         """How it chooses its files from a repository's; None where it serves the whole folder."""
         found: Files | None = self._part("files", "FILES") if self._has("files") else None
+        return found
+
+    @cached_property
+    def parallel(self) -> Parallel | None:
+        """How it serves one model from several hosts; None where it does not, or not with this release."""
+        found: Parallel | None = self._part("parallel", "PARALLEL") if self._has("parallel") else None
         return found
 
     def _has(self, part: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.plans import templates
 from sparkwright.app.plans.pinning import entries, lock_of
@@ -17,12 +17,23 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.rules import is_loopback
 
+if TYPE_CHECKING:
+    from sparkwright.app.connect import Chosen
+
 #: of a server that is published beyond the loopback and asks for no key
 OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
 
-def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
-    """The docker run script of a host, as a deploy leaves it there. recipe_name: another recipe than its own."""
+def docker_run_scripts(chosen: Chosen, recipe_name: str = "") -> list[tuple[str, str]]:
+    """The docker run scripts of the chosen hosts, as a deploy leaves them there, with the hosts' names.
+
+    Of a cluster the head's comes last: it waits for the others. recipe_name: another recipe than the hosts' own.
+    """
+    hosts = sorted(chosen.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
+    return [(host.name, _docker_run_script(host, chosen.project, recipe_name)) for host in hosts]
+
+
+def _docker_run_script(host: Host, project: Project, recipe_name: str) -> str:
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
     return templates.rendered(project.root, "docker-run.sh.j2", names)

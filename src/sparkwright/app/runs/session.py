@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.planning import Planner
+from sparkwright.app.runs import clusters
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
@@ -45,6 +46,8 @@ def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, jso
     """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped."""
     fleet, codes = chosen.fleet, list[int]()
     read = playbook.load(chosen.project.playbook(book))
+    for play in read.plays:
+        clusters.refuse(chosen, play)
     trip = Trip(chosen, read, given, asked)
     shown = Shown(chosen, json=json, diff=given.diff, rows=True)
     try:

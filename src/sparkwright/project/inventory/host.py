@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkwright.project.inventory.cluster import Cluster, Fabric
     from sparkwright.project.inventory.models import SecretSource
 
 
@@ -16,7 +17,7 @@ class Host:
 
     where: its file, for messages. vars: all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by
     `recipe`, `model_from`, `serve_port` or `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its
-    recipe's server.
+    recipe's server. fabric: its end of the fast link. cluster: the one that it is a member of.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Host:
     key_variable: str = ""
     where: str = ""
     set_at: Mapping[str, str] = field(default_factory=dict)
+    fabric: Fabric | None = None
+    cluster: Cluster | None = None
 
     @property
     def way(self) -> tuple[str, str, str | None, int | None]:

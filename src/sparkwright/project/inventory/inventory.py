@@ -11,7 +11,8 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, kind_of
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.inventory import glance, naming, patterns, rules, secret_source, variables
+from sparkwright.project.inventory import clustering, glance, naming, patterns, rules, secret_source, variables
+from sparkwright.project.inventory.cluster import Cluster, Fabric
 from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
@@ -42,11 +43,15 @@ class _Layer:
 
 @dataclass(frozen=True)
 class Inventory:
-    """hosts: by name. groups: the hosts' names by group, `all` among them. min_serving: of the groups that say it."""
+    """hosts: by name. groups: the hosts' names by group, `all` among them. min_serving: of the groups that say it.
+
+    clusters: by the name of their group.
+    """
 
     hosts: Mapping[str, Host]
     groups: Mapping[str, tuple[str, ...]]
     min_serving: Mapping[str, int] = field(default_factory=dict)
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
 
     @classmethod
     def load(cls, project: Path) -> Inventory:
@@ -60,8 +65,11 @@ class Inventory:
         hosts = {name: _host(project, name, own, groups) for name, own in read.items()}
         for host in hosts.values():
             naming.refuse_source(host, hosts)
+        members = patterns.members(hosts, groups.checked)
+        clusters = clustering.found(read, groups, members)
+        hosts = {name: clustering.member(host, clusters.values()) for name, host in hosts.items()}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
-        return cls(hosts, patterns.members(hosts, groups.checked), floors)
+        return cls(hosts, members, floors, clusters)
 
     def names(self) -> list[str]:
         """Every host's name."""
@@ -125,11 +133,17 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
         env=merged["env"],
         vars=merged["vars"],
         secret_sources=merged["secrets"],
+        fabric=_fabric(own),
         where=document.shown(read.source.path),
         set_at={key: place for layer in layers for key, place in layer.set_at().items()},
         key_variable=_key_variable(recipe) if own.connection != "ssh" else "",
         **inherited,
     )
+
+
+def _fabric(own: HostFile) -> Fabric | None:
+    end = own.fabric
+    return Fabric(tuple(end.interfaces), end.address, tuple(end.adapters)) if end else None
 
 
 def _key_variable(recipe: Path) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from sparkwright.project.documents.checked import Strict, rule
+from sparkwright.project.inventory.cluster import BARRIER_PORT
 
 
 class SecretSource(Strict):
@@ -62,12 +64,55 @@ class Shared(Strict):
     vars: dict[str, Any] = Field(default_factory=dict, description="variables for playbooks and templates")
 
 
+Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
+Adapter = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+
+
+def _why_not_an_address(text: str) -> str:
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return "is not an IP address, e.g. 192.168.100.10."
+    usable = not (found.is_unspecified or found.is_multicast)
+    return "" if usable else "is not an address that another host can reach."
+
+
+class FabricFile(Strict):
+    """A host's end of the fast link to the others of its cluster. `invoke cluster.inspect` proposes it."""
+
+    interfaces: list[Interface] = Field(
+        description="its network interfaces, both twins of a port: [enp1s0f1np1, enP2p1s0f1np1]",
+        min_length=1,
+        max_length=8,
+    )
+    address: Annotated[str, rule(_why_not_an_address)] = Field(description="its address on the first of them")
+    adapters: list[Adapter] = Field(
+        default_factory=list,
+        description="their RDMA adapters, where those are not named after them: [rocep1s0f1, roceP2p1s0f1]",
+        max_length=8,
+    )
+
+
+class ClusterFile(Strict):
+    """What a group of hosts serves together."""
+
+    recipe: str = Field(description="the recipe that they serve together; it says `parallel`")
+    head: str = Field(description="the host that answers requests; rank 0")
+    port: int | None = Field(
+        None, description="where the ranks meet on the head (default: the engine's own)", ge=1024, le=65535
+    )
+    barrier_port: int = Field(
+        BARRIER_PORT, description="where the runs on the hosts meet on the head", ge=1024, le=65535
+    )
+
+
 class HostFile(Shared):
     """hosts/NAME.yml: one host; the file's name is the host's name."""
 
     address: str | None = Field(None, description="name, IP or ssh alias (default: the host's name)")
     connection: Literal["ssh", "local", "sandbox"] = Field("ssh", description="connection type")
     groups: list[str] = Field(default_factory=list, description="the groups it belongs to")
+    fabric: FabricFile | None = Field(None, description="its end of the fast link to the others of its cluster")
 
 
 class GroupFile(Shared):
@@ -82,3 +127,4 @@ class GroupFile(Shared):
         description="minimum number of hosts of this group that keep serving during a run; "
         "default: 1 when the run includes several hosts of the group",
     )
+    cluster: ClusterFile | None = Field(None, description="the hosts of this group serve one recipe together")

@@ -96,6 +96,13 @@ class Expect(Strict):
     )
 
 
+class ParallelFile(Strict):
+    """How the model is split over the hosts of a cluster; tensor times pipeline is how many there are."""
+
+    tensor: int = Field(1, description="each layer over so many hosts: a single stream gets faster", ge=1, le=64)
+    pipeline: int = Field(1, description="the layers over so many hosts in turn: for many streams", ge=1, le=64)
+
+
 class Ascend(Strict):
     """Ascend-vLLM's own scheduler; rendered into --additional-config."""
 
@@ -135,6 +142,9 @@ class RecipeFile(Strict):
     )
     openai: dict[str, Any] | None = Field(
         None, description="for `engine: openai`: how a server that speaks the OpenAI API is started and asked"
+    )
+    parallel: ParallelFile | None = Field(
+        None, description="for a cluster: how the model is split over its hosts, e.g. {tensor: 2}"
     )
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))

@@ -13,12 +13,13 @@ from sparkwright.engines import engine as engines
 from sparkwright.engines import server_key
 from sparkwright.engines.advice import Memory
 from sparkwright.engines.engine import Engine
+from sparkwright.engines.parallel import Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe import rules
+from sparkwright.project.recipe import parallel_rules, rules
 from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
@@ -49,6 +50,12 @@ class Recipe:
     @property
     def engine(self) -> Engine:
         return engines.of(self.file.engine)
+
+    @property
+    def split(self) -> Split | None:
+        """How the model is split over several hosts; None where it is not."""
+        about = self.file.parallel
+        return Split(about.tensor, about.pipeline) if about else None
 
     @property
     def served_name(self) -> str:
@@ -100,7 +107,8 @@ class Recipe:
         about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
         others = {one for one in engines.TITLES if one != self.file.engine}
         usual = {"engine"} if self.file.engine == engines.USUAL else set()
-        held = self.file.model_dump(mode="python", exclude=others | usual)
+        alone = {"parallel"} if self.file.parallel is None else set()
+        held = self.file.model_dump(mode="python", exclude=others | usual | alone)
         if not self.file.model.chosen:
             held["model"] = {
                 name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
@@ -161,6 +169,8 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
         raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
     read = document.load(path)
     file = check(RecipeFile, read)
+    if file.parallel is not None:
+        file = parallel_rules.applied(file, read)
     rules.refuse(file, read)
     return Recipe(name, file, read)
 
@@ -179,15 +189,23 @@ def serve_port(host: Host, recipe: Recipe) -> int:
 
 
 def container_spec(
-    recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None, command: tuple[str, ...]
+    recipe: Recipe,
+    host: Host,
+    home: str,
+    image_entry: Mapping[str, Any] | None,
+    command: tuple[str, ...],
+    share: Share | None = None,
 ) -> ContainerSpec:
     """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    command: the words after the image, without those for the server's key.
+    command: the words after the image, without those for the server's key. share: of a member of a cluster.
     """
     file, box = recipe.file, recipe.file.container
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
     same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}
+    if share is not None:
+        same |= {name: _added(same[name], value) for name, value in share.options.items()}
+        same["env"] = {**share.env, **box.env}
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
@@ -199,6 +217,15 @@ def container_spec(
         image_ids=locked_ids(image_entry),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
+
+
+def _added(own: Any, more: Any) -> Any:
+    """An option's value with what a cluster adds to it; what can't be added to is replaced."""
+    if isinstance(own, Mapping):
+        return {**more, **own}
+    if isinstance(own, tuple | list):
+        return type(own)(dict.fromkeys((*own, *more)))
+    return more
 
 
 def _listening(recipe: Recipe) -> list[str]:

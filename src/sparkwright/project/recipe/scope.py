@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.engines.advice import Memory
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
+from sparkwright.project.recipe import seat
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
 
 if TYPE_CHECKING:
+    from sparkwright.engines.parallel import Share
     from sparkwright.project.recipe.serving import Serving
 
 #: what a recipe adds
@@ -28,9 +31,11 @@ def scope(
     served: what `serving` gives for these, when the caller has it already.
     """
     home = home_of(host, user)
-    about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
+    about: dict[str, Any] = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""
+    if host.cluster is not None:
+        about["cluster"] = {"name": host.cluster.name, "rank": host.cluster.rank(host.name)}
     names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
         return names
@@ -40,9 +45,12 @@ def scope(
 
         served = serving(recipe, pinned)
     flags = recipe.engine.flags
+    share = _share(recipe, host, served)
+    if share is not None:
+        served = replace(served, flags={**served.flags, **share.flags})
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     memory = recipe.memory(pinned.get("model") or {})
-    spec = container_spec(recipe, host, home, pinned.get("image"), command)
+    spec = container_spec(recipe, host, home, pinned.get("image"), command, share)
     container = spec.to_json()
     about = recipe.to_json()
     model = _model(about, pinned.get("model") or {})
@@ -62,6 +70,13 @@ def scope(
         "pinned_model": model,
         "serve": _serve(recipe, served, memory, {**container, "command": command}, model),
     }
+
+
+def _share(recipe: Recipe, host: Host, served: Serving) -> Share | None:
+    """What a member of a cluster is started with beside the recipe. Raises Refused where recipe and host don't fit together."""
+    if host.cluster is None and recipe.split is None:
+        return None
+    return seat.share(recipe, host, served.version)
 
 
 def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:

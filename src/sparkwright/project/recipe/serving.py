@@ -69,6 +69,8 @@ def serving(
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
     found = engine.advice.check(_asked(recipe, decided.flags), config, version, listed)
+    if recipe.split is not None and engine.parallel is not None:
+        found += engine.parallel.check(recipe.split, decided.flags, config, version)
     found += [decided.finding] if decided.finding is not None else []
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     kind = engine.advice.kind(config)

@@ -1,0 +1,166 @@
+"""Groups of hosts that serve one recipe together: what may be one, and what its members are started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from sparkwright.project.inventory.inventory import Inventory
+
+RECIPE = """image: vllm/vllm-openai:v0.32.0
+model: {id: Qwen/Qwen3-235B, dir: ~/models/qwen, mount: /models/qwen}
+container: {name: qwen}
+parallel: {tensor: 2}
+"""
+PAIR = "pair:\n  hosts: [spark2, spark1]\n  cluster: {recipe: big, head: spark2}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("hosts", "recipes"):
+        (tmp_path / folder).mkdir()
+    for n in (1, 2, 3):
+        link = f"{{interfaces: [enp1s0f1np1, enP2p1s0f1np1], address: 192.168.100.1{n}}}"
+        (tmp_path / f"hosts/spark{n}.yml").write_text(f"fabric: {link}\n")
+    (tmp_path / "hosts/groups.yml").write_text(PAIR)
+    (tmp_path / "recipes/big.yml").write_text(RECIPE)
+    return tmp_path
+
+
+def spec(project: Path, host: str) -> dict[str, object]:
+    """The container of a member."""
+    found: dict[str, object] = recipe.scope(
+        Inventory.load(project).hosts[host], "ops", recipe.load(project, "big"), {}
+    )["container"]
+    return found
+
+
+def test_the_head_is_rank_0_and_the_others_follow(project: Path) -> None:
+    inventory = Inventory.load(project)
+    pair = inventory.clusters["pair"]
+    assert pair.members == ("spark2", "spark1")
+    assert pair.addresses == ("192.168.100.12", "192.168.100.11")
+    assert [inventory.hosts[name].recipe for name in ("spark1", "spark2", "spark3")] == ["big", "big", None]
+    assert [host.name for host in inventory.match("pair")] == ["spark1", "spark2"]
+
+
+def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
+    head, worker = spec(project, "spark2"), spec(project, "spark1")
+    assert head["network"] == worker["network"] == "host"
+    assert head["image"] == worker["image"]
+    assert not head["privileged"]
+    assert "/dev/infiniband" in " ".join(map(str, worker["devices"]))  # type: ignore[call-overload]
+    words = " ".join(worker["command"])  # type: ignore[call-overload]
+    assert "--node-rank 1" in words and "--headless" in words and "--master-addr 192.168.100.12" in words
+    assert worker["env"]["VLLM_HOST_IP"] == "192.168.100.11"  # type: ignore[index]
+    assert worker["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"  # type: ignore[index]
+    assert "--headless" not in head["command"]  # type: ignore[operator]
+    assert {key for key in head if head[key] != worker[key]} == {"command", "env"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "refusal"),
+    [
+        ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big, head: spark3}\n",
+         "hosts/groups.yml:3: `pair.cluster.head`: spark3 is not in the group. Add it to `pair.hosts`."),
+        ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big, head: sparc1}\n",
+         "hosts/groups.yml:3: `pair.cluster.head`: no host named 'sparc1'. Did you mean `spark1`?"),
+        ("pair:\n  hosts: [spark1]\n  cluster: {recipe: big, head: spark1}\n", "the cluster pair has one host."),
+        ("all:\n  cluster: {recipe: big, head: spark1}\n", "`all` cannot be a cluster."),
+        (PAIR + "two:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n",
+         "spark2 is in two clusters, pair and two."),
+        ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big, head: spark1, port: 29499}\n",
+         "`port` and `barrier_port` are the same."),
+        ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big}\n", "hosts/groups.yml:3: `head` is missing."),
+    ],
+)  # fmt: skip
+def test_a_group_that_can_be_no_cluster_is_refused_with_its_line(project: Path, groups: str, refusal: str) -> None:
+    (project / "hosts/groups.yml").write_text(groups)
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project)
+    assert refusal in str(caught.value)
+
+
+def test_a_member_with_a_recipe_of_its_own_is_refused(project: Path) -> None:
+    (project / "hosts/spark1.yml").write_text("address: x\nrecipe: small\n")
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project)
+    assert "hosts/spark1.yml:2: spark1 is a member of the cluster pair" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("link", "refusal"),
+    [
+        ("interfaces: [a b], address: 10.0.0.1", "`fabric.interfaces.0` must be text that matches"),
+        ("interfaces: [], address: 10.0.0.1", "`fabric.interfaces`"),
+        ("interfaces: [eth0], address: spark2", "is not an IP address"),
+        ("interfaces: [eth0], address: 0.0.0.0", "is not an address that another host can reach"),
+        ("interfaces: [eth0], adress: 10.0.0.1", "unknown key `adress`. Did you mean `address`?"),
+    ],
+)
+def test_a_link_that_can_be_none_is_refused(project: Path, link: str, refusal: str) -> None:
+    (project / "hosts/spark1.yml").write_text(f"fabric: {{{link}}}\n")
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project)
+    assert refusal in str(caught.value) and "hosts/spark1.yml:1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (("parallel: {tensor: 2}", "parallel: {tensor: 1}"), "recipes/big.yml:4: `parallel` splits the model over one host."),
+        (("parallel: {tensor: 2}", "parallel: {tensor: 3}"),
+         "recipes/big.yml:4: the recipe big is for 3 hosts (`parallel`), and the cluster pair has 2."),
+        (("parallel: {tensor: 2}", ""), "the recipe big is for one host, and the cluster pair has 2."),
+        (("{name: qwen}", "{name: qwen, network: bridge}"), "recipes/big.yml:3: `container.network` must be `host` with `parallel`"),
+        (("{name: qwen}", "{name: qwen, env: {VLLM_HOST_IP: 10.0.0.9}}"), "`container.env.VLLM_HOST_IP` cannot be set with `parallel`"),
+        (("{name: qwen}", "{name: qwen, stop_timeout_s: 10}"), "`container.stop_timeout_s` must be at least"),
+        (("parallel", "vllm: {nnodes: 2}\nparallel"), "recipes/big.yml:4: `vllm.nnodes` cannot be set with `parallel`"),
+        (("parallel", "vllm: {tensor-parallel-size: 2}\nparallel"), "`vllm.tensor-parallel-size` cannot be set with `parallel`"),
+        (("parallel", "vllm: {port: 29499}\nparallel"), "`cluster.barrier_port`: the server itself listens on 29499."),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_does_not_fit_its_cluster_is_refused(
+    project: Path, change: tuple[str, str], refusal: str
+) -> None:
+    (project / "recipes/big.yml").write_text(RECIPE.replace(*change))
+    with pytest.raises(Refused) as caught:
+        spec(project, "spark1")
+    assert refusal in str(caught.value)
+
+
+def test_a_member_without_a_link_is_refused_by_name(project: Path) -> None:
+    (project / "hosts/spark2.yml").write_text("address: x\n")
+    with pytest.raises(Refused) as caught:
+        spec(project, "spark1")
+    assert "hosts/spark2.yml: spark2 has no `fabric`" in str(caught.value)
+
+
+def test_two_members_at_one_address_are_refused(project: Path) -> None:
+    (project / "hosts/spark1.yml").write_text((project / "hosts/spark2.yml").read_text())
+    with pytest.raises(Refused) as caught:
+        spec(project, "spark1")
+    assert "spark2 and spark1 have the same `fabric.address`, 192.168.100.12." in str(caught.value)
+
+
+def test_a_recipe_for_two_hosts_is_refused_on_one_that_serves_alone(project: Path) -> None:
+    (project / "hosts/groups.yml").write_text("{}\n")
+    (project / "hosts/spark3.yml").write_text("address: x\nrecipe: big\n")
+    with pytest.raises(Refused) as caught:
+        spec(project, "spark3")
+    refusal = str(caught.value)
+    assert "hosts/spark3.yml:2: the recipe big is for 2 hosts (`parallel`), and spark3 serves alone." in refusal
+    assert "`pair: {hosts: [spark3, ...], cluster: {recipe: big, head: spark3}}`" in refusal
+
+
+def test_an_engine_that_serves_from_one_host_only_is_refused(project: Path) -> None:
+    (project / "recipes/big.yml").write_text(
+        RECIPE.replace("}\ncontainer", ", file: a.gguf}\ncontainer") + "engine: llama_cpp\nllama_cpp: {}\n"
+    )
+    with pytest.raises(Refused) as caught:
+        spec(project, "spark1")
+    assert "recipes/big.yml:4: `parallel` cannot be used with llama.cpp" in str(caught.value)
