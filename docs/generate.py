@@ -20,15 +20,15 @@ from sparkwright.cli.framework.layout import spelled
 from sparkwright.engines import engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
-from sparkwright.project.inventory.models import GroupFile, HostFile, SecretSource
+from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
-from sparkwright.project.recipe.models import Container, Expect, Model, RecipeFile
+from sparkwright.project.recipe.models import Container, Expect, Model, ParallelFile, RecipeFile
 
 HERE = Path(__file__).parent
 MODELS = (
-    *(HostFile, GroupFile, SecretSource),
-    *(RecipeFile, Model, Container, Expect),
+    *(HostFile, FabricFile, GroupFile, ClusterFile, SecretSource),
+    *(RecipeFile, Model, Container, Expect, ParallelFile),
     *(PlayFile, TaskFile, BlockFile, IncludeFile),
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),
 )

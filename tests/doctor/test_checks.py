@@ -15,7 +15,7 @@ from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.runs.context import SocketDenied
-from tests.doctor import tree
+from tests.doctor import link_tree, tree
 from tests.doctor.tree import GIB, MEMINFO, RELEASE, WANTED
 
 ROCE = {
@@ -38,6 +38,14 @@ SWAPPED = MEMINFO.format(total=int(119.7 * GIB) // 1024, swap_free=1024)
 REFRESH = "nvidia-ctk", 'echo "NVIDIA Container Toolkit CLI version 1.18.1"'
 OLD_CDI = "kind: nvidia.com/gpu\n# libcuda.so.580.82.09\n"
 
+LINK: dict[str, str | None] = {**link_tree.files(1), **link_tree.programs(1)}
+TWIN = "/sys/class/infiniband/roceP2p1s0f1/ports/1"
+KHO = {
+    **LINK,
+    **link_tree.files(1, kernel="7.0.0-1019-nvidia"),
+    "/proc/meminfo": link_tree.MEMINFO.replace("30000", "9960000"),
+}
+
 #: check, finding, what is changed, its verdict, what the evidence says, what the fix says
 CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("DGX OS", "DGX OS", {"/etc/dgx-release": None}, "warning", "without /etc/dgx-release", ""),
@@ -46,6 +54,37 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("DGX OS", "DGX OS", {"/etc/dgx-release": RELEASE.format("7.9.0")}, "unknown", "newer than 7.5.0", ""),
     ("DGX OS", "DGX OS", {"/etc/dgx-release": 'DGX_NAME="x"\n'}, "unknown", "no version in", "cat"),
     ("DGX OS", "memory", {"/proc/meminfo": TOO_SMALL}, "warning", "7.2 GiB less than on other GB10", "Dashboard"),
+    ("fabric", "fabric", {"/etc/hostname": "spark1\n"}, "ok", "no link is up", ""),
+    ("fabric", "fabric p1s0f1", LINK, "ok", "enp1s0f1np1 and enP2p1s0f1np1: 200 Gb/s, MTU 9000, 192.168.100.1/24", ""),
+    (
+        "fabric",
+        "fabric p1s0f1",
+        {**LINK, f"{TWIN}/state": "1: DOWN\n"},
+        "warning",
+        "its twin is up",
+        "enP2p1s0f1np1 up",
+    ),
+    ("fabric", "fabric p1s0f1", {**LINK, f"{TWIN}/rate": "100 Gb/sec (4X EDR)\n"}, "warning", "100 Gb/s", ""),
+    (
+        "fabric",
+        "fabric p1s0f1",
+        {**LINK, "/sys/class/net/enp1s0f1np1/mtu": "1500\n"},
+        "warning",
+        "MTU 1500",
+        "mtu 9000",
+    ),
+    ("fabric", "fabric p1s0f1", {**LINK, "ip": "exit 1"}, "warning", "has no IPv4 address", ""),
+    (
+        "fabric",
+        "fabric p1s0f1",
+        {**LINK, f"{TWIN}/gid_attrs/types/3": "IB/RoCE v1\n"},
+        "bad",
+        "no RoCE v2 GID",
+        "reboot",
+    ),
+    ("fabric", "RDMA memory", LINK, "ok", "CmaTotal 0.03 GiB", ""),
+    ("fabric", "RDMA memory", KHO, "bad", "7.0.0-1019-nvidia: CmaFree 9.5 GiB of CmaTotal 0.03 GiB", "kho=off"),
+    ("fabric", "RDMA memory", {**KHO, "/proc/cmdline": "quiet kho=off\n"}, "ok", "7.0.0-1019-nvidia", ""),
     ("driver", "driver", SMI_590, "warning", "CUDA graph", ""),
     ("driver", "driver", {"nvidia-smi": "echo 'NVIDIA GB10, 701.1'"}, "unknown", "not a branch known", ""),
     ("driver", "driver", {"nvidia-smi": MISMATCH}, "bad", "version mismatch", "sudo reboot"),

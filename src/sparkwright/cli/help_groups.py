@@ -68,6 +68,8 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "provision": ("--host spark1", "--host lab --check --diff"),
         "ollama.ps": ("--host spark1", "--host all --json"),
         "ollama.unload": ("--host spark1", "--host spark1 --timeout-s 120"),
+        "cluster.inspect": ("--host pair", "--host pair --write"),
+        "cluster.check": ("--host pair", "--host pair --json"),
         "runtime.fetch": ("", "--machine aarch64,x86_64 --python 3.11,3.12"),
     },
     "Project and sandbox": {

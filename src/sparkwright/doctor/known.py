@@ -48,6 +48,23 @@ KERNELS: dict[str, Known] = {
     "6.17": Known("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
 }
 
+#: one port of the ConnectX-7: two PCI functions that share 200 Gb/s
+LINK_GBPS = 200
+JUMBO_MTU = 9000
+BOTH_TWINS = Known(
+    "one of them alone carries about half the rate (98 instead of 161 Gb/s)", "tonyd2wild, 2x DGX Spark, PR 35"
+)
+SLOW_LINK = Known("decode of a cluster is some 2 % slower, the first token more", "NVIDIA developer forum 373146")
+JUMBO = Known("NCCL reaches 19 to 21 instead of 24 GB/s", "NVIDIA dgx-spark-playbooks issues 25, 102")
+PCI_WIDTH = Known("a port of a Spark has four lanes", "NVIDIA developer forum 367853")
+TWIN_ADDRESSES = Known("each half of a port needs one, in a subnet of its own", PLAYBOOKS)
+ROCE_GID = Known("the ranks of a cluster cannot reach it by RDMA", "sparkrun issue 327")
+CMA = Known(
+    "this kernel reserves it and RDMA memory cannot be registered (ibv_reg_mr: Cannot allocate memory)",
+    "NVIDIA NV-Kernels PR 590; NVIDIA developer forum 383023",
+)
+CMA_LOST_BYTES = 4 * GIB
+
 DOCKER_GROUP = Known("by default the user is not in the docker group", PLAYBOOKS)
 LIVE_LOGIN = Known("a login session keeps its groups, and so does a shared ssh connection", PLAYBOOKS)
 TOOLKIT = Known("nvidia-container-toolkit is preinstalled", PLAYBOOKS)

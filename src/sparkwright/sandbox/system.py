@@ -21,6 +21,7 @@ FILES: dict[str, str] = {
     ),
     f"/lib/firmware/nvidia/{DRIVER}/gsp_ga10x.bin": "pretend\n",
     "/etc/cdi/nvidia.yaml": f"kind: nvidia.com/gpu\n# libcuda.so.{DRIVER}\n",
+    **{f"/sys/class/infiniband/{name}/ports/1/state": "1: DOWN\n" for name in ("rocep1s0f0", "rocep1s0f1")},
     "/usr/bin/nvidia-container-runtime-hook": "",
     "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n",
     "/etc/default/locale": "LANG=en_US.UTF-8\n",

@@ -55,12 +55,29 @@ MODEL: dict[str, Shape] = {
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
 #: of host.clean; None: unknown
 ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
+#: of doctor/fabric.py
+LINK: dict[str, Shape] = {
+    **dict.fromkeys(("adapter", "interface", "firmware", "pci"), re.compile(r"[\w.+/ -]{0,80}")),
+    "active": bool,
+    "rate_gbps": float,
+    "mtu": COUNT,
+    "carrier": (None, bool),
+    "addresses": [re.compile(rf"{IPV4.pattern}/[0-9]{{1,2}}")],
+    "gids": [IPV4],
+}
+PATH: dict[str, Shape] = {
+    "peer": IPV4,
+    "interface": re.compile(r"[\w.+-]{0,63}"),
+    "mtu": COUNT,
+    "reached": (None, bool),
+}
 #: what spark.lock keeps of an image and of a model
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
 FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
+    "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": line},
     "inspect_server": {
         **dict.fromkeys(("name", "image"), line),
         "models": {str: (None, within(1, 2**53))},

@@ -18,6 +18,8 @@ def refuse(chosen: Chosen, play: playbook.Play) -> None:
         alone = next(name for name in cluster.members if name in names)
         message = f"{alone} is {cluster.place(alone)}, and {', '.join(sorted(missing))} would be left out."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
-    message = f"{cluster.name} is a cluster: this release renders its containers and cannot run `{play.name}` on them yet."
+    message = (
+        f"{cluster.name} is a cluster: this release renders its containers and cannot run `{play.name}` on them yet."
+    )
     fix = f"`{program.name()} render --host {cluster.name}` prints scripts that start them by hand."
     raise Refused(message, where=cluster.where, fix=fix)

@@ -13,7 +13,20 @@ Check = Callable[[Host], Iterable[Finding]]
 
 #: the order of the report; a file that is not named here comes last
 ORDER = (
-    *("release", "driver", "kernel", "docker", "toolkit", "session", "language", "names", "earlyoom", "swap", "disk"),
+    *(
+        "release",
+        "driver",
+        "kernel",
+        "fabric",
+        "docker",
+        "toolkit",
+        "session",
+        "language",
+        "names",
+        "earlyoom",
+        "swap",
+        "disk",
+    ),
     *("clock", "ports", "ollama", "platform"),
 )
 _FILES = (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - {*ORDER}))

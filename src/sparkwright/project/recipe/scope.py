@@ -31,7 +31,13 @@ def scope(
     served: what `serving` gives for these, when the caller has it already.
     """
     home = home_of(host, user)
-    about: dict[str, Any] = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
+    about: dict[str, Any] = {
+        "name": host.name,
+        "address": host.address,
+        "user": user,
+        "port": host.port,
+        "groups": list(host.groups),
+    }
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""
     if host.cluster is not None:

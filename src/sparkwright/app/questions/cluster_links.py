@@ -1,0 +1,153 @@
+"""What `cluster.inspect` and `cluster.check` ask of a cluster's hosts about the links between them, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.questions.link_rules import Links, findings, proposed
+from sparkwright.app.questions.one_module import ask_module
+from sparkwright.console import grid
+from sparkwright.console.events import tables
+from sparkwright.console.events.live import styled
+from sparkwright.console.out import say, say_json
+from sparkwright.console.terminal import terminal
+from sparkwright.doctor.fabric import Link
+from sparkwright.doctor.finding import Finding
+from sparkwright.errors import Exit, Refused
+from sparkwright.fleet.member import Member
+from sparkwright.host.state import write_atomically
+from sparkwright.project.inventory.cluster import Fabric
+from sparkwright.project.inventory.host import Host
+
+COLUMNS = (
+    *(("HOST", "host"), ("INTERFACE", "interface"), ("ADAPTER", "adapter"), ("STATE", "state"), ("RATE", "rate")),
+    *(("MTU", "mtu"), ("ADDRESS", "address"), ("FIRMWARE", "firmware")),
+)
+FINDINGS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
+
+
+def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
+    """Show the links of the hosts and what their files should say of them; write: add it to those that say nothing."""
+    chosen = choose(pattern)
+    members, codes = _ask(chosen, peers=False)
+    if json:
+        for one in members:
+            say_json({"host": one.host, "links": [link.to_json() for link in one.links], "fabric": _json(one.used)})
+        return _written(chosen, members, write=write, quiet=True) or codes
+    _table([_row(one.host, link) for one in members for link in one.links], COLUMNS)
+    for one in members:
+        if not one.links:
+            say(f"{one.host}: no RDMA adapter.")
+    return _written(chosen, members, write=write, quiet=False) or codes
+
+
+def check(pattern: str, *, json: bool) -> list[Exit]:
+    """Hold the links of the hosts against each other, and try each way. 1 for what a cluster cannot run with."""
+    chosen = choose(pattern)
+    if len(chosen.hosts) < 2:
+        raise Refused("a cluster has two hosts or more.", fix="Name its group: `--host pair`.")
+    members, codes = _ask(chosen, peers=True)
+    found = findings(members)
+    bad = any(finding.verdict == "bad" for _, finding in found)
+    if json:
+        say_json({"findings": [{"host": host, **finding.to_json()} for host, finding in found], "bad": bad})
+    elif found:
+        _table([{"host": host or "all", **_shown(finding)} for host, finding in found], FINDINGS)
+    else:
+        say(f"The links between {' and '.join(one.host for one in members)} are as a cluster needs them.")
+    return [Exit.FAILED if bad else Exit.OK, *(code for code in codes if code)]
+
+
+def _ask(chosen: Chosen, *, peers: bool) -> tuple[list[Links], list[Exit]]:
+    """The answers of those that gave one, and the exit code of every host. peers: each host tries its way to the others, too."""
+    fleet = chosen.fleet
+    fleet.connect()
+    try:
+        first = fleet.ask(lambda member: _links(member, _module(chosen, member, [])))
+        if peers:
+            ends = {name: one.used.address for name, one in first.items() if one.used}
+            first = fleet.ask(
+                lambda member: _links(
+                    member, _module(chosen, member, [to for name, to in ends.items() if name != member.host.name])
+                )
+            )
+    finally:
+        fleet.close()
+    errors = fleet.errors()
+    for name, error in errors.items():
+        say(f"{name}: {error.message}")
+    codes = [errors[one.name].exit if one.name in errors else Exit.OK for one in chosen.hosts]
+    return [first[one.name] for one in chosen.hosts if one.name in first], codes
+
+
+def _module(chosen: Chosen, member: Member, peers: Sequence[str]) -> dict[str, Any]:
+    return ask_module(chosen.fleet, member, "fabric", {"peers": list(peers)})
+
+
+def _links(member: Member, found: dict[str, Any]) -> Links:
+    links = tuple(
+        Link(**{**row, "addresses": tuple(row["addresses"]), "gids": tuple(row["gids"])}) for row in found["links"]
+    )
+    rows = tuple(Finding(**row) for row in found["findings"])
+    return Links(member.host.name, links, rows, tuple(found["paths"]), found["kernel"], member.host.fabric)
+
+
+def _written(chosen: Chosen, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
+    """Say what the host files lack, or write it. Returns 2 a host whose file still lacks it."""
+    codes = []
+    for one in members:
+        text, host = _text(proposed(one.links)), chosen.inventory.hosts[one.host]
+        if one.given is not None or not text:
+            continue
+        if write:
+            _add(chosen, host, text)
+        else:
+            codes.append(Exit.CHANGES)
+        if not quiet:
+            say(f"\n{'added to' if write else 'for'} hosts/{one.host}.yml:\n{text}", end="")
+    return codes
+
+
+def _add(chosen: Chosen, host: Host, text: str) -> None:
+    path = chosen.project.root / "hosts" / f"{host.name}.yml"
+    before = path.read_bytes()
+    write_atomically(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + text.encode())
+
+
+def _text(end: Fabric | None) -> str:
+    if end is None:
+        return ""
+    adapters = f"\n  adapters: [{', '.join(end.adapters)}]" if end.adapters else ""
+    return f"fabric:\n  interfaces: [{', '.join(end.interfaces)}]\n  address: {end.address}{adapters}\n"
+
+
+def _json(end: Fabric | None) -> dict[str, Any] | None:
+    return {"interfaces": end.interfaces, "address": end.address, "adapters": end.hcas} if end else None
+
+
+def _row(host: str, link: Link) -> dict[str, Any]:
+    return {
+        "host": host,
+        "verdict": "ok" if link.active else "unknown",
+        "interface": link.interface or "-",
+        "adapter": link.adapter,
+        "state": "up" if link.active else "down",
+        "rate": f"{link.rate_gbps:.0f} Gb/s" if link.rate_gbps else "-",
+        "mtu": str(link.mtu or "-"),
+        "address": ", ".join(link.addresses) or "-",
+        "firmware": link.firmware or "-",
+    }
+
+
+def _shown(finding: Finding) -> dict[str, Any]:
+    source = f" [{finding.source}]" if finding.source else ""
+    fix = f" Fix: {finding.fix}" if finding.fix else ""
+    return {**finding.to_json(), "evidence": f"{finding.evidence}{source}{fix}"}
+
+
+def _table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+    console = terminal()
+    for style, text in tables.lines(list(rows), tuple(columns), grid.width()):
+        console.print(styled(style, text), soft_wrap=True)

@@ -1,0 +1,143 @@
+"""The fast links of several hosts, held against each other: what a cluster needs of them, and what its host files should say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from typing import Any
+
+from sparkwright.doctor import fabric, known
+from sparkwright.doctor.fabric import Link
+from sparkwright.doctor.finding import Finding
+from sparkwright.project.inventory.cluster import Fabric
+
+
+@dataclass(frozen=True)
+class Links:
+    """What one host answered. paths: as its module has them. given: what its file says; None: nothing."""
+
+    host: str
+    links: tuple[Link, ...]
+    findings: tuple[Finding, ...] = ()
+    paths: tuple[Mapping[str, Any], ...] = ()
+    kernel: str = ""
+    given: Fabric | None = None
+
+    @property
+    def used(self) -> Fabric | None:
+        """Its end of the link: as its file says, else as it looks."""
+        return self.given or proposed(self.links)
+
+    @property
+    def in_use(self) -> list[Link]:
+        """The links of that end, in its order."""
+        there = {one.interface: one for one in self.links if one.interface}
+        return [there[name] for name in (self.used.interfaces if self.used else ()) if name in there]
+
+
+def proposed(links: Sequence[Link]) -> Fabric | None:
+    """What a host file should say: the port with most of its halves up and an address; None where there is none."""
+    ports = fabric.ports([one for one in links if one.active and one.interface]).values()
+    able = [several for several in ports if several[0].addresses]
+    best = max(able, key=len, default=None)
+    if best is None:
+        return None
+    found = Fabric(tuple(one.interface for one in best), best[0].addresses[0].partition("/")[0])
+    adapters = tuple(one.adapter for one in best)
+    return found if found.hcas == adapters else Fabric(found.interfaces, found.address, adapters)
+
+
+def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
+    """What is wrong between them and on each, with the host that it is about ("" for all)."""
+    found = [(one.host, finding) for one in members for finding in one.findings if finding.verdict != "ok"]
+    found += [(one.host, finding) for one in members for finding in (*_as_written(one), *_paths(one))]
+    found += [("", finding) for rule in _BETWEEN for finding in rule(members)]
+    return found
+
+
+def _as_written(one: Links) -> Iterator[Finding]:
+    """What its file says beside what there is."""
+    end = one.used
+    if end is None:
+        yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known.PLAYBOOKS)
+        return
+    there = {link.interface: link for link in one.links if link.interface}
+    for name in end.interfaces:
+        if name not in there:
+            shown = f"no interface {name} with an RDMA adapter; there are: {', '.join(there) or 'none'}"
+            yield Finding("fabric", "bad", shown, f"correct `fabric.interfaces` in hosts/{one.host}.yml")
+        elif not there[name].active:
+            yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
+    first = there.get(end.interfaces[0])
+    if first is not None and end.address not in [text.partition("/")[0] for text in first.addresses]:
+        shown = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {end.address}"
+        yield Finding("fabric", "bad", shown, f"correct `fabric.address` in hosts/{one.host}.yml")
+
+
+def _paths(one: Links) -> Iterator[Finding]:
+    end = one.used
+    for path in one.paths:
+        peer, interface = path["peer"], path["interface"]
+        if not interface:
+            yield Finding("path", "unknown", f"no route to {peer} could be read", "ip route get " + peer)
+        elif end is not None and interface not in end.interfaces:
+            shown = f"{peer} is reached over {interface}, not over the fabric"
+            yield Finding("path", "bad", shown, f"ip route get {peer}", known.PLAYBOOKS)
+        elif path["reached"] is None:
+            yield Finding("path", "unknown", f"{peer}: ping could not be run")
+        elif not path["reached"]:
+            shown = f"a frame of {path['mtu']} bytes does not reach {peer} over {interface}"
+            yield Finding("path", "bad", shown, "set the same MTU on both hosts and on the switch", known.PLAYBOOKS)
+
+
+def _equal(name: str, value: Callable[[Links], str], why: str, source: str) -> Callable[..., Iterator[Finding]]:
+    """A rule that members must agree on something; a member of which it is not known disagrees with nobody."""
+
+    def rule(members: Sequence[Links]) -> Iterator[Finding]:
+        found = {one.host: value(one) for one in members}
+        if len({text for text in found.values() if text}) > 1:
+            shown = ", ".join(f"{host} {text}" for host, text in found.items() if text)
+            yield Finding(name, "warning", f"{shown}: {why}", source=source)
+
+    return rule
+
+
+def _mtu(members: Sequence[Links]) -> Iterator[Finding]:
+    found = {one.host: sorted({link.mtu for link in one.in_use if link.mtu}) for one in members}
+    if len({tuple(mtus) for mtus in found.values() if mtus}) > 1:
+        shown = ", ".join(f"{host} {'/'.join(map(str, mtus))}" for host, mtus in found.items() if mtus)
+        fix = "set the same MTU on every host (in /etc/netplan)"
+        yield Finding("MTU", "bad", f"{shown}: large transfers fail", fix, "tonyd2wild, 2x DGX Spark, issue 38")
+
+
+def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
+    """Each half of the port in one subnet with its peers, and in another than its twin."""
+    for one in members:
+        nets = [str(IPv4Interface(link.addresses[0]).network) for link in one.in_use if link.addresses]
+        if len(set(nets)) < len(nets):
+            shown = f"{one.host}: both halves are in {nets[0]}: traffic of one may leave by the other"
+            yield Finding("subnets", "bad", shown, "give each a subnet of its own", known.PLAYBOOKS)
+    firsts = {one.host: one.in_use[0].addresses[0] for one in members if one.in_use and one.in_use[0].addresses}
+    if len({IPv4Interface(address).network for address in firsts.values()}) > 1:
+        shown = ", ".join(f"{host} {address}" for host, address in firsts.items())
+        yield Finding("subnets", "bad", f"{shown}: not in one subnet", "", known.PLAYBOOKS)
+
+
+_BETWEEN: tuple[Callable[[Sequence[Links]], Iterator[Finding]], ...] = (
+    _mtu,
+    _subnets,
+    _equal("kernel", lambda one: one.kernel, "members should run the same", known.WIKI),
+    _equal(
+        "NIC firmware",
+        lambda one: "/".join(sorted({link.firmware for link in one.in_use if link.firmware})),
+        "an update of one host only is a known cause of slow links",
+        known.PLAYBOOKS,
+    ),
+    _equal(
+        "rate",
+        lambda one: "/".join(sorted({f"{link.rate_gbps:.0f} Gb/s" for link in one.in_use if link.rate_gbps})),
+        "the slowest link decides",
+        known.PLAYBOOKS,
+    ),
+)

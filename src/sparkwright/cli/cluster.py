@@ -1,0 +1,37 @@
+"""The commands about hosts that serve one model together: `cluster.inspect` and `cluster.check`."""
+
+from __future__ import annotations
+
+from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit
+
+
+@command(
+    help={
+        "write": "add `fabric:` to the host files that have none",
+        "json": "one JSON object a host: links, fabric (what its file says, or should say)",
+    }
+)
+def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exit]:
+    """Show the fast links of hosts, and what their files should say of them.
+
+    Reads RDMA adapters, interfaces, rates, MTU and addresses. Exit code 2 when a host file has no `fabric:` yet; --write adds it.
+    """
+    from sparkwright.app.questions import cluster_links
+
+    return cluster_links.inspect(host, write=write, json=json)
+
+
+@command(help={"json": "one JSON object: findings (host, check, verdict, evidence, fix, source), bad"})
+def check(host: str = "", json: bool = False) -> list[Exit]:
+    """Check the links between the hosts of a cluster.
+
+    Both halves of each port, rates, MTU, subnets, RoCE addresses, firmware and kernel, and each way between the hosts with a
+    whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong; 3 unreachable.
+    """
+    from sparkwright.app.questions import cluster_links
+
+    return cluster_links.check(host, json=json)
+
+
+TASKS = {"cluster": [inspect, check]}

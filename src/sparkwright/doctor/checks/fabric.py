@@ -1,0 +1,84 @@
+"""The fast links to other Sparks: rates, both halves of a port, addresses; and the kernel's memory for RDMA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkwright.doctor import fabric, known
+from sparkwright.doctor.fabric import Link
+from sparkwright.doctor.finding import Finding, Verdict
+from sparkwright.doctor.host import Host
+from sparkwright.units import GIB
+
+NAME = "fabric"
+MEMORY = "RDMA memory"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    found = fabric.links(host)
+    up = {port: several for port, several in fabric.ports(found).items() if any(one.active for one in several)}
+    if not up:
+        verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters, with and without a cable
+        shown = "no link is up" if found else "no RDMA adapter seen"
+        yield Finding(NAME, verdict, f"{shown}: needed only for a model over several hosts", source=known.PLAYBOOKS)
+        return
+    for port, links in up.items():
+        problems = list(_problems(links))
+        for verdict, evidence, fix, source in problems:
+            yield Finding(f"{NAME} {port}", verdict, evidence, fix, source)
+        if not problems:
+            yield Finding(f"{NAME} {port}", "ok", _shown(links), source=known.PLAYBOOKS)
+    yield from _memory(host)
+
+
+def _problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
+    up = [one for one in links if one.active]
+    down = [one.adapter for one in links if not one.active]
+    if down:
+        about = known.BOTH_TWINS
+        yield "warning", f"{', '.join(down)} is down, its twin is up: {about.says}", _bring_up(links), about.source
+    for one in up:
+        if 0 < one.rate_gbps < known.LINK_GBPS:
+            about = known.SLOW_LINK
+            yield "warning", f"{one.adapter}: {one.rate_gbps:.0f} Gb/s: {about.says}", "", about.source
+        if 0 < one.mtu < known.JUMBO_MTU:
+            about = known.JUMBO
+            fix = f"sudo ip link set {one.interface} mtu {known.JUMBO_MTU} (and in /etc/netplan, on every host)"
+            yield "warning", f"{one.interface}: MTU {one.mtu}: {about.says}", fix, about.source
+        if one.pci.endswith((" x1", " x2")):
+            about = known.PCI_WIDTH
+            yield "warning", f"{one.adapter}: {one.pci}: {about.says}", "fwupdmgr get-updates", about.source
+        bare = [address for address in one.addresses if address.partition("/")[0] not in one.gids]
+        if not one.addresses:
+            about = known.TWIN_ADDRESSES
+            yield "warning", f"{one.interface} has no IPv4 address: {about.says}", "", about.source
+        elif bare:
+            about = known.ROCE_GID
+            yield "bad", f"{one.adapter} has no RoCE v2 GID for {bare[0]}: {about.says}", "sudo reboot", about.source
+
+
+def _bring_up(links: list[Link]) -> str:
+    name = next((one.interface for one in links if not one.active and one.interface), "")
+    return f"sudo ip link set {name} up" if name else ""
+
+
+def _shown(links: list[Link]) -> str:
+    names = " and ".join(one.interface or one.adapter for one in links)
+    return f"{names}: {links[0].rate_gbps:.0f} Gb/s, MTU {links[0].mtu}, {', '.join(links[0].addresses)}"
+
+
+def _memory(host: Host) -> Iterator[Finding]:
+    """A kernel that keeps its CMA for itself: what it counts as free there is more than there is."""
+    release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
+    memory, about = host.memory() or {}, known.CMA
+    if "CmaFree" not in memory or "CmaTotal" not in memory:
+        yield Finding(MEMORY, "unknown", "no CmaFree in /proc/meminfo", source=about.source)
+        return
+    free, total = memory["CmaFree"], memory["CmaTotal"]
+    off = "kho=off" in (host.read("/proc/cmdline") or "").split()
+    if re.match(r"7\.0\.", release) and free > total + known.CMA_LOST_BYTES and not off:
+        shown = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {about.says}"
+        yield Finding(MEMORY, "bad", shown, "add kho=off to the kernel command line and reboot", about.source)
+    else:
+        yield Finding(MEMORY, "ok", f"{release}: CmaTotal {total / GIB:.2f} GiB", source=about.source)

@@ -1,0 +1,122 @@
+"""The fast links of a host as the kernel shows them: RDMA adapters with their interfaces, rates and addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Address
+from typing import Any
+
+from sparkwright.doctor.host import Host
+
+ADAPTERS = "/sys/class/infiniband"
+INTERFACES = "/sys/class/net"
+#: more than any Spark has
+MOST_ADAPTERS, MOST_GIDS, MOST_ADDRESSES = 16, 64, 8
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+RATE = re.compile(r"(\d{1,4}(?:\.\d)?) Gb/sec")
+FIRMWARE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
+#: an IPv4 address as a GID spells it: ::ffff:a.b.c.d
+MAPPED = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
+#: a ConnectX port of a Spark is two PCI functions; the twin is in PCI domain 2: rocep1s0f1 and roceP2p1s0f1
+TWIN = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One RDMA adapter and its interface. What can't be read is empty, 0 or None.
+
+    rate_gbps: of the link. addresses: IPv4, with prefix length. gids: the IPv4 addresses that have a RoCE v2 GID.
+    pci: as the kernel says it, "32.0 GT/s PCIe x4".
+    """
+
+    adapter: str
+    interface: str
+    active: bool
+    rate_gbps: float = 0.0
+    mtu: int = 0
+    carrier: bool | None = None
+    firmware: str = ""
+    addresses: tuple[str, ...] = ()
+    gids: tuple[str, ...] = ()
+    pci: str = ""
+
+    @property
+    def port(self) -> str:
+        """What it has in common with its twin; its own name where it is not named after its PCI path."""
+        found = TWIN.fullmatch(self.adapter)
+        return found["path"] if found else self.adapter
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def links(host: Host) -> list[Link]:
+    """The adapters of a host, in the order of their names; empty where it has none."""
+    adapters = [name for name in host.names_in(ADAPTERS) if NAME.fullmatch(name)][:MOST_ADAPTERS]
+    addresses = _addresses(host) if adapters else {}
+    return [_link(host, name, addresses) for name in adapters]
+
+
+def ports(found: list[Link]) -> dict[str, list[Link]]:
+    """The links by the port that they share, the one of PCI domain 0 first."""
+    by_port: dict[str, list[Link]] = {}
+    for one in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
+        by_port.setdefault(one.port, []).append(one)
+    return by_port
+
+
+def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:
+    at = f"{ADAPTERS}/{adapter}"
+    interface = next((name for name in host.names_in(f"{at}/device/net") if NAME.fullmatch(name)), "")
+    net = f"{INTERFACES}/{interface}"
+    rate, firmware = RATE.match(_line(host, f"{at}/ports/1/rate")), FIRMWARE.fullmatch(_line(host, f"{at}/fw_ver"))
+    carrier = _line(host, f"{net}/carrier")
+    return Link(
+        adapter=adapter,
+        interface=interface,
+        active=_line(host, f"{at}/ports/1/state").startswith("4:"),
+        rate_gbps=float(rate[1]) if rate else 0.0,
+        mtu=_number(_line(host, f"{net}/mtu")),
+        carrier={"1": True, "0": False}.get(carrier),
+        firmware=firmware[0] if firmware else "",
+        addresses=addresses.get(interface, ()),
+        gids=tuple(_gids(host, at)),
+        pci=_pci(host, f"{net}/device"),
+    )
+
+
+def _gids(host: Host, at: str) -> Iterator[str]:
+    for n in [name for name in host.names_in(f"{at}/ports/1/gids") if name.isdigit()][:MOST_GIDS]:
+        found = MAPPED.fullmatch(_line(host, f"{at}/ports/1/gids/{n}"))
+        if found and _line(host, f"{at}/ports/1/gid_attrs/types/{n}") == "RoCE v2":
+            yield str(IPv4Address(int(found[1] + found[2], 16)))
+
+
+def _pci(host: Host, at: str) -> str:
+    speed, width = _line(host, f"{at}/current_link_speed"), _number(_line(host, f"{at}/current_link_width"))
+    return f"{speed} x{width}" if re.fullmatch(r"[\d.]{1,5} GT/s PCIe", speed) and width else ""
+
+
+def _addresses(host: Host) -> dict[str, tuple[str, ...]]:
+    """IPv4 addresses by interface, as `ip` tells them; empty where it does not."""
+    try:
+        rows = json.loads(host.printed("ip", "-j", "-4", "addr") or "[]")
+        return {row["ifname"]: tuple(_cidrs(row.get("addr_info") or ())) for row in rows}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def _cidrs(rows: Any) -> Iterator[str]:
+    for row in rows[:MOST_ADDRESSES]:
+        yield f"{IPv4Address(row['local'])}/{int(row['prefixlen'])}"
+
+
+def _line(host: Host, path: str) -> str:
+    return (host.read(path) or "").strip()[:200]
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 8 else 0

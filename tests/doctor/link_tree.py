@@ -1,0 +1,57 @@
+"""The files and programs of a host with a fast link to another: both halves of a ConnectX port, as a Spark shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+MAPPED = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}"
+MEMINFO = "MemTotal: 125513728 kB\nMemAvailable: 118000000 kB\nCmaTotal: 32768 kB\nCmaFree: 30000 kB\n"
+HALVES = (("rocep1s0f1", "enp1s0f1np1", 100), ("roceP2p1s0f1", "enP2p1s0f1np1", 101))
+
+
+def files(
+    number: int, *, mtu: int = 9000, kernel: str = "6.14.0-1015-nvidia", firmware: str = "28.45.4028"
+) -> dict[str, str]:
+    """By path, of the host whose addresses end in this number."""
+    found = {"/proc/sys/kernel/osrelease": f"{kernel}\n", "/proc/cmdline": "quiet\n", "/proc/meminfo": MEMINFO}
+    for adapter, interface, net in HALVES:
+        at, card = f"/sys/class/infiniband/{adapter}", f"/sys/class/net/{interface}"
+        found |= {
+            f"{at}/ports/1/state": "4: ACTIVE\n",
+            f"{at}/ports/1/rate": "200 Gb/sec (2X NDR)\n",
+            f"{at}/fw_ver": f"{firmware}\n",
+            f"{at}/device/net/{interface}/mtu": f"{mtu}\n",
+            f"{at}/ports/1/gids/0": "fe80:0000:0000:0000:4ebb:47ff:fe00:0001\n",
+            f"{at}/ports/1/gid_attrs/types/0": "RoCE v2\n",
+            f"{at}/ports/1/gids/3": MAPPED.format(192, 168, net, number) + "\n",
+            f"{at}/ports/1/gid_attrs/types/3": "RoCE v2\n",
+            f"{card}/mtu": f"{mtu}\n",
+            f"{card}/carrier": "1\n",
+            f"{card}/device/current_link_speed": "32.0 GT/s PCIe\n",
+            f"{card}/device/current_link_width": "4\n",
+        }
+    return found
+
+
+def programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0") -> dict[str, str]:
+    """`ip` and `ping`. over: the interface of every route. ping: what it does."""
+    rows = [
+        {"ifname": interface, "addr_info": [{"local": f"192.168.{net}.{number}", "prefixlen": 24}]}
+        for _, interface, net in HALVES
+    ]
+    route = json.dumps([{"dst": "x", "dev": over}])
+    return {"ip": f"""case "$*" in *" addr") echo '{json.dumps(rows)}' ;; *) echo '{route}' ;; esac""", "ping": ping}
+
+
+def lay(root: Path, number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0", **about: Any) -> None:
+    """Write such a host below a folder."""
+    shown = {
+        f"/usr/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in programs(number, over=over, ping=ping).items()
+    }
+    for name, text in {**files(number, **about), **shown}.items():
+        path = Path(f"{root}{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)

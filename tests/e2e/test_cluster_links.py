@@ -1,0 +1,130 @@
+"""`cluster.inspect` and `cluster.check` by the real command, on two hosts that are folders with the files of a Spark with a fast link."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.project import starter
+from tests import commands
+from tests.doctor import link_tree
+
+
+@dataclass
+class Pair:
+    """A project with two hosts."""
+
+    top: Path
+
+    def lay(self, name: str, number: int, **about: Any) -> None:
+        link_tree.lay(self.top / f"{name}.root", number, **about)
+
+    def run(self, *words: str) -> tuple[int, str]:
+        done = commands.run(*words, cwd=self.top / "project", env={**os.environ, "HOME": str(self.top / "home")})
+        return done.returncode, done.stdout + done.stderr
+
+    def findings(self, *words: str) -> tuple[int, list[tuple[str, str, str, str]]]:
+        """Of cluster.check: exit code; host, check, verdict, evidence."""
+        code, out = self.run("cluster.check", "--host", "pair", "--json", *words)
+        rows = json.loads(out)["findings"]
+        return code, [(one["host"], one["check"], one["verdict"], one["evidence"]) for one in rows]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    found = Pair(tmp_path)
+    (tmp_path / "home").mkdir()
+    starter.lay(tmp_path / "project")
+    for number, name in enumerate(("spark1", "spark2"), 1):
+        found.lay(name, number)
+        text = f"connection: local\nenv: {{SPARKWRIGHT_ROOT: {tmp_path}/{name}.root}}\n"
+        (tmp_path / f"project/hosts/{name}.yml").write_text(text)
+    (tmp_path / "project/hosts/groups.yml").write_text("pair: {hosts: [spark1, spark2]}\n")
+    return found
+
+
+def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: Pair) -> None:
+    code, out = pair.run("cluster.inspect", "--host", "pair")
+    assert code == 2, out
+    assert "fabric:\n  interfaces: [enp1s0f1np1, enP2p1s0f1np1]\n  address: 192.168.100.1\n" in out
+    before = (pair.top / "project/hosts/spark1.yml").read_text()
+    assert "fabric" not in before
+    code, out = pair.run("cluster.inspect", "--host", "pair", "--write")
+    assert code == 0, out
+    assert (pair.top / "project/hosts/spark2.yml").read_text().endswith("  address: 192.168.100.2\n")
+    assert (pair.top / "project/hosts/spark1.yml").read_text().startswith(before)
+    assert pair.run("cluster.inspect", "--host", "pair")[0] == 0
+
+
+def test_a_pair_in_order_is_fit(pair: Pair) -> None:
+    assert pair.run("cluster.check", "--host", "pair") == (
+        0,
+        "The links between spark1 and spark2 are as a cluster needs them.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ({"mtu": 1500}, ("", "MTU", "bad", "spark1 9000, spark2 1500: large transfers fail")),
+        ({"over": "enP7s7"}, ("spark2", "path", "bad", "192.168.100.1 is reached over enP7s7, not over the fabric")),
+        ({"ping": "exit 1"}, ("spark2", "path", "bad", "a frame of 9000 bytes does not reach 192.168.100.1 over enp1s0f1np1")),
+        ({"firmware": "28.45.1020"}, ("", "NIC firmware", "warning", "spark1 28.45.4028, spark2 28.45.1020: an update of one host")),
+        ({"kernel": "6.17.0-1008-nvidia"}, ("", "kernel", "warning", "spark1 6.14.0-1015-nvidia, spark2 6.17.0-1008-nvidia")),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named(pair: Pair, change: dict[str, Any], finding: tuple[str, str, str, str]) -> None:
+    pair.lay("spark2", 2, **change)
+    code, found = pair.findings()
+    *where, evidence = finding
+    assert [row for row in found if list(row[:3]) == where and row[3].startswith(evidence)], found
+    assert code == (1 if finding[2] == "bad" else 0)
+
+
+def test_hosts_in_different_subnets_are_told(pair: Pair) -> None:
+    ip = pair.top / "spark2.root/usr/bin/ip"
+    ip.write_text(ip.read_text().replace("192.168.100.2", "10.9.9.2"))
+    code, found = pair.findings()
+    assert ("", "subnets", "bad", "spark1 192.168.100.1/24, spark2 10.9.9.2/24: not in one subnet") in found
+    assert code == 1
+
+
+def test_an_address_without_a_roce_gid_is_told(pair: Pair) -> None:
+    gid = pair.top / "spark2.root/sys/class/infiniband/rocep1s0f1/ports/1/gid_attrs/types/3"
+    gid.write_text("IB/RoCE v1\n")
+    code, found = pair.findings()
+    assert any(
+        row[0] == "spark2" and row[2] == "bad" and "no RoCE v2 GID for 192.168.100.2/24" in row[3] for row in found
+    )
+    assert code == 1
+
+
+def test_interfaces_that_a_host_does_not_have_are_told_with_those_it_has(pair: Pair) -> None:
+    path = pair.top / "project/hosts/spark2.yml"
+    path.write_text(path.read_text() + "fabric: {interfaces: [enp9s0], address: 192.168.100.2}\n")
+    code, found = pair.findings()
+    assert (
+        "spark2",
+        "fabric",
+        "bad",
+        "no interface enp9s0 with an RDMA adapter; there are: enP2p1s0f1np1, enp1s0f1np1",
+    ) in found
+    assert code == 1
+
+
+def test_one_host_is_no_cluster(pair: Pair) -> None:
+    code, out = pair.run("cluster.check", "--host", "spark1")
+    assert (code, out) == (5, "a cluster has two hosts or more. Name its group: `--host pair`.\n")
+
+
+def test_a_host_with_no_link_is_told_so(pair: Pair) -> None:
+    for half in ("rocep1s0f1", "roceP2p1s0f1"):
+        (pair.top / f"spark2.root/sys/class/infiniband/{half}/ports/1/state").write_text("1: DOWN\n")
+    code, found = pair.findings()
+    assert ("spark2", "fabric", "bad", "no link is up that has an IPv4 address") in found
+    assert code == 1
