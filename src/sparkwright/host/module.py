@@ -42,6 +42,8 @@ class Module(ABC, Generic[A]):
     Args: ClassVar[type[Any]]
     #: False: skipped in check mode when an earlier task of the run would have changed what it looks at.
     safe_in_check: ClassVar[bool] = True
+    #: True: runs in the run's own process, `become` or not.
+    never_as_root: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, args: A, context: Context) -> Result:

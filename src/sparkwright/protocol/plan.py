@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any
 
+from sparkwright.protocol.cluster import Cluster
+
 SCHEMA = 1
 #: the fields without which a task, a block or a plan is none
 NEEDED = ("id", "name", "module", "run_id", "host", "play")
@@ -79,7 +81,7 @@ class Plan:
     facts or results. registered: results of earlier plays of the playbook.
     secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
     the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
-    wait_s: how long to wait for a lock that somebody else holds.
+    wait_s: how long to wait for a lock that somebody else holds. cluster: whose members' runs this one meets at barriers.
     """
 
     run_id: str
@@ -99,12 +101,16 @@ class Plan:
     who: str = ""
     force_handlers: bool = False
     wait_s: float = 0
+    cluster: Cluster | None = None
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, which shares what is plain already with the plan; `from_json` is its inverse."""
+        data = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "cluster"}
+        if self.cluster is not None:
+            data["cluster"] = self.cluster.to_json()
         lists = {"steps": [_data(step) for step in self.steps], "handlers": [_data(one) for one in self.handlers]}
-        return {one.name: getattr(self, one.name) for one in fields(self)} | lists
+        return data | lists
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
@@ -113,7 +119,13 @@ class Plan:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
         steps = [_step(step) for step in _items(data.get("steps"))]
         handlers = [_task(task) for task in _items(data.get("handlers", []))]
-        return cls(**_typed(cls, {**data, "steps": steps, "handlers": handlers}))
+        parts: dict[str, Any] = {"steps": steps, "handlers": handlers}
+        if data.get("cluster") is not None:
+            parts["cluster"] = Cluster.from_json(data["cluster"])
+        plan = cls(**_typed(cls, {**data, **parts}))
+        if plan.cluster is not None and plan.cluster.members[plan.cluster.rank] != plan.host:
+            raise ValueError("the plan is not of the host that has its rank in the cluster")
+        return plan
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
@@ -188,6 +200,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "dict[str, Any]": _of(dict),
     "tuple[str, ...]": _texts,
     "tuple[str, ...] | None": lambda value: value is None or _texts(value),
+    "Cluster | None": _of(Cluster, NoneType),
     **dict.fromkeys(("tuple[Step, ...]", "tuple[Task, ...]"), _of(list, tuple)),
 }
 

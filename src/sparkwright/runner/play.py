@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
@@ -22,6 +22,9 @@ from sparkwright.protocol.result import Result, sound
 from sparkwright.runner.root.become import Become
 from sparkwright.secret import Secret
 
+if TYPE_CHECKING:
+    from sparkwright.host.cluster.channel import Channel
+
 DEFAULT_RETRIES = 3
 
 
@@ -29,7 +32,7 @@ DEFAULT_RETRIES = 3
 class PlayRun:
     """Runs a Plan. `run()` returns the recap event; everything else is said through `emit`.
 
-    stop_requested: asked between tasks; a stop counts as a failure there, so that rescue and always still act.
+    stop_requested: asked between tasks; a stop counts as a failure, so that rescue and always act. cluster: the members' runs.
     """
 
     plan: Plan
@@ -38,6 +41,7 @@ class PlayRun:
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
     stop_requested: Callable[[], bool] = lambda: False
+    cluster: Channel | None = None
 
     def __post_init__(self) -> None:
         plan, emit = self.plan, self.emit
@@ -45,9 +49,12 @@ class PlayRun:
         self.notified: set[str] = set()
         self.counts = dict.fromkeys((*recap.COUNTS, *recap.RARE), 0)
         self.touched_by = ""
+        self.failed_as = ("", "")
         self.stopped: Result | None = None
         self.unproved: Result | None = None
+        self.known_to_members: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
+        self.context.cluster = self.cluster
         self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
 
     @property
@@ -64,6 +71,7 @@ class PlayRun:
             if failure is None or self.plan.force_handlers:
                 failure = self._handlers() or failure
         failure = failure or self.stopped
+        self._tell_members(failure)
         answer = failure or self.unproved
         return event(
             "recap",
@@ -110,6 +118,7 @@ class PlayRun:
             self._skip_all(block.tasks)
             return None
         failure = failure or self._steps(block.tasks, stoppable=stoppable)
+        self._tell_members(failure)
         if failure is not None:
             self.registered["failed_result"] = failure.registered()
         if failure is not None and block.rescue:
@@ -119,6 +128,13 @@ class PlayRun:
         failure = self._steps(block.always, stoppable=False) or failure
         self.registered["failed_result"] = outer  # a rescue around this one still speaks of what it rescues
         return failure
+
+    def _tell_members(self, failure: Result | None) -> None:
+        """In a cluster a run that fails, or begins a rescue, fails for all. Each failure is told once."""
+        if failure is not None and failure is not self.known_to_members and self.cluster is not None:
+            self.known_to_members = failure
+            at, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
+            self.cluster.fail(at, msg, refused=self._exit(failure) is Exit.REFUSED)
 
     def _skip_all(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
@@ -172,6 +188,7 @@ class PlayRun:
                 return result
             if attempt < tries:
                 self.emit(event("note", task=task.id, text=f"attempt {attempt} of {tries}: {result.msg or 'not yet'}"))
+                self.context.go_on()
                 time.sleep(task.delay_s)
         result.failed = True
         return result
@@ -196,9 +213,8 @@ class PlayRun:
             return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
         if isinstance(error, SparkwrightError):
             code = None if error.exit is Exit.FAILED else error.exit
-            return Result(
-                failed=True, msg=error.message, fix=error.fix, exit=code, data=dict(getattr(error, "data", {}))
-            )
+            data = dict(getattr(error, "data", {}))
+            return Result(failed=True, msg=error.message, fix=error.fix, exit=code, data=data)
         print("".join(traceback.format_exception(error)), flush=True)
         if isinstance(error, Exception) and engine_went_away(error):
             fix = "On the host: `systemctl status docker` says why."
@@ -208,7 +224,7 @@ class PlayRun:
 
     def _call(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
         args = arguments.build(kind.Args, values, module=task.module)
-        if task.become:
+        if task.become and not kind.never_as_root:
             return sound(self.root.run(task.module, values, self.context), task.module)
         return sound(kind().run(args, self.context), task.module)
 
@@ -245,7 +261,9 @@ class PlayRun:
             "exit": int(result.exit or Exit.FAILED) if result.failed else 0,
         }
         self.emit(event("task_finished", **_about(task), **message, seconds=round(seconds, 3)))
-        return result if result.failed and not ignored else None
+        failed = result.failed and not ignored
+        self.failed_as = (task.name, shown.msg) if failed else self.failed_as
+        return result if failed else None
 
     # -- names ---------------------------------------------------------------------------------------------------
 

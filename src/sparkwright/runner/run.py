@@ -18,6 +18,7 @@ from sparkwright.protocol import recap as recaps
 from sparkwright.protocol.events import SCHEMA, Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.runner import restart_plan
+from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
 from sparkwright.trust import system_errors
 
@@ -39,24 +40,29 @@ def play(
     def note(text: str) -> None:
         book.write(event("note", task="", text=text))
 
+    def run(met: Rendezvous) -> Event:
+        with met.channel() as channel:
+            return PlayRun(plan, machine, state, secrets, book.write, book.stop_requested, channel).run()
+
     book.open()
     about = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
     book.write(event("run_started", run=plan.run_id, **about, schema=SCHEMA, sandbox=machine.sandbox))
     started_s = time.monotonic()
     try:
-        run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)
+        met = Rendezvous(plan, secrets, note, book)
         if plan.exclusive and not plan.check:
             owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
-            with lock.held(state, owner, host=plan.host, wait_s=plan.wait_s, note=note) as before:
+            held = lock.held(state, owner, host=plan.host, wait_s=met.lock_wait_s, note=note)
+            with met.having(held) as before:
                 if before is not None and cut_off.unfinished(state, before):
                     note(cut_off.story(state, before))
-                recap = run.run()
+                recap = run(met)
         else:
             before, alive = lock.inspect(state) if plan.exclusive else (None, False)
             if before is not None and cut_off.unfinished(state, before):
                 note(f"in progress there: {before}" if alive else cut_off.story(state, before))
-            with _undisturbing(plan, state, note):
-                recap = _beside(run.run(), plan, state)
+            with met.having(_undisturbing(plan, state, note)):
+                recap = _beside(run(met), plan, state)
         if restart is not None and not plan.check and not recap["failed"]:
             restart_plan.keep(restart, state, book.hidden, note)
     except SparkwrightError as error:

@@ -151,7 +151,7 @@ CONTAINER = "container "
 def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
     holder = publishing(client, port)
-    process = _listening_process(port) if holder is None or not _published(holder) else ""
+    process = listening_process(port) if holder is None or not _published(holder) else ""
     return f"{CONTAINER}{holder['Name'].lstrip('/')}" if holder and (process or _published(holder)) else process
 
 
@@ -160,7 +160,8 @@ def _published(container: dict[str, Any]) -> bool:
     return bool(container["HostConfig"].get("NetworkMode") != "host")
 
 
-def _listening_process(port: int) -> str:
+def listening_process(port: int) -> str:
+    """What listens on a TCP port of this host, in words; empty when nothing is seen to."""
     import psutil
 
     try:

@@ -19,6 +19,8 @@ from sparkwright.secret import Secret
 if TYPE_CHECKING:
     import docker
 
+    from sparkwright.host.cluster.channel import Channel
+
 PROGRESS_EVERY_S = 0.1
 
 
@@ -73,7 +75,7 @@ class RunContext:
     """machine: where this host's files, engine, Ollama and hub are. state: sparkwright's own folder on the host.
 
     emit: where events go. check: look, never change. facts: what the `facts` module found. secrets: by name. task: the id of
-    the task that runs.
+    the task that runs. cluster: where this run meets those of the other members; None: there are none.
     """
 
     machine: Machine
@@ -85,6 +87,7 @@ class RunContext:
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     task: str = ""
     engine: Engine | None = None
+    cluster: Channel | None = None
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
@@ -106,6 +109,11 @@ class RunContext:
         self._last_progress_s = now
         more = {"parts": list(parts)} if parts else {}
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
+
+    def go_on(self) -> None:
+        """For a task that waits long, between two looks: raises Failed when another member of the cluster has failed."""
+        if self.cluster is not None and (why := self.cluster.failed_elsewhere()):
+            raise Failed(f"{why.rstrip('.')}.")
 
     def note(self, text: str) -> None:
         """A sentence worth a line of its own while the task goes on."""

@@ -16,6 +16,7 @@ import math
 import os
 import select
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class Journal:
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
     _torn: bool = False
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
@@ -89,7 +91,11 @@ class Journal:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, one: Event) -> None:
-        """Append one event; what matters for the story is on the disk before the next act begins."""
+        """Append one event; what matters for the story is on the disk before the next act begins. From any thread."""
+        with self._writing:
+            self._write(one)
+
+    def _write(self, one: Event) -> None:
         line = encode(one, self.hidden)
         if self._torn:  # a line that a full disk cut off must not spoil the next one
             line = b"\n" + line

@@ -21,7 +21,8 @@ EVIDENCE_LINES = 8
 class WaitReady(Module["WaitReady.Args"]):
     """Wait until the server answers /health, telling the stages of its start as its log does.
 
-    It ends at once, with the engine's own reason, when the container exits (with code 0 too) or starts over.
+    It ends at once, with the engine's own reason, when the container exits (with code 0 too) or starts over; in a cluster also
+    when another member has failed.
 
     Returns: ready_s, stage. Fails with the last lines of the log as evidence; a slow start is no failure before timeout_s.
     """
@@ -53,6 +54,7 @@ class WaitReady(Module["WaitReady.Args"]):
                 return Result(msg=f"after {seconds:.0f} s", data=data)
             if waited_s > args.timeout_s:
                 return self._late(args, engine.log, context)
+            context.go_on()
             self._tell(args, engine.log, context, waited_s)
             time.sleep(POLL_S)
 

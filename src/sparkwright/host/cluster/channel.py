@@ -1,0 +1,266 @@
+"""A member's side of a cluster's runs: one connection to the head's coordinator, for the length of the run."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import select
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.host.cluster import wire
+from sparkwright.host.cluster.connection import Connection, Lost, line_of
+from sparkwright.host.cluster.meeting import (
+    EVENTS,
+    FORWARD,
+    NAME,
+    RESCUE,
+    TEXT_CHARACTERS,
+    Failure,
+    Key,
+    Meeting,
+    fitted,
+)
+from sparkwright.host.cluster.wire import WireError
+from sparkwright.protocol.cluster import SILENT, Cluster
+from sparkwright.secret import Secret
+from sparkwright.trust import bounds
+from sparkwright.trust.redact import Redactor
+from sparkwright.visible import one_line
+
+#: of what a member shares at one barrier, as JSON
+SHARED_BYTES, SHARED_DEPTH = 48 * 2**10, 8
+HANDSHAKE_S, AGAIN_S = 5.0, 0.25
+POLL_S = 0.2
+#: until who is waited for is named, and again
+SAY_S, SAY_AGAIN_S = 2.0, 60.0
+GOODBYE_S = 5.0
+#: for a run that can't come, to find somebody to tell
+COME_S = 10.0
+
+
+class Channel:
+    """note: takes a sentence. hidden: knows the secrets, which no other host gets to see. stopped: whether somebody asked this
+    run to stop.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        token: Secret,
+        *,
+        note: Callable[[str], None],
+        hidden: Redactor,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.cluster = cluster
+        self._token, self._note, self._hidden, self._stopped = token, note, hidden, stopped
+        self._meeting = Meeting(cluster)
+        self._changed = threading.Condition()
+        self._unsent: collections.deque[dict[str, Any]] = collections.deque()
+        self._bell, self._heard = socket.socketpair()
+        self._heard.setblocking(False)
+        self._phase = FORWARD
+        self._leaving = False
+        self._thread: threading.Thread | None = None
+
+    # -- what a run does with it -----------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Return when the runs of all members have come. Raises Refused or Failed with who has not, or why not."""
+        until_s = time.monotonic() + self.cluster.join_s
+        connection = self._connected(until_s)
+        self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
+        self._thread.start()
+        self._send("join")
+        key = Key(FORWARD, "")
+        self._wait(key, lambda: self._meeting.complete, until_s, self.cluster.join_s)
+        failure = self._meeting.failure(key)
+        if failure is not None:
+            raise _raised(failure)
+
+    def arrive(self, name: str, data: dict[str, Any], timeout_s: float, phase: str = FORWARD) -> dict[str, Any]:
+        """Return when all members have arrived there, with what each shares, by host.
+
+        data: what this one shares. timeout_s: how long to wait for the others. Raises Failed with why they won't all come.
+        """
+        key = Key(phase, name)
+        if not NAME.fullmatch(name):
+            raise Failed(
+                f"'{one_line(name, at_most=80)}' is no name of a barrier: letters, digits, spaces, _ . - only."
+            )
+        shared = self._bounded(name, data)
+        with self._changed:
+            again = self._meeting.arrived(key, self.cluster.rank)
+            if again and self._meeting.failure(key) is None:
+                raise Failed(f"this run has passed barrier '{name}' already.", fix="Give each barrier its own name.")
+        if not again:
+            self._send("arrive", phase=phase, barrier=name, data=shared)
+        self._wait(key, lambda: self._meeting.settled(key), time.monotonic() + timeout_s, timeout_s)
+        with self._changed:
+            failure = self._meeting.failure(key)
+            if failure is not None:
+                raise _raised(failure)
+            return self._meeting.shared(key)
+
+    def failed_elsewhere(self) -> str:
+        """Why this run can't succeed any more, where another member failed or is lost; empty when there is no reason.
+
+        Always empty once this run has failed itself: then it restores what was there before, whatever the others do.
+        """
+        with self._changed:
+            failure = self._meeting.failures.get(FORWARD)
+            return failure.text if failure is not None and self._phase == FORWARD else ""
+
+    def fail(self, at: str, text: str, *, refused: bool = False) -> None:
+        """This member has failed, and is in its rescue from here on.
+
+        at: the task; empty: none. refused: it had touched nothing.
+        """
+        self._send("fail", phase=self._phase, refused=refused, at=self._sentence(at), text=self._sentence(text))
+        self._phase = RESCUE
+
+    def cannot_come(self, text: str) -> None:
+        """Instead of joining: tell the others why this run can't. Raises Refused when nobody is there within COME_S."""
+        connection = self._connected(time.monotonic() + min(self.cluster.join_s, COME_S))
+        with contextlib.suppress(OSError, Lost):
+            connection.say({"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._sentence(text)})
+            connection.sock.settimeout(GOODBYE_S)
+            while connection.sock.recv(4096):
+                pass
+        connection.close()
+
+    def close(self) -> None:
+        """Say goodbye, and wait a moment for the head to have heard it."""
+        if self._thread is not None:
+            self._leaving = True
+            self._send("bye")
+            self._thread.join(GOODBYE_S)
+        self._bell.close()
+
+    def _sentence(self, text: str) -> str:
+        return one_line(self._hidden.text(text), at_most=TEXT_CHARACTERS)
+
+    def _bounded(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        """What is shared, as the others get it."""
+        try:
+            shared: dict[str, Any] = bounds.clean(self._hidden.value(data), SHARED_DEPTH)
+        except ValueError as error:
+            raise Failed(f"what is shared at barrier '{name}' {error}.") from None
+        if wire.size(shared) > SHARED_BYTES:
+            raise Failed(f"what is shared at barrier '{name}' has more than {SHARED_BYTES // 2**10} KiB.")
+        return shared
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def _wait(self, key: Key, ready: Callable[[], bool], until_s: float, given_s: float) -> None:
+        """Wait until something is ready or has failed. Says who is waited for; when that takes too long, the head decides."""
+        say_s, overdue_s = time.monotonic() + SAY_S, 0.0
+        while True:
+            with self._changed:
+                if ready() or self._meeting.settled(key):
+                    return
+                self._changed.wait(POLL_S)
+                if ready() or self._meeting.settled(key):
+                    return
+                missing = self._meeting.missing(key if key.name else None)
+            now_s = time.monotonic()
+            if key.phase == FORWARD and self._stopped():
+                where = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
+                raise Failed(f"stopped on request, {where}")
+            if now_s >= say_s and missing:
+                say_s = now_s + SAY_AGAIN_S
+                self._note(f"waiting for {missing}")
+            if now_s >= until_s and not overdue_s:
+                overdue_s = now_s + self.cluster.beat_s * SILENT
+                self._send("overdue", phase=key.phase, barrier=key.name, waited_s=given_s)
+            elif overdue_s and now_s >= overdue_s:
+                self._lose("no answer")
+
+    def _connected(self, until_s: float) -> Connection:
+        """A connection to the head, both sides proved. Raises Refused when there is none in time, Failed on a stop."""
+        head, place = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
+        say_s = time.monotonic() + SAY_S
+        while True:
+            try:
+                return self._handshaken(until_s)
+            except (OSError, Lost, WireError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+            now_s = time.monotonic()
+            if self._stopped():
+                raise Failed("stopped on request, before the first task")
+            if now_s >= until_s:
+                fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run; the hosts must reach each other there."
+                waited = f"{head} never came within {self.cluster.join_s:g} s ({place}: {why.lower()})."
+                raise Refused(waited, fix=fix)
+            if now_s >= say_s:
+                say_s = now_s + SAY_AGAIN_S
+                self._note(f"waiting for {head} at {place}: {why.lower()}")
+            time.sleep(AGAIN_S)
+
+    def _handshaken(self, until_s: float) -> Connection:
+        end_s = min(time.monotonic() + HANDSHAKE_S, max(until_s, time.monotonic() + 1))
+        sock = socket.create_connection((self.cluster.address, self.cluster.port), timeout=end_s - time.monotonic())
+        try:
+            line, handshake = wire.claim(line_of(sock, wire.HELLO_BYTES, end_s), self.cluster, self._token)
+            sock.sendall(line)
+            session = wire.proved(line_of(sock, wire.HELLO_BYTES, end_s), handshake, self._token)
+            return Connection(sock, self.cluster.beat_s, session)
+        except BaseException:
+            sock.close()
+            raise
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        self._unsent.append({"kind": kind, **fields})
+        with contextlib.suppress(OSError):
+            self._bell.send(b".")
+
+    def _serve(self, connection: Connection) -> None:
+        reading: list[Any] = [connection, self._heard]
+        try:
+            while True:
+                writing = [connection] if connection.waiting else []
+                ready, _, _ = select.select(reading, writing, [], POLL_S / 2)
+                if self._heard in ready and not self._heard.recv(4096):
+                    return
+                while self._unsent:
+                    connection.say(self._unsent.popleft())
+                connection.flush()
+                if connection in ready:
+                    self._read(connection)
+                connection.beat()
+        except (Lost, WireError, OSError) as error:
+            self._lose(str(error))
+        except Exception:
+            traceback.print_exc()
+            self._lose("internal error")
+        finally:
+            connection.close()
+            self._heard.close()
+
+    def _read(self, connection: Connection) -> None:
+        for line in connection.read():
+            assert connection.session is not None
+            one = fitted(connection.session.opened(line), EVENTS)
+            if one["kind"] != "alive":
+                with self._changed:
+                    self._meeting.apply(one)
+                    self._changed.notify_all()
+
+    def _lose(self, why: str) -> None:
+        """Without the head there are no barriers; after its goodbye that is no loss."""
+        with self._changed:
+            if not self._leaving:
+                self._meeting.apply({"kind": "lost", "rank": 0, "text": f"lost {self.cluster.named(0)}: {why}"})
+            self._changed.notify_all()
+
+
+def _raised(failure: Failure) -> SparkwrightError:
+    return (Refused if failure.refused else Failed)(f"{failure.text.rstrip('.')}.")

@@ -1,0 +1,138 @@
+"""One connection between two runs, without blocking: lines out of what arrives, signs of life, and the end of patience."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sparkwright.host.cluster.wire import LINE_BYTES, Lines, Session, WireError
+from sparkwright.protocol.cluster import SILENT
+
+READ_BYTES = 64 * 2**10
+#: a member that does not read so much is lost anyway
+OUT_BYTES = 16 * 2**20
+ALIVE = {"kind": "alive"}
+
+
+class Lost(Exception):
+    """The other side is gone; the message says how."""
+
+
+class Connection:
+    """beat_s: seconds between two signs of life. session: None until both sides have proved what they are."""
+
+    def __init__(self, sock: socket.socket, beat_s: float, session: Session | None = None) -> None:
+        self.sock, self.session = sock, session
+        self._beat_s = beat_s
+        self._lines = Lines()
+        self._out = bytearray()
+        self.opened_s = self._heard_s = self._wrote_s = time.monotonic()
+        sock.setblocking(False)
+        if session is not None:
+            self.trust(session)
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self.sock.fileno()
+
+    def trust(self, session: Session) -> None:
+        """The other side has proved what it is: from here on its lines are those of a session."""
+        self.session, self._lines.most_bytes = session, LINE_BYTES
+        _keep_alive(self.sock, self._silent_s)
+
+    def read(self) -> Iterator[bytes]:
+        """The lines that have arrived. Raises Lost at the end, WireError for a line that is too long."""
+        try:
+            data = self.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise Lost(_how(error)) from None
+        if not data:
+            raise Lost("connection closed")
+        self._heard_s = time.monotonic()
+        yield from self._lines.feed(data)
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message as soon as the other side reads. Raises Lost."""
+        assert self.session is not None
+        self.put(self.session.seal(message))
+
+    def put(self, line: bytes) -> None:
+        """Send a line. Raises Lost."""
+        self._out += line
+        if len(self._out) > OUT_BYTES:
+            raise Lost("it reads nothing")
+        self._wrote_s = time.monotonic()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the other side reads. Raises Lost."""
+        try:
+            while self._out:
+                del self._out[: self.sock.send(self._out[:READ_BYTES])]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise Lost(_how(error)) from None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._out)
+
+    def beat(self) -> None:
+        """Give a sign of life when it is time. Raises Lost when the other side gave none for too long."""
+        now_s = time.monotonic()
+        if now_s - self._heard_s > self._silent_s and not self._unread():
+            raise Lost(f"no word for {self._silent_s:g} s")
+        if now_s - self._wrote_s >= self._beat_s and not self._out:
+            self.say(ALIVE)
+
+    def close(self) -> None:
+        """Let go of it."""
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+    @property
+    def _silent_s(self) -> float:
+        return self._beat_s * SILENT
+
+    def _unread(self) -> bool:
+        """Whether something has arrived all the same: this process itself may have stood still."""
+        return bool(select.select([self.sock], [], [], 0)[0])
+
+
+def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
+    """One line of a blocking socket. until_s: by time.monotonic. Raises OSError, WireError or Lost."""
+    found = bytearray()
+    while not found.endswith(b"\n"):
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no answer")
+        sock.settimeout(left_s)
+        byte = sock.recv(1)  # no byte beyond the line: the rest is the session's
+        if not byte:
+            raise Lost("connection closed")
+        found += byte
+        if len(found) > most_bytes:
+            raise WireError(f"a line has more than {most_bytes} bytes")
+    return bytes(found[:-1])
+
+
+def _keep_alive(sock: socket.socket, silent_s: float) -> None:
+    """The kernel watches the connection too: also while this process does not get to it."""
+    seconds = max(1, round(silent_s / SILENT))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", seconds), ("TCP_KEEPCNT", SILENT)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _how(error: OSError) -> str:
+    return (error.strerror or str(error) or type(error).__name__).lower()

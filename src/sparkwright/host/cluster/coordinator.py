@@ -1,0 +1,275 @@
+"""The head's side of a cluster's runs: a listener on the hosts' own network, and one thread that puts what happens into order.
+
+It listens until every member has come. Whoever else connects learns nothing, costs a bounded amount of time and memory, and is
+dropped with a note.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import selectors
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host.cluster import wire
+from sparkwright.host.cluster.connection import Connection, Lost
+from sparkwright.host.cluster.meeting import FORWARD, MESSAGES, Key, Meeting, fitted
+from sparkwright.host.cluster.wire import WireError
+from sparkwright.host.containers.containers import listening_process
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.secret import Secret
+from sparkwright.visible import count
+
+#: for a stranger to prove what it is, and how many may try at once; one more, and the oldest is dropped
+HANDSHAKE_S, MOST_PENDING = 5.0, 32
+#: strangers that get a note of their own
+MOST_NOTES = 5
+TICK_S = 0.1
+GOODBYE_S = 30.0
+
+
+class Coordinator:
+    """Listens as soon as it is made. note: takes a sentence, from another thread. Raises Refused when the port is taken."""
+
+    def __init__(self, cluster: Cluster, token: Secret, note: Callable[[str], None]) -> None:
+        self._cluster, self._token, self._note = cluster, token, note
+        self._listener: socket.socket | None = listening(cluster)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._pending: dict[Connection, str] = {}
+        self._members: dict[int, Connection] = {}
+        self._ranks: dict[Connection, int] = {}
+        self._meeting = Meeting(cluster)
+        self._events: list[dict[str, Any]] = []
+        self._untold: collections.deque[dict[str, Any]] = collections.deque()
+        self._strangers = 0
+        #: the ranks that have proved themselves, whether they joined or said why they can't
+        self._come: set[int] = set()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
+        self._thread.start()
+
+    def close(self, goodbye_s: float = GOODBYE_S) -> None:
+        """Stop when every member that has come has said goodbye or is lost, at the latest after goodbye_s."""
+        until_s = time.monotonic() + goodbye_s
+        while time.monotonic() < until_s and self._members and self._thread.is_alive():
+            time.sleep(TICK_S / 2)
+        self._ending.set()
+        self._thread.join()
+        if self._strangers > MOST_NOTES:
+            self._note(f"{count(self._strangers - MOST_NOTES, 'more connection')} from strangers dropped")
+
+    def wait_for_others(self, most_s: float) -> None:
+        """Return when every member but the head has come to learn how it stands, at the latest after most_s."""
+        until_s = time.monotonic() + most_s
+        while time.monotonic() < until_s and len(self._come | {0}) < len(self._cluster.members):
+            time.sleep(TICK_S / 2)
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while not self._ending.is_set():
+                for key, _ in self._selector.select(TICK_S):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._read(key.data)
+                self._tick()
+        except Exception:  # the members notice that nobody answers
+            traceback.print_exc()
+        finally:
+            self._close_listener()
+            for one in [*self._ranks, *self._pending]:
+                self._forget(one)
+            self._members.clear()
+            self._selector.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._pending) >= MOST_PENDING:
+            self._drop(next(iter(self._pending)), "too many connections")
+        one, nonce = Connection(sock, self._cluster.beat_s), wire.fresh_nonce()
+        self._pending[one] = nonce
+        self._selector.register(one, selectors.EVENT_READ, one)
+        try:
+            one.put(wire.greeting(nonce))
+        except Lost as lost:
+            self._drop(one, f"{lost}")
+
+    def _read(self, one: Connection) -> None:
+        if one not in self._pending and one not in self._ranks:
+            return
+        try:
+            for line in one.read():
+                self._take(one, line)
+        except (Lost, WireError) as error:
+            self._fallen(one, str(error))
+
+    def _take(self, one: Connection, line: bytes) -> None:
+        if one.session is None:
+            rank, proof, session = wire.claimed(line, self._pending[one], self._cluster, self._token)
+            if rank in self._ranks.values() or rank in self._meeting.joined:
+                raise WireError(f"{self._cluster.named(rank)} has come already")
+            one.put(proof)
+            one.trust(session)
+            self._ranks[one] = rank
+            self._come.add(rank)
+            return
+        message = fitted(one.session.opened(line), MESSAGES)
+        if one in self._pending and message["kind"] == "join":
+            self._joined(one)
+        elif one in self._pending and message["kind"] == "fail":  # it can't come, and says why
+            self._message(self._ranks[one], message)
+            self._forget(one)
+        elif one in self._pending:
+            raise WireError("it does not join")
+        elif message["kind"] == "bye":
+            self._happened({"kind": "gone", "rank": self._ranks[one]})
+            self._forget(one)
+        else:
+            self._message(self._ranks[one], message)
+
+    def _joined(self, one: Connection) -> None:
+        """From here on this is the member."""
+        for past in self._events:
+            one.say(past)
+        del self._pending[one]
+        self._members[self._ranks[one]] = one
+        self._happened({"kind": "joined", "rank": self._ranks[one]})
+        if self._meeting.complete:
+            self._close_listener()
+
+    def _message(self, rank: int, message: dict[str, Any]) -> None:
+        kind, phase = message["kind"], message.get("phase")
+        if kind == "arrive":
+            arrived = {name: message[name] for name in ("phase", "barrier", "data")}
+            self._happened({"kind": "arrived", "rank": rank, **arrived})
+        elif kind == "fail":
+            at = f" at '{message['at']}'" if message["at"] else ""
+            text = f"{self._cluster.named(rank)} failed{at}: {message['text']}"
+            self._happened({"kind": "failed", "phase": phase, "text": text, "refused": message["refused"]})
+        elif kind == "overdue":
+            self._overdue(message)
+
+    def _overdue(self, message: dict[str, Any]) -> None:
+        """A member has waited long enough; unless all have come meanwhile, that fails it for all."""
+        key = Key(message["phase"], message["barrier"])
+        if self._meeting.complete if not key.name else self._meeting.settled(key):
+            return
+        missing = self._meeting.missing(key if key.name else None)
+        what = f"came to barrier '{key.name}'" if key.name else "came"
+        text = f"{missing} never {what} within {message['waited_s']:g} s"
+        phase = key.phase if key.name else FORWARD
+        self._happened({"kind": "failed", "phase": phase, "text": text, "refused": not key.name})
+
+    def _happened(self, one: dict[str, Any]) -> None:
+        """The next event, for all. One that comes of telling another waits until that one was told to every member."""
+        self._untold.append(one)
+        if len(self._untold) > 1:
+            return
+        while self._untold:
+            try:
+                self._tell(self._untold[0])
+            finally:
+                self._untold.popleft()
+
+    def _tell(self, one: dict[str, Any]) -> None:
+        self._meeting.apply(one)
+        self._events.append(one)
+        for member in list(self._members.values()):
+            try:
+                member.say(one)
+            except Lost as lost:
+                self._fallen(member, str(lost))
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        for one in [one for one in self._pending if now_s - one.opened_s > HANDSHAKE_S]:
+            self._drop(one, f"no answer within {HANDSHAKE_S:g} s")
+        for member in list(self._members.values()):
+            try:
+                member.flush()
+                member.beat()
+            except Lost as lost:
+                self._fallen(member, str(lost))
+
+    def _fallen(self, one: Connection, why: str) -> None:
+        if one in self._pending:
+            self._drop(one, why)
+        elif one in self._ranks:
+            rank = self._ranks[one]
+            event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {why}"}
+            with contextlib.suppress(Lost):  # it may read that when it goes on
+                one.say(event)
+            self._forget(one)
+            self._happened(event)
+
+    def _drop(self, one: Connection, why: str) -> None:
+        """A stranger."""
+        self._strangers += 1
+        if self._strangers <= MOST_NOTES:
+            try:
+                address = one.sock.getpeername()[0]
+            except OSError:
+                address = "an unknown address"
+            self._note(f"dropped a connection from {address}: {why}")
+        self._forget(one)
+
+    def _forget(self, one: Connection) -> None:
+        self._pending.pop(one, None)
+        rank = self._ranks.pop(one, None)
+        if rank is not None and self._members.get(rank) is one:
+            del self._members[rank]
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(one)
+        with contextlib.suppress(Lost):
+            one.flush()
+        one.close()
+
+    def _close_listener(self) -> None:
+        """No one else may come."""
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+        for one in list(self._pending):
+            self._forget(one)
+
+
+def listening(cluster: Cluster) -> socket.socket:
+    """The head's listener. Raises Refused that says who has the port, or that this host has no such address."""
+    family = socket.AF_INET6 if ":" in cluster.address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((cluster.address, cluster.port))
+        sock.listen(MOST_PENDING)
+        sock.setblocking(False)
+        return sock
+    except OSError as error:
+        sock.close()
+        raise _unusable(cluster, error) from None
+
+
+def _unusable(cluster: Cluster, error: OSError) -> Refused:
+    host, port = cluster.members[0], cluster.port
+    if error.errno == errno.EADDRINUSE:
+        holder = listening_process(port)
+        message = f"port {port} of {host}, where the cluster's runs meet, is in use{f' by {holder}' if holder else ''}."
+        return Refused(message, fix="Stop that, or use another `barrier_port:` in hosts/groups.yml.")
+    if error.errno == errno.EADDRNOTAVAIL:
+        fix = f"Correct `fabric:` in hosts/{host}.yml; `ip -br addr` on the host lists what it has."
+        return Refused(f"{host} has no address {cluster.address}, where the cluster's runs meet.", fix=fix)
+    return Refused(f"{host} can't listen on {cluster.address} port {port}: {error.strerror}.")

@@ -1,0 +1,164 @@
+"""What the runs of a cluster's members agree on: who has come, who has arrived where with what, what failed.
+
+The head puts all that happens into one order and tells it to every member; each keeps a Meeting of it. So all come to the same
+outcome of a barrier: complete or failed, whichever was first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sparkwright.host.cluster.wire import WireError
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.trust import bounds, shapes
+from sparkwright.visible import one_line
+
+#: a failure in the forward phase leaves the rescue phase its barriers: there all restore what was there before
+FORWARD, RESCUE = PHASES = ("forward", "rescue")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+TEXT_CHARACTERS = 1000
+#: of one run
+MOST_BARRIERS = 200
+
+
+class Key(NamedTuple):
+    """One barrier."""
+
+    phase: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """text: a sentence that names the member. refused: that member had touched nothing."""
+
+    text: str
+    refused: bool = False
+
+
+def _text(value: Any) -> str:
+    """A shape: what another host says."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return one_line(value, at_most=TEXT_CHARACTERS)
+
+
+#: of a barrier, where "" is the joining itself
+_BARRIER = {"phase": frozenset(PHASES), "barrier": NAME}
+_FAILURE = {"text": _text, "refused": bool}
+#: what a member tells the head
+MESSAGES: dict[str, dict[str, Any]] = {
+    "alive": {},
+    "join": {},
+    "arrive": {**_BARRIER, "data": {str: object}},
+    "overdue": {**_BARRIER, "barrier": (NAME, frozenset(("",))), "waited_s": shapes.within(0, 10**9)},
+    "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _text},
+    "bye": {},
+}
+#: what the head tells every member
+EVENTS: dict[str, dict[str, Any]] = {
+    "alive": {},
+    "joined": {"rank": shapes.integer},
+    "arrived": {"rank": shapes.integer, **_BARRIER, "data": {str: object}},
+    "failed": {"phase": frozenset(PHASES), **_FAILURE},
+    "lost": {"rank": shapes.integer, "text": _text},
+    "gone": {"rank": shapes.integer},
+}
+
+
+def fitted(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A message as its kind says, its texts made visible. Raises WireError."""
+    kind = message.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise WireError("a line is of no known kind")
+    try:
+        found: dict[str, Any] = shapes.fitted(message, kinds[kind], "")
+        return {**found, "data": bounds.clean(found["data"])} if "data" in found else found
+    except ValueError:
+        raise WireError(f"a line ({kind}) is not as it should be") from None
+
+
+class Meeting:
+    """The state of one cluster's runs. `apply` takes the head's events in their order."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.joined: set[int] = set()
+        self.gone: set[int] = set()
+        self.lost: dict[int, str] = {}
+        self.failures: dict[str, Failure] = {}
+        self._shared: dict[Key, dict[int, Any]] = {}
+        self._settled: dict[Key, Failure | None] = {}
+
+    def apply(self, one: dict[str, Any]) -> None:
+        """Take one event. Raises WireError for one that can't be."""
+        rank, kind = one.get("rank", 0), one["kind"]
+        if rank not in range(len(self._cluster.members)):
+            raise WireError("a line is of no known member")
+        if kind == "joined":
+            self.joined.add(rank)
+        elif kind == "gone":
+            self.gone.add(rank)
+        elif kind == "failed":
+            self.failures.setdefault(one["phase"], Failure(one["text"], one["refused"]))
+        elif kind == "lost" and rank not in self.gone:
+            self.lost.setdefault(rank, one["text"])
+            self.failures.setdefault(FORWARD, Failure(one["text"]))
+        elif kind == "arrived":
+            self._shared.setdefault(Key(one["phase"], one["barrier"]), {}).setdefault(rank, one["data"])
+        if len(self._shared) > MOST_BARRIERS:
+            raise WireError("there are too many barriers")
+        self._settle()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the runs of all members have come."""
+        return len(self.joined) == len(self._cluster.members)
+
+    def settled(self, key: Key) -> bool:
+        """Whether a barrier has its outcome."""
+        return key in self._settled or self._why_not(key) is not None
+
+    def failure(self, key: Key) -> Failure | None:
+        """Why a settled barrier failed; None: all have arrived."""
+        return self._settled[key] if key in self._settled else self._why_not(key)
+
+    def shared(self, key: Key) -> dict[str, Any]:
+        """What the members that have arrived told there, by their names, in the order of ranks."""
+        return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
+
+    def arrived(self, key: Key, rank: int) -> bool:
+        """Whether a member has arrived there."""
+        return rank in self._shared.get(key, {})
+
+    def missing(self, key: Key | None) -> str:
+        """Who has not arrived there, in words; None: who has not come at all."""
+        there = self.joined if key is None else self._shared.get(key, {}).keys()
+        return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in there)
+
+    def _settle(self) -> None:
+        for key, there in self._shared.items():
+            if key not in self._settled:
+                why = self._why_not(key)
+                if len(there) == len(self._cluster.members):
+                    self._settled[key] = None
+                elif why is not None:
+                    self._settled[key] = why
+
+    def _why_not(self, key: Key) -> Failure | None:
+        """Why a barrier that is not complete can't be any more."""
+        return next(self._reasons(key), None)
+
+    def _reasons(self, key: Key) -> Iterator[Failure]:
+        there = self._shared.get(key, {})
+        if key.phase in self.failures:
+            yield self.failures[key.phase]
+        for rank, text in self.lost.items():
+            if rank not in there:
+                yield Failure(text)
+        for rank in sorted(self.gone - there.keys()):
+            before = f" before barrier '{key.name}'" if key.name else ""
+            yield Failure(f"{self._cluster.named(rank)} ended its run{before}")

@@ -1,0 +1,169 @@
+"""What goes over the wire between the runs of a cluster's members: lines of JSON that only members can have written.
+
+Both sides prove that they know the one-time token of the deploy, over a nonce of each; the token itself is never sent. Every line
+after that is `MAC JSON`: an HMAC-SHA256 under a key of this connection and direction, over a body that counts the lines.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.secret import Secret
+from sparkwright.trust import bounds, shapes
+
+VERSION = "sparkwright cluster 1"
+LINE_BYTES = 64 * 2**10
+#: of a line before the other side has proved what it is
+HELLO_BYTES = 1024
+DEPTH = 16
+HEAD, MEMBER = "head", "member"
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_GREETING = {"hello": frozenset((VERSION,)), "nonce": _HEX}
+_CLAIM = {"rank": shapes.integer, "nonce": _HEX, "proof": _HEX}
+_PROOF = {"proof": _HEX}
+
+
+class WireError(ValueError):
+    """What came is not what a member of this deploy writes; the message is the end of a sentence."""
+
+
+class Lines:
+    """Cuts what arrives into lines. most_bytes: of one line; it may be raised between two lines."""
+
+    def __init__(self, most_bytes: int = HELLO_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that are complete now. Raises WireError for one that is too long."""
+        self._rest += data
+        while (end := self._rest.find(b"\n")) >= 0:
+            if end > self.most_bytes:
+                break
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            yield line
+        if len(self._rest) > self.most_bytes and not 0 <= self._rest.find(b"\n") <= self.most_bytes:
+            self._rest.clear()
+            raise WireError(f"a line has more than {self.most_bytes} bytes")
+
+
+class Session:
+    """The lines of one connection, both directions, once both sides have proved what they are. side: HEAD or MEMBER."""
+
+    def __init__(self, token: Secret, handshake: Handshake, side: str) -> None:
+        self._out, self._in = (handshake.keyed(token, f"lines of the {one}") for one in (side, _other(side)))
+        self._sent = self._received = 0
+
+    def seal(self, message: dict[str, Any]) -> bytes:
+        """The line that says this. Raises WireError for one that is too long."""
+        body = _json({**message, "n": self._sent + 1})
+        line = hmac.digest(self._out, body, "sha256").hex().encode() + b" " + body
+        if len(line) > LINE_BYTES:
+            raise WireError(f"a line has more than {LINE_BYTES} bytes")
+        self._sent += 1
+        return line + b"\n"
+
+    def opened(self, line: bytes) -> dict[str, Any]:
+        """What the next line says. Raises WireError for one that the other side did not write now and here."""
+        mac, _, body = line.partition(b" ")
+        if not hmac.compare_digest(mac, hmac.digest(self._in, body, "sha256").hex().encode()):
+            raise WireError("a line is not authentic")
+        message = _object(body, DEPTH)
+        if message.pop("n", None) != self._received + 1:
+            raise WireError("a line is repeated or missing")
+        self._received += 1
+        return message
+
+
+class Handshake:
+    """What both sides prove to each other, and derive the keys of their lines from.
+
+    nonce: of the head. rank, answer: the member's, and its nonce.
+    """
+
+    def __init__(self, cluster: Cluster, nonce: str, rank: int, answer: str) -> None:
+        self._about = [VERSION, cluster.name, list(cluster.members), nonce, rank, answer]
+
+    def keyed(self, token: Secret, what: str) -> bytes:
+        """A value of this connection that only those who have the token know."""
+        return hmac.digest(token.reveal().encode(), _json([what, *self._about]), "sha256")
+
+    def proof(self, token: Secret, side: str) -> str:
+        """What a side shows of the token."""
+        return self.keyed(token, f"proof of the {side}").hex()
+
+
+def fresh_nonce() -> str:
+    """A nonce."""
+    return os.urandom(32).hex()
+
+
+def greeting(nonce: str) -> bytes:
+    """The head's first line."""
+    return _json({"hello": VERSION, "nonce": nonce}) + b"\n"
+
+
+def claim(greeted: bytes, cluster: Cluster, token: Secret) -> tuple[bytes, Handshake]:
+    """A member's answer to the head's first line. Raises WireError."""
+    nonce, answer = _shaped(greeted, _GREETING)["nonce"], fresh_nonce()
+    handshake = Handshake(cluster, nonce, cluster.rank, answer)
+    line = {"rank": cluster.rank, "nonce": answer, "proof": handshake.proof(token, MEMBER)}
+    return _json(line) + b"\n", handshake
+
+
+def claimed(line: bytes, nonce: str, cluster: Cluster, token: Secret) -> tuple[int, bytes, Session]:
+    """The rank of a member that has proved itself, the head's own proof for it, and their session. Raises WireError."""
+    found = _shaped(line, _CLAIM)
+    handshake = Handshake(cluster, nonce, found["rank"], found["nonce"])
+    if not hmac.compare_digest(found["proof"], handshake.proof(token, MEMBER)):
+        raise WireError("it has another token")
+    if not 0 <= found["rank"] < len(cluster.members):
+        raise WireError("it has no rank of this cluster")
+    proof = _json({"proof": handshake.proof(token, HEAD)}) + b"\n"
+    return found["rank"], proof, Session(token, handshake, HEAD)
+
+
+def proved(line: bytes, handshake: Handshake, token: Secret) -> Session:
+    """A member's session, when the head has proved itself. Raises WireError."""
+    if not hmac.compare_digest(_shaped(line, _PROOF)["proof"], handshake.proof(token, HEAD)):
+        raise WireError("it has another token")
+    return Session(token, handshake, MEMBER)
+
+
+def size(data: Any) -> int:
+    """Bytes of a value on the wire."""
+    return len(_json(data))
+
+
+def _other(side: str) -> str:
+    return MEMBER if side == HEAD else HEAD
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _object(text: bytes, depth: int) -> dict[str, Any]:
+    try:
+        found = bounds.json_of(text, depth=depth)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise WireError("it does not speak the protocol of clusters")
+    return found
+
+
+def _shaped(line: bytes, shape: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = shapes.fitted(_object(line, 2), shape, "")
+    except ValueError:
+        raise WireError("it does not speak the protocol of clusters") from None
+    return found

@@ -1,0 +1,1 @@
+"""Modules of a cluster: what its members do together."""

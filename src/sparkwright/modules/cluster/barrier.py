@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import one_line
+
+#: of a value in a sentence; a digest has 71
+SHOWN_CHARACTERS = 80
+
+
+class Barrier(Module["Barrier.Args"]):
+    """The runs of all members of the cluster have arrived here; before that, none goes on.
+
+    Each member can share some values with the others, and values that must be equal everywhere are compared: a difference fails
+    the barrier for all, with the values and their hosts.
+
+    It fails for all, at once, when another member has failed, is lost (silent for 20 s, its host or link down, its run
+    killed), was stopped on request or has ended, and when one does not come within timeout_s; the message names it with its
+    rank, its task and its reason. A failure in the forward phase fails all barriers of that phase, later ones too, and none of
+    the rescue phase, where all members restore what was there before. There, give it `ignore_errors: true` where what follows
+    has to be done in any case, and let a barrier come before the task that ends the rescue. A run that is stopped on request
+    ends its waiting.
+
+    Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
+
+    Returns: members (what each shares, by host, in the order of ranks).
+    """
+
+    never_as_root = True
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the barrier's name, the same on all members: letters, digits, spaces, _ . -")
+        phase: Literal["forward", "rescue"] = arg("forward, or rescue in a rescue", default="forward")
+        timeout_s: float = arg("how long to wait for the other members, seconds", default=600.0)
+        share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
+        compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
+
+    def run(self, args: Args, context: Context) -> Result:
+        if context.check:
+            return Result(skipped=True, msg="check mode: the members' runs do not meet")
+        if context.cluster is None:
+            return Result(skipped=True, msg="this plan is of no cluster")
+        if missing := sorted(set(args.compare) - args.share.keys()):
+            raise Refused(
+                f"barrier '{args.name}': `compare` names what this member does not share: {', '.join(missing)}."
+            )
+        members = context.cluster.arrive(args.name, args.share, args.timeout_s, args.phase)
+        if differences := list(_differences(args.compare, members)):
+            raise Failed("; ".join(differences) + ".")
+        return Result(msg=f"all {len(members)} members", data={"members": members})
+
+
+def _differences(names: list[str], members: dict[str, Any]) -> Iterator[str]:
+    """A phrase for each value that is not the same on all members."""
+    for name in names:
+        values = {host: shared.get(name) for host, shared in members.items()}
+        if len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1:
+            yield f"{name.replace('_', ' ')} differs: {', '.join(f'{host} {_shown(one)}' for host, one in values.items())}"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return one_line(text, at_most=SHOWN_CHARACTERS)

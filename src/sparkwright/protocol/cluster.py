@@ -1,0 +1,86 @@
+"""The cluster that a plan is of: its members by rank, and where their runs meet."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright.trust import shapes
+from sparkwright.trust.names import STEP
+
+#: the secret that comes down with each plan of one deploy: 32 random bytes, as hexadecimal digits
+TOKEN = "CLUSTER_TOKEN"
+MEMBERS = range(2, 65)
+#: so many beats without a word, and a member is lost
+SILENT = 4
+
+
+def _address(value: Any) -> str:
+    """A shape: an IP address of one machine, as it is written."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            if any(socket.inet_pton(family, value)):
+                return str(value)
+        except (OSError, TypeError, ValueError):
+            continue
+    raise ValueError("is not an IP address")
+
+
+def _members(value: Any) -> tuple[str, ...]:
+    """A shape: the names of hosts, each of them once."""
+    found = tuple(shapes.fitted(value, [STEP], ""))
+    if len(found) not in MEMBERS or len(set(found)) != len(found):
+        raise ValueError("are not 2 to 64 hosts, each of them once")
+    return found
+
+
+def _integer(low: int, high: int) -> Any:
+    """A shape: an integer in these bounds."""
+    return lambda value: shapes.within(low, high)(shapes.integer(value))
+
+
+_SHAPE = {
+    "name": STEP,
+    "rank": _integer(0, MEMBERS[-1] - 1),
+    "members": _members,
+    "address": _address,
+    "port": _integer(1, 65535),
+    "join_s": shapes.Usual(shapes.within(0.1, 86_400), 600.0),
+    "beat_s": shapes.Usual(shapes.within(0.05, 60), 5.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """name: of the cluster. rank: of this plan's host. members: names of hosts by rank; rank 0 is the head.
+
+    address, port: where the head's runner listens, on the hosts' own network. join_s: how long to wait for the runs of all
+    members, seconds. beat_s: seconds between two signs of life; a member that is silent for SILENT times as long is lost.
+    """
+
+    name: str
+    rank: int
+    members: tuple[str, ...]
+    address: str
+    port: int
+    join_s: float = 600.0
+    beat_s: float = 5.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Cluster:
+        """The cluster again. Raises ValueError for what is none."""
+        found = shapes.fitted(data, _SHAPE, "cluster")
+        if unknown := found.keys() - _SHAPE.keys():
+            raise ValueError(f"cluster has no `{min(unknown)}`")
+        if found["rank"] >= len(found["members"]):
+            raise ValueError("cluster has no member of its rank")
+        return cls(**found)
+
+    def named(self, rank: int) -> str:
+        """A member as a sentence names it: spark2 (rank 1)."""
+        return f"{self.members[rank]} (rank {rank})"

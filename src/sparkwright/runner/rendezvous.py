@@ -1,0 +1,115 @@
+"""Where the runs of a cluster's members meet, for the length of a run: the head's listener, and each one's channel to it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.host.runs.journal import Journal
+from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.plan import Plan
+from sparkwright.secret import Secret
+
+if TYPE_CHECKING:
+    from sparkwright.host.cluster.channel import Channel
+
+T = TypeVar("T")
+_TOKEN = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Of the run of one plan; for a plan of no cluster, and for one that only checks, nothing of it happens."""
+
+    plan: Plan
+    secrets: Mapping[str, Secret]
+    note: Callable[[str], None]
+    book: Journal
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster, when there is somebody to meet."""
+        return None if self.plan.check else self.plan.cluster
+
+    @property
+    def lock_wait_s(self) -> float:
+        """How long to wait for the host's lock: no longer than the other members wait for this run."""
+        return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
+
+    @contextlib.contextmanager
+    def having(self, held: AbstractContextManager[T]) -> Iterator[T]:
+        """Hold it, as the host's lock. When that is refused, the other members learn why, instead of waiting for this one."""
+        with contextlib.ExitStack() as stack:
+            try:
+                got = stack.enter_context(held)
+            except SparkwrightError as error:
+                if self.cluster is not None:
+                    with contextlib.suppress(SparkwrightError):
+                        self._tell(self.cluster, error.message)
+                raise
+            yield got
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[Channel | None]:
+        """The channel, once the runs of all members have come; None: there is nobody to meet.
+
+        However the block ends, the others learn of it; the head stays until they have said goodbye. Raises what `Channel.join`
+        and `Coordinator` raise.
+        """
+        if self.cluster is None:
+            yield None
+            return
+        from sparkwright.host.cluster.channel import COME_S
+        from sparkwright.host.cluster.coordinator import Coordinator
+
+        with contextlib.ExitStack() as ends:
+            channel = self._opened(self.cluster)
+            if self.cluster.rank == 0:
+                coordinator = Coordinator(self.cluster, self._token, self.note)
+                ends.callback(coordinator.close)
+            ends.callback(channel.close)
+            try:
+                channel.join()
+            except SparkwrightError as error:
+                channel.fail("", error.message, refused=isinstance(error, Refused))
+                if self.cluster.rank == 0:
+                    coordinator.wait_for_others(min(self.cluster.join_s, COME_S))
+                raise
+            try:
+                yield channel
+            except BaseException as error:
+                channel.fail("", f"internal error in the runner: {type(error).__name__}")
+                raise
+
+    def _tell(self, cluster: Cluster, why: str) -> None:
+        from sparkwright.host.cluster.channel import COME_S
+        from sparkwright.host.cluster.coordinator import Coordinator
+
+        with contextlib.ExitStack() as ends:
+            channel = self._opened(cluster)
+            ends.callback(channel.close)
+            if cluster.rank == 0:
+                coordinator = Coordinator(cluster, self._token, self.note)
+                ends.callback(coordinator.close)
+            channel.cannot_come(why)
+            if cluster.rank == 0:
+                coordinator.wait_for_others(min(cluster.join_s, COME_S))
+
+    def _opened(self, cluster: Cluster) -> Channel:
+        from sparkwright.host.cluster.channel import Channel
+
+        stopped = self.book.stop_requested
+        return Channel(cluster, self._token, note=self.note, hidden=self.book.hidden, stopped=stopped)
+
+    @property
+    def _token(self) -> Secret:
+        """The deploy's token. Raises Refused when it is none."""
+        token = self.secrets.get(TOKEN, Secret(""))
+        if not _TOKEN.fullmatch(token.reveal()):
+            raise Refused(f"invalid request: the secret {TOKEN} of a cluster's plan is not 64 hexadecimal digits.")
+        return token

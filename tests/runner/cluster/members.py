@@ -1,0 +1,201 @@
+"""Real runs of a cluster's members: each a runner as on a host, detached, in a home of its own, over sockets of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.runs import journal, lock
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.events import Event, decode
+from sparkwright.protocol.plan import Block, Plan, Step, Task
+
+SECRET = "5e" * 32
+#: nobody waits for so long unless something is wrong
+LATE_S = 60
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    """Wait for something that happens in another process."""
+    end_s = time.monotonic() + LATE_S
+    while not (found := true()):
+        assert time.monotonic() < end_s, f"never: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def sh(name: str, script: str, **fields: Any) -> Task:
+    return Task(name, name, "command", {"argv": ["sh", "-c", script]}, **fields)
+
+
+def barrier(name: str, **args: Any) -> Task:
+    fields = {key: args.pop(key) for key in ("open", "register", "ignore_errors", "become") if key in args}
+    return Task(f"b-{name}", f"Meet at {name}", "barrier", {"name": name, **args}, **fields)
+
+
+def swap(*tasks: Task, rescue: tuple[Task, ...]) -> Block:
+    return Block("swap", "Swap", tasks, rescue=rescue)
+
+
+@dataclass
+class Member:
+    """One host's run. It works in `home`."""
+
+    home: Path
+    name: str
+    process: subprocess.Popen[bytes] | None = None
+    events: list[Event] = field(default_factory=list)
+    _reader: threading.Thread | None = None
+
+    @property
+    def state(self) -> StateFolder:
+        return StateFolder.of(self.home)
+
+    def start(self, plan: Plan, token: str = SECRET) -> Member:
+        request = {"verb": "run", "plan": plan.to_json(), "secrets": {TOKEN: token}}
+        self.process = self._ask(request)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def _ask(self, request: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self.home.mkdir(exist_ok=True)
+        words = [sys.executable, "-m", "sparkwright.runner.main"]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen(words, **pipes, env={**os.environ, "HOME": str(self.home)}, cwd=self.home)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.close()
+        return process
+
+    def _read(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        self.events.extend(decode(line) for line in self.process.stdout)
+
+    def laptop_vanishes(self) -> None:
+        """What the laptop followed it with is gone."""
+        assert self.process is not None
+        self.process.kill()
+
+    def stop(self) -> None:
+        process = self._ask({"verb": "stop"})
+        assert process.stdout is not None
+        assert b"will stop at the next safe point" in process.stdout.read()
+        process.wait()
+
+    def pid(self) -> int:
+        """Of the detached runner."""
+        owner = until(lambda: lock.inspect(self.state)[0], f"{self.name} has its lock")
+        return int(owner.pid)
+
+    def kill(self, how: signal.Signals) -> None:
+        os.kill(self.pid(), how)
+
+    @property
+    def locked(self) -> bool:
+        return lock.inspect(self.state)[1]
+
+    def recap(self) -> Event:
+        """How it ended, from its journal: also when the laptop is gone."""
+        until(lambda: any(self.state.runs()), f"{self.name} has begun")
+        (folder,) = list(self.state.runs())[:1]
+        until(lambda: not journal.lives(folder), f"{self.name} has ended")
+        recap = journal.recap_of(folder)
+        if recap is None:
+            assert self._reader is not None
+            self._reader.join(LATE_S)
+            recap = self.events[-1]
+        return recap
+
+    def story(self) -> list[Event]:
+        """Its events so far."""
+        return [decode(line) for folder in self.state.runs() for line in _lines(folder / "events.jsonl")]
+
+    def notes(self) -> list[str]:
+        return [one["text"] for one in self.story() if one["event"] == "note"]
+
+    def outcome(self, task: str) -> tuple[str, str]:
+        """Status and message of a task; ("", "") when it has none yet."""
+        found = (one for one in self.story() if one["event"] == "task_finished" and one["name"] == task)
+        return next(((one["status"], one["msg"]) for one in found), ("", ""))
+
+    def registered(self, task: str) -> dict[str, Any]:
+        found = (one for one in self.story() if one["event"] == "task_finished" and one["name"] == task)
+        return next(one["data"] for one in found)
+
+    def said(self) -> str:
+        """What its tasks wrote."""
+        path = self.home / "said"
+        return path.read_text() if path.exists() else ""
+
+
+@dataclass
+class Group:
+    """Hosts, and plans for them. beat_s: so short that nobody waits long for a loss; the limits of waiting are long."""
+
+    folder: Path
+    world: int = 2
+    port: int = field(default_factory=free_port)
+    name: str = "pair"
+    join_s: float = LATE_S
+    beat_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        self.hosts = tuple(f"spark{n + 1}" for n in range(self.world))
+        self.members = [Member(self.folder / host, host) for host in self.hosts]
+
+    def cluster(self, rank: int, **fields: Any) -> Cluster:
+        about: dict[str, Any] = {"join_s": self.join_s, "beat_s": self.beat_s, "port": self.port, **fields}
+        return Cluster(self.name, rank, self.hosts, "127.0.0.1", **about)
+
+    def plan(self, rank: int, *steps: Step, cluster: dict[str, Any] | None = None, **fields: Any) -> Plan:
+        run = f"{self.name}-{rank}"
+        one = self.cluster(rank, **(cluster or {}))
+        return Plan(run, self.hosts[rank], "Test", steps, secrets=(TOKEN,), cluster=one, who="a@b", **fields)
+
+    def start(self, *steps: Step, **fields: Any) -> list[Member]:
+        """The same steps on every member."""
+        return [self.begin(rank, *steps, **fields) for rank in range(self.world)]
+
+    def begin(self, rank: int, *steps: Step, **fields: Any) -> Member:
+        return self.members[rank].start(self.plan(rank, *steps, **fields))
+
+    def end(self) -> None:
+        """Nothing of it goes on."""
+        for member in self.members:
+            owner, alive = lock.inspect(member.state) if member.home.exists() else (None, False)
+            if alive and owner is not None:
+                os.kill(owner.pid, signal.SIGKILL)
+            if member.process is not None:
+                member.process.wait(LATE_S)
+
+
+@contextmanager
+def group(folder: Path, **fields: Any) -> Iterator[Group]:
+    one = Group(folder, **fields)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []

@@ -1,0 +1,211 @@
+"""Runs of a cluster's members meet: all reach a barrier, or it fails for all and each runs its rescue."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.runner.cluster.members import SECRET, barrier, group, sh, swap, until
+
+SAY = "echo {} >> said"
+RESCUE = (barrier("all stopped", phase="rescue"), sh("Restore previous server", SAY.format("restored")))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_all_reach_it_and_know_what_the_others_share(tmp_path: Path, world: int) -> None:
+    with group(tmp_path, world=world) as pair:
+        share = {"host": "{{ which.out }}"}
+        steps = (
+            sh("Which", "basename $PWD", register="which"),
+            barrier("prepared", share=share, open=("share",), register="met"),
+            sh("Go on", SAY.format("on")),
+            barrier("verified"),
+        )
+        members = pair.start(*steps)
+        assert [one.recap()["exit"] for one in members] == [0] * world
+        for one in members:
+            assert one.registered("Meet at prepared")["members"] == {host: {"host": host} for host in pair.hosts}
+            assert one.said() == "on\n"
+
+
+def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        head = pair.begin(0, barrier("prepared"), sh("Go on", SAY.format("on")))
+        worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
+        until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "the head says whom it waits for")
+        assert head.said() == ""
+        (worker.home / "ready").touch()
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
+        assert head.said() == "on\n"
+
+
+def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their_rescue(tmp_path: Path) -> None:
+    with group(tmp_path, world=3) as three:
+        good = swap(barrier("prepared"), rescue=RESCUE)
+        members = [three.begin(rank, good) for rank in (0, 2)]
+        bad = swap(sh("Pull image by digest", "echo no space left >&2; exit 3"), barrier("prepared"), rescue=RESCUE)
+        members.append(three.begin(1, bad))
+        assert [one.recap()["exit"] for one in members] == [0, 0, 0]
+        for one in members[:2]:
+            message = "spark2 (rank 1) failed at 'Pull image by digest': sh exited with 3: no space left."
+            assert one.outcome("Meet at prepared") == ("failed", message)
+        for one in members:
+            assert one.outcome("Meet at all stopped")[0] == "ok"
+            assert one.said() == "restored\n"
+
+
+def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        rescue = (barrier("all restored", phase="rescue"),)
+        head = pair.begin(0, swap(barrier("prepared"), rescue=rescue))
+        broken = (sh("Restore previous server", "exit 7"), *rescue)
+        worker = pair.begin(1, swap(sh("Pull", "exit 3"), barrier("prepared"), rescue=broken))
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
+        told = head.outcome("Meet at all restored")[1]
+        assert told == "spark2 (rank 1) failed at 'Restore previous server': sh exited with 7: no output."
+
+
+def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_none(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        head = pair.begin(0, barrier("one"), barrier("two"))
+        ignored = sh("Try", "exit 1", ignore_errors=True)
+        worker = pair.begin(1, ignored, barrier("one"), sh("Pull", "exit 3"), barrier("two"))
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
+        assert head.outcome("Meet at one")[0] == "ok"
+        assert head.outcome("Meet at two")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with 3: no output."
+
+
+def test_what_no_log_hides_is_not_sent(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        head = pair.begin(0, barrier("one"))
+        worker = pair.begin(1, sh("Log in", "echo password1234 >&2; exit 1", no_log=True), barrier("one"))
+        worker.recap()
+        assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': hidden by no_log."
+
+
+def test_secrets_stay_on_their_host(tmp_path: Path) -> None:
+    """Not even the token of the deploy, which a member prints, reaches another one, a file or an event."""
+    with group(tmp_path) as pair:
+        tell = f"echo {SECRET} >&2; exit 1"
+        head = pair.begin(0, barrier("one", register="met"), barrier("two"))
+        worker = pair.begin(1, barrier("one", share={"key": SECRET}), sh("Log in", tell), barrier("two"))
+        worker.recap()
+        assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': sh exited with 1: ••••."
+        assert head.registered("Meet at one")["members"]["spark2"] == {"key": "••••"}
+        for one in (head, worker):
+            kept = b"".join(path.read_bytes() for path in one.home.rglob("*") if path.is_file())
+            assert kept.replace(b"echo " + SECRET.encode(), b"").count(SECRET.encode()) == 0
+
+
+def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> None:
+    with group(tmp_path, world=3) as three:
+        short, slow = barrier("prepared", timeout_s=0.5), barrier("prepared")
+        head = three.begin(0, swap(slow, rescue=RESCUE))
+        three.begin(1, swap(short, rescue=RESCUE))
+        late = three.begin(2, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), swap(slow, rescue=RESCUE))
+        until(lambda: head.outcome("Meet at prepared")[0], "the head learns it")
+        (late.home / "ready").touch()
+        message = "spark3 (rank 2) never came to barrier 'prepared' within 0.5 s."
+        for one in three.members:
+            assert one.recap()["exit"] == 0
+            assert one.outcome("Meet at prepared") == ("failed", message)
+            assert one.said() == "restored\n"
+
+
+def test_a_run_that_ends_without_the_barrier_fails_it(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        head, worker = pair.begin(0, barrier("prepared")), pair.begin(1, sh("Prepare", "true"))
+        assert worker.recap()["exit"] == 0
+        assert head.recap()["msg"] == "spark2 (rank 1) ended its run before barrier 'prepared'."
+
+
+def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        same = {"engine": "0.32.0", "revision": {"commit": "ab", "files": 3}}
+        names = [*same, "image_digest"]
+        members = [
+            pair.begin(rank, barrier("prepared", share={**same, "image_digest": digest}, compare=names))
+            for rank, digest in enumerate(("sha256:aaa", "sha256:bbb"))
+        ]
+        for one in members:
+            recap = one.recap()
+            assert (recap["exit"], recap["msg"]) == (1, "image digest differs: spark1 sha256:aaa, spark2 sha256:bbb.")
+
+
+def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        head = pair.begin(0, swap(barrier("prepared"), rescue=RESCUE))
+        wait = sh("Prepare", "until [ -e stop ]; do sleep 0.05; done")
+        worker = pair.begin(1, swap(wait, barrier("prepared"), rescue=RESCUE))
+        until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "all have come")
+        worker.stop()
+        (worker.home / "stop").touch()
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 1)
+        message = "spark2 (rank 1) failed: stopped on request, before: Meet at prepared."
+        assert head.outcome("Meet at prepared")[1] == message
+        assert (head.said(), worker.said()) == ("restored\n", "restored\n")
+
+
+def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        head = pair.begin(0, barrier("prepared"))
+        worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
+        until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
+        head.stop()
+        assert head.recap()["msg"].startswith("stopped on request, while waiting at barrier 'prepared'")
+        (worker.home / "ready").touch()
+        assert "spark1 (rank 0) failed at 'Meet at prepared': stopped on request" in worker.recap()["msg"]
+
+
+def test_a_task_that_is_tried_again_ends_when_another_member_failed(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        patient = sh("Wait", "touch waiting; exit 1", retries=100_000, delay_s=0.05)
+        head = pair.begin(0, swap(patient, rescue=RESCUE))
+        worker = pair.begin(
+            1, swap(sh("Pull", f"until [ -e {head.home}/waiting ]; do sleep 0.05; done; exit 3"), rescue=RESCUE)
+        )
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
+        assert head.outcome("Wait")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with 3: no output."
+
+
+def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
+        members = pair.start(wait, barrier("prepared"), sh("Go on", SAY.format("on")))
+        for one in members:
+            until(lambda one=one: any(event["event"] == "task_started" for event in one.story()), "it works")
+            one.laptop_vanishes()
+        for one in members:
+            (one.home / "ready").touch()
+        assert [one.recap()["exit"] for one in members] == [0, 0]
+        assert [one.said() for one in members] == ["on\n", "on\n"]
+
+
+def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        checking = pair.begin(0, barrier("prepared"), check=True)
+        assert checking.recap()["exit"] == 0
+        assert checking.outcome("Meet at prepared") == ("skipped", "check mode: the members' runs do not meet")
+    alone = group(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    with alone as pair:
+        from dataclasses import replace
+
+        one = pair.members[0].start(replace(pair.plan(0, barrier("prepared")), cluster=None))
+        assert one.recap()["exit"] == 0
+        assert one.outcome("Meet at prepared") == ("skipped", "this plan is of no cluster")
+
+
+def test_the_listener_is_gone_once_all_have_come(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
+        members = pair.start(wait, barrier("prepared"))
+        for one in members:
+            until(lambda one=one: any(event["event"] == "task_started" for event in one.story()), "it works")
+        with socket.socket() as stranger:
+            assert stranger.connect_ex(("127.0.0.1", pair.port)) != 0
+        for one in members:
+            (one.home / "ready").touch()
+        assert [one.recap()["exit"] for one in members] == [0, 0]
