@@ -23,6 +23,9 @@ GIVEN, KEPT = "given:", "kept:"
 #: marks a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 
+#: mark a container that is a member of a cluster: its name, and the member's rank
+CLUSTER_LABEL, RANK_LABEL = "sparkwright.cluster", "sparkwright.rank"
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import restart_plan
+from sparkwright.app.plans import clusters, restart_plan
 from sparkwright.app.plans.pinning import Pins, entries, lock_folder
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
 from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
+from sparkwright.protocol.cluster import TOKEN
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
@@ -49,6 +50,7 @@ class Planner:
         self._keys: dict[str, dict[str, Secret]] = {}
         self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
+        self._token = clusters.new_token() if play.has_task("barrier") else None
 
     def plan(self, member: Member) -> Plan:
         """What a host is to do. Raises Refused for what can't be right, with file and line."""
@@ -74,12 +76,14 @@ class Planner:
         member.secrets = self._chosen.inventory.secrets(member.host)
         names = self._names(member, run_id)
         if self._verifies and not options.check:
-            member.restart = self._restart_plan(member, names)
+            member.restart = {} if member.host.cluster else self._restart_plan(member, names)
         if self._play.uses({"container"}):
             self._serves(served(member.host, names))
         given: dict[str, Any] = {"run_id": run_id, "project": self._root, "registered": member.registered}
         with _ONE_BY_ONE:
             plan = playbook.compile(self._play, member.host, names, options, **given)
+        if self._token is not None:
+            plan, member.secrets = clusters.met(plan, member.host), {**member.secrets, TOKEN: self._token}
         return self._neighbours.fill(self._chosen.fleet, member, plan)
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.console.words import names as named
 from sparkwright.defaults import FORKS
@@ -79,6 +80,7 @@ class Trip:
         self._paces = [asked.policy(play) for play in book.plays]
         self.record: Record | None = None
         self._kept = False
+        self._together = clusters.one_of(chosen) is not None  # the members of a cluster are one, whatever the batches
         if not given.check and not all(play.file.read_only for play in book.plays):
             self._begin()
 
@@ -96,17 +98,18 @@ class Trip:
     def may_begin(self) -> bool:
         """Whether everyone is there. A rolling run does not begin with somebody missing, unless --skip-unreachable."""
         fleet = self._chosen.fleet
-        lost = [member.host.name for member in fleet.reach()] if self.record else []
-        if not lost or self._asked.skip_unreachable:
+        lost = [member.host.name for member in fleet.reach()] if self.record or self._together else []
+        if not lost or (self._asked.skip_unreachable and not self._together):
             return True
+        ways = "" if self._together else " (--skip-unreachable leaves them out)"
         lost_are = f"{named(lost)} {'is' if len(lost) == 1 else 'are'}"
-        fleet.stopped = f"{lost_are} unreachable, so nothing was begun (--skip-unreachable leaves them out)"
+        fleet.stopped = f"{lost_are} unreachable, so nothing was begun{ways}"
         return False
 
     def roll(self, n: int) -> Roll:
         """How the n-th play goes over its hosts."""
         play = self._book.plays[n]
-        if self._given.check or play.file.read_only:
+        if self._given.check or play.file.read_only or self._together:
             return Roll(RolloutPolicy(max_fail_percentage=100))
         return Roll(
             self._paces[n],

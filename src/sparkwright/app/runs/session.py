@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import clusters
 from sparkwright.app.plans.planning import Planner
-from sparkwright.app.runs import clusters
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
@@ -45,9 +45,7 @@ def options(**given: Any) -> playbook.Options:
 def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, json: bool) -> list[int]:
     """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped."""
     fleet, codes = chosen.fleet, list[int]()
-    read = playbook.load(chosen.project.playbook(book))
-    for play in read.plays:
-        clusters.refuse(chosen, play)
+    read = playbook.load(clusters.path_of(chosen, book))
     trip = Trip(chosen, read, given, asked)
     shown = Shown(chosen, json=json, diff=given.diff, rows=True)
     try:

@@ -29,7 +29,8 @@ class Barrier(Module["Barrier.Args"]):
 
     Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
 
-    Returns: members (what each shares, by host, in the order of ranks).
+    Returns: members (what each shares, by host, in the order of ranks), any (the names of shared values that are true on one of
+    them at least).
     """
 
     never_as_root = True
@@ -43,10 +44,9 @@ class Barrier(Module["Barrier.Args"]):
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        if context.check:
-            return Result(skipped=True, msg="check mode: the members' runs do not meet")
-        if context.cluster is None:
-            return Result(skipped=True, msg="this plan is of no cluster")
+        if context.check or context.cluster is None:
+            why = "check mode: the members' runs do not meet" if context.check else "this plan is of no cluster"
+            return Result(skipped=True, msg=why, data=_data({"": args.share}))
         if missing := sorted(set(args.compare) - args.share.keys()):
             raise Refused(
                 f"barrier '{args.name}': `compare` names what this member does not share: {', '.join(missing)}."
@@ -54,7 +54,13 @@ class Barrier(Module["Barrier.Args"]):
         members = context.cluster.arrive(args.name, args.share, args.timeout_s, args.phase)
         if differences := list(_differences(args.compare, members)):
             raise Failed("; ".join(differences) + ".")
-        return Result(msg=f"all {len(members)} members", data={"members": members})
+        return Result(msg=f"all {len(members)} members", data=_data(members))
+
+
+def _data(members: dict[str, Any]) -> dict[str, Any]:
+    """What is registered of what the members share."""
+    found = {name for shared in members.values() for name, value in shared.items() if value is True}
+    return {"members": members, "any": sorted(found)}
 
 
 def _differences(names: list[str], members: dict[str, Any]) -> Iterator[str]:

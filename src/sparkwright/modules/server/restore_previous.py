@@ -8,6 +8,7 @@ from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
+from sparkwright.protocol.container import CLUSTER_LABEL
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import count
 
@@ -55,7 +56,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
     Returns: to_start (whether there is a previous server to start), restart (the policy it had, else no),
-    base_url (where it answers, empty when it publishes no port), why (as given, for the history).
+    base_url (where it answers, empty when it publishes no port), cluster (the one that it is a member of, else empty), why (as
+    given, for the history).
     """
 
     @dataclass(frozen=True)
@@ -95,9 +97,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.untouched:
             message = "The previous server was not touched."
         if not old:
-            return {"to_start": False, "restart": "no", "base_url": "", "why": args.why, "msg": message}
+            return {"to_start": False, "restart": "no", "base_url": "", "cluster": "", "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old)}
+        about["cluster"] = str((old["Config"].get("Labels") or {}).get(CLUSTER_LABEL, ""))
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _set_elsewhere(file: RecipeFile, source: Document, parallel: Parallel) -> It
     for name, why in parallel.SET_BY.items():
         if name in file.flags:
             place = flag_place(source, name)
-            yield f"`{'.'.join(place)}` cannot be set with `parallel`: {why}.", place, "Remove it."
+            yield f"`{'.'.join(place)}` cannot be set with `parallel`: {why} sets it.", place, "Remove it."
     for name in parallel.VARIABLES:
         if name in file.container.env:
             message = f"`container.env.{name}` cannot be set with `parallel`: it differs from host to host."

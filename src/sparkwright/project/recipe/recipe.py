@@ -22,7 +22,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import parallel_rules, rules
 from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
-from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
+from sparkwright.protocol.container import CLUSTER_LABEL, GIVEN, RANK_LABEL, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import pinned
@@ -206,17 +206,23 @@ def container_spec(
     if share is not None:
         same |= {name: _added(same[name], value) for name, value in share.options.items()}
         same["env"] = {**share.env, **box.env}
+        same["restart"] = "no"  # one that came back alone would meet the others' old group and hang
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
         ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
-        labels={**box.labels, **engines.labels(file.engine)},
+        labels={**box.labels, **engines.labels(file.engine), **_place(host)},
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT,
         command=command + (recipe.engine.key.words if recipe.engine.key and file.server_key else ()),
         image_ids=locked_ids(image_entry),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
+
+
+def _place(host: Host) -> dict[str, str]:
+    """The labels with which a member's container says what it is."""
+    return {CLUSTER_LABEL: host.cluster.name, RANK_LABEL: str(host.cluster.rank(host.name))} if host.cluster else {}
 
 
 def _added(own: Any, more: Any) -> Any:

@@ -41,7 +41,11 @@ def scope(
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""
     if host.cluster is not None:
-        about["cluster"] = {"name": host.cluster.name, "rank": host.cluster.rank(host.name)}
+        about["cluster"] = {
+            "name": host.cluster.name,
+            "rank": host.cluster.rank(host.name),
+            "world": len(host.cluster.members),
+        }
     names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
         return names
@@ -53,7 +57,8 @@ def scope(
     flags = recipe.engine.flags
     share = _share(recipe, host, served)
     if share is not None:
-        served = replace(served, flags={**served.flags, **share.flags})
+        flags_now = {**served.flags, **share.flags}
+        served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     memory = recipe.memory(pinned.get("model") or {})
     spec = container_spec(recipe, host, home, pinned.get("image"), command, share)

@@ -1,0 +1,81 @@
+"""Runs on the members of a cluster: always all of them, by the playbook that is for clusters, and where their runs meet."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from sparkwright import program
+from sparkwright.app.connect import Chosen
+from sparkwright.errors import Refused
+from sparkwright.project import playbook, recipe
+from sparkwright.project.inventory.cluster import Cluster
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol import cluster as protocol
+from sparkwright.protocol.plan import Plan
+from sparkwright.secret import Secret
+
+#: playbooks/cluster/NAME.yml is what NAME means for a cluster
+FOLDER = "cluster"
+#: how long the members' runs wait for each other's first word, seconds: by then all plans have been sent
+JOIN_S = 120.0
+
+
+def one_of(chosen: Chosen) -> Cluster | None:
+    """The cluster that a command is for; None for hosts that serve alone."""
+    return next((host.cluster for host in chosen.hosts if host.cluster), None)
+
+
+def path_of(chosen: Chosen, book: str) -> Path:
+    """The playbook of this name for the chosen hosts.
+
+    Raises Refused for a part of a cluster, for a cluster beside other hosts, and where a cluster has no such playbook.
+    """
+    usual, cluster = chosen.project.playbook(book), one_of(chosen)
+    if cluster is None or not _about_servers(usual):
+        return usual
+    _refuse_part(chosen, cluster)
+    path = usual.parent / FOLDER / usual.name
+    if not path.is_file():
+        message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
+        fix = f"`{program.name()} deploy --host {cluster.name}` works."
+        raise Refused(message, where=cluster.where, fix=fix)
+    return path
+
+
+def new_token() -> Secret:
+    """What the members' runs prove to each other that they are of one deploy."""
+    return Secret(secrets.token_hex(32))
+
+
+def met(plan: Plan, host: Host) -> Plan:
+    """The plan of a member, with where its run meets the others."""
+    cluster = host.cluster
+    if cluster is None:
+        return plan
+    about = protocol.Cluster(
+        name=cluster.name,
+        rank=cluster.rank(host.name),
+        members=cluster.members,
+        address=cluster.addresses[0],
+        port=cluster.barrier_port,
+        join_s=JOIN_S,
+    )
+    return replace(plan, cluster=about)
+
+
+def _about_servers(path: Path) -> bool:
+    names = {*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}
+    return any(play.uses(names) for play in playbook.load(path).plays)
+
+
+def _refuse_part(chosen: Chosen, cluster: Cluster) -> None:
+    names = [host.name for host in chosen.hosts]
+    if missing := [name for name in cluster.members if name not in names]:
+        alone = next(name for name in cluster.members if name in names)
+        message = f"{alone} is {cluster.place(alone)}, and {', '.join(missing)} would be left out."
+        raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
+    if others := [name for name in names if name not in cluster.members]:
+        message = f"the cluster {cluster.name} is deployed by itself, not together with {', '.join(others)}."
+        raise Refused(message, fix=f"Use `--host {cluster.name}`, then the others.")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.parallel import MemberLog, Parallel
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers, engine_of, log_reading
+from sparkwright.host.containers.log_reading import StartLog
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.container import RANK_LABEL
+from sparkwright.protocol.result import Result, arg
+
+POLL_S = 0.5
+EVIDENCE_LINES = 8
+
+
+class RankJoined(Module["RankJoined.Args"]):
+    """This member's rank is in its cluster's group: its container runs, and its log says so since its last start.
+
+    A line that says what it is about to join proves nothing, and neither does /health. Waits up to timeout_s; ends at once when
+    the container exits (with code 0 too) or another member of the cluster fails.
+
+    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` it never fails: what it
+    found is the answer.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        rank: int = arg("the rank it should have")
+        world: int = arg("how many ranks the group should have")
+        timeout_s: float = arg("how long to wait, seconds", default=0.0)
+        rdma: bool = arg("whether traffic over sockets is a failure", default=True)
+        asks: bool = arg("only tell", default=False)
+
+    def run(self, args: Args, context: Context) -> Result:
+        until_s = time.monotonic() + (0.0 if context.check else args.timeout_s)
+        while True:
+            inspect = containers.inspect(context.docker(), args.name) or {}
+            running = bool(inspect and inspect["State"]["Running"])
+            found = self._read(args, inspect, context) if inspect else None
+            if (found and found.rank is not None) or not running or time.monotonic() >= until_s:
+                return self._judged(args, found, running, context)
+            context.go_on()
+            context.progress(0, 1, text=f"rank {args.rank}: {found.stage or 'starting' if found else 'starting'}")
+            time.sleep(POLL_S)
+
+    @staticmethod
+    def _read(args: Args, inspect: dict[str, Any], context: Context) -> MemberLog:
+        engine = engine_of.of_container(inspect)
+        parallel: Parallel | None = engine.parallel
+        if parallel is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
+            raise Failed(f"container {args.name} is not a member of a cluster.")
+        return parallel.member(StartLog(context.docker(), args.name))
+
+    def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context) -> Result:
+        wrong = self._wrong(args, found, running)
+        data = {
+            "joined": not wrong,
+            "running": running,
+            "rank": found.rank if found else None,
+            "world": found.world_size if found else None,
+            "transport": found.transport if found else "unknown",
+        }
+        if not wrong:
+            transport = f", over {data['transport']}" if data["transport"] != "unknown" else ""
+            return Result(msg=f"rank {args.rank} of {args.world}{transport}", data=data)
+        if args.asks:
+            return Result(msg=wrong, data=data)
+        lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES) if found else []
+        return Result(failed=True, msg=wrong, data={**data, "evidence": lines})
+
+    @staticmethod
+    def _wrong(args: Args, found: MemberLog | None, running: bool) -> str:
+        if found is None:
+            return f"there is no container {args.name}."
+        if not running:
+            return f"rank {args.rank} exited: {found.failure or 'no known reason in its log.'}"
+        if found.rank is None:
+            return f"rank {args.rank} has not joined its group; the last stage in its log: {found.stage or 'none'}."
+        if (found.rank, found.world_size) != (args.rank, args.world):
+            return f"it is rank {found.rank} of {found.world_size}, not {args.rank} of {args.world}."
+        if args.rdma and found.transport == "sockets":
+            return f"rank {args.rank} reaches the others over sockets, not RDMA: several times slower."
+        return ""
