@@ -41,6 +41,11 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group(
+        "a log is read without the rules of splits (2 to 10 ms)",
+        ("engines/vllm/parallel/__init__.py",),
+        ("sparkwright.*",),
+    ),
+    Group(
         "connections are opened first, the rest is imported while they are made (6 to 290 ms)",
         ("app/connect.py", "app/runs/playbooks.py"),
         ("sparkwright.*",),

@@ -156,12 +156,14 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
 
 def rule_text(rule: Explained) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
-    parts = {rule.engine: dict(rule.flags), "container": dict(rule.container)}
+    parts = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
     shown = {name: part for name, part in parts.items() if part}
     flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
     serves = f"{engine.TITLES[rule.engine]} {rule.version}" if rule.version else ""
-    lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
-    lines += [*(f"  * {one}" for one in rule.sources), ""]
+    lines = [f"{rule.name}: {rule.title}", ""]
+    for paragraph in rule.reason.split("\n\n"):
+        lines += [*textwrap.wrap(paragraph, PAGE), ""]
+    lines += ["Sources:", *(f"  * {one}" for one in rule.sources), ""]
     about = ", ".join(filter(None, (serves, rule.image))) or engine.TITLES[rule.engine]
     lines += [f"Example ({about}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
@@ -176,5 +178,10 @@ def _rule_json(rule: Explained) -> dict[str, Any]:
         "title": rule.title,
         "reason": rule.reason,
         "sources": list(rule.sources),
-        "example": {"flags": dict(rule.flags), "version": rule.version, "finding": rule.finding.to_json()},
+        "example": {
+            "flags": dict(rule.flags),
+            "parallel": dict(rule.parallel),
+            "version": rule.version,
+            "finding": rule.finding.to_json(),
+        },
     }

@@ -88,6 +88,7 @@ class Explained:
     version: str | None
     finding: Finding
     container: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Mapping[str, int] = field(default_factory=dict)
 
 
 class Kind(Protocol):

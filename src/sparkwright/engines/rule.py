@@ -34,14 +34,14 @@ class Rules(dict[str, Rule[C, E]]):
     def rule(
         self, name: str, *, sources: Iterable[str], example: E
     ) -> Callable[[Callable[[C], Iterable[Finding]]], Callable[[C], Iterable[Finding]]]:
-        """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
+        """Register a rule. Its docstring is its title (first line) and its reason (the rest, in paragraphs)."""
 
         def register(findings: Callable[[C], Iterable[Finding]]) -> Callable[[C], Iterable[Finding]]:
             def by_name(case: C) -> Iterator[Finding]:
                 return (replace(finding, rule=name) for finding in findings(case))
 
             title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-            self[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), example, by_name)
+            self[name] = Rule(name, title.strip(), _paragraphs(reason), tuple(sources), example, by_name)
             return findings
 
         return register
@@ -54,3 +54,8 @@ class Rules(dict[str, Rule[C, E]]):
     def titles(self) -> dict[str, str]:
         """The rules by name, with what each says."""
         return {one.name: one.title for one in self.values()}
+
+
+def _paragraphs(text: str) -> str:
+    """A text without its line breaks, except for those between paragraphs."""
+    return "\n\n".join(" ".join(one.split()) for one in text.split("\n\n"))

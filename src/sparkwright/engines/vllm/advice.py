@@ -15,6 +15,8 @@ from sparkwright.engines.vllm import expectation, rules, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.flags import flags as own
+from sparkwright.engines.vllm.parallel.case import as_keys
+from sparkwright.engines.vllm.parallel.rules import SPLITS
 from sparkwright.engines.vllm.prediction import ascend, predict
 from sparkwright.engines.vllm.prediction.predict import Asked
 
@@ -92,14 +94,14 @@ def chunked_prefill_arms(
 
 def titles() -> Mapping[str, str]:
     """The rules by name, with what each says."""
-    return rules.RULES.titles()
+    return {**rules.RULES.titles(), **SPLITS.titles()}
 
 
 def explained(name: str) -> Explained | None:
     """A rule; None where there is none of this name."""
     rule = rules.RULES.get(REASON if name == EXPECTED else name)
     if rule is None:
-        return None
+        return _split_rule(name)
     example = rule.example
     found = next(iter(rule.findings(example.case())))
     return Explained(
@@ -114,6 +116,16 @@ def explained(name: str) -> Explained | None:
         found,
         example.container,
     )
+
+
+def _split_rule(name: str) -> Explained | None:
+    rule = SPLITS.get(name)
+    if rule is None:
+        return None
+    example = rule.example
+    found = next(iter(rule.findings(example.case())))
+    about = (rule.name, rule.title, rule.reason, rule.sources, example.flags)
+    return Explained("vllm", *about, "", example.version, found, parallel=as_keys(example.split))
 
 
 def _own(asked: advice.Asked) -> Asked:

@@ -11,6 +11,7 @@ from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.values import integer, number
 from sparkwright.engines.vllm.failures.failures import FAILURES
 from sparkwright.engines.vllm.logs import device_lines, log_lines, settings
+from sparkwright.engines.vllm.parallel import lines
 
 
 def _mode(text: str) -> str:
@@ -20,6 +21,7 @@ def _mode(text: str) -> str:
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
     **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), integer),
+    **dict.fromkeys(("rank", "world_size", "intended_rank"), integer),
     **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), number),
     "quantization": lambda text: "none" if text == "None" else text,
     "cudagraph_mode": _mode,
@@ -59,11 +61,11 @@ LOG = LogBook(
     refused=(log_lines.ARGPARSE,),
     stages=log_lines.STAGES,
     shards=log_lines.SHARDS,
-    values=log_lines.VALUES,
-    fixed=log_lines.FIXED,
+    values=(*log_lines.VALUES, *lines.VALUES),
+    fixed=(*log_lines.FIXED, *lines.FIXED),
     spans=(("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),),
     types=TYPES,
-    warnings=log_lines.WARNINGS,
+    warnings=(*log_lines.WARNINGS, *lines.WARNINGS),
     failures=FAILURES,
     harmless=log_lines.HARMLESS,
     stopping=(log_lines.STOPPING,),

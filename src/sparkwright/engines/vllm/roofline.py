@@ -1,7 +1,8 @@
 """How fast one stream can be at all: every weight that a token needs crosses the memory bus once.
 
 Without speculation no server decodes faster than bandwidth / bytes a token. What is counted here is a lower bound of those bytes
-(no state, no KV cache, no activations), so the ceiling is never too low. Source: facts of safetensors' header (8 bytes of length,
+(no state, no KV cache, no activations), so the ceiling is never too low. Over several hosts each reads its part at the same time, and
+waits for the others twice a layer. Source: facts of safetensors' header (8 bytes of length,
 then JSON of name -> dtype, shape, data_offsets); a GB10's LPDDR5X has 273 GB/s.
 """
 
@@ -10,10 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm.architecture.config_parts import Part, text
 
 #: bytes a second, by what nvidia-smi calls the GPU
 BANDWIDTH = {"NVIDIA GB10": 273e9}
+
+#: seconds that one all-reduce over two hosts takes of a token, launch and waiting included: fitted to kubis.ai's gpt-oss-120b of 36 layers
+#: on two GB10, 17.4 ms a token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a gate
+ALL_REDUCE_S = 80e-6
+ALL_REDUCES_A_LAYER = 2
+#: where the rule below comes from
+SPLIT_SOURCE = "a rule of thumb fitted to one report (gpt-oss-120b on two Sparks, kubis.ai), not a measurement"
 
 #: parts of a checkpoint that a text token does not pass through
 IDLE = ("visual", "vision", "audio", "mtp", "speculat", "draft", "eagle")
@@ -40,6 +49,20 @@ def ceiling(gpu: str | None, per_token: int | None) -> float | None:
     """Tokens a second of one stream that no server on this GPU exceeds; None for a GPU or model that is not known."""
     bandwidth = BANDWIDTH.get(gpu or "")
     return bandwidth / per_token if bandwidth and per_token else None
+
+
+def split_rate(alone: float | None, split: Split, layers: int | None) -> float | None:
+    """What one stream may reach over several hosts, tokens a second: t(n) = t(1) / n + 2 * layers * ALL_REDUCE_S for n hosts of tensor
+    parallelism. Pipeline parallelism passes a token through all hosts in turn, which makes it no faster.
+
+    alone: of one host, tokens a second, measured or the ceiling. None where that or the layers are not known.
+    """
+    if not alone or alone <= 0:
+        return None
+    if split.tensor == 1:
+        return alone
+    waiting = ALL_REDUCES_A_LAYER * layers * ALL_REDUCE_S if layers else None
+    return None if waiting is None else 1 / (1 / (alone * split.tensor) + waiting)
 
 
 def _share(inner: Part) -> float:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
+#: of a development version that was built without the repository's tags (0.1.dev20073+g8e685d198)
+UNTAGGED = (0, 1)
+
 
 def parse(text: str | None) -> Version | None:
-    """The version a text names; None when it names none (a tag such as `nightly` never does)."""
+    """The version a text names; None when it names none: a tag such as `nightly`, and UNTAGGED, which may be of any release."""
     try:
-        return Version(text) if text else None
+        version = Version(text) if text else None
     except InvalidVersion:
         return None
+    return None if version and version.is_devrelease and version.release == UNTAGGED else version
 
 
 def at_least(version: Version | None, since: str) -> bool | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sparkwright.engines.log.last_words import Death
 from sparkwright.engines.log.last_words import death as _row
+from sparkwright.engines.vllm.failures import members
 
 CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 NO_MODEL = "there is no model at {0} in the container."
@@ -166,6 +167,7 @@ FAILURES: tuple[Death, ...] = (
         "its web framework is broken: every request, /health too, is answered 500 (a fault of this image).",
         "always",
     ),
+    *members.STARTS,
     _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     _row("NCCL error", r"NCCL error[^:]{0,200}:\s*(.+?)\.?$", "NCCL failed between its workers: {0}."),
@@ -174,6 +176,7 @@ FAILURES: tuple[Death, ...] = (
     _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("AssertionError: ", r"AssertionError: (.+?)\.?$", "the engine refuses its settings: {0}."),
+    *members.SERVING,
     _row("EngineDeadError", "", "its engine failed while it served a request.", "always"),
     _row("EngineCore encountered a fatal error", "", "its engine failed while it served a request.", "always"),
     _row("EngineCore encountered an issue", "", "its engine failed while it served a request.", "always"),

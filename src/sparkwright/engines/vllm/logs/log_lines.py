@@ -21,6 +21,8 @@ BANNERS = (
     line(" version ", r"[█▀▄\ufffd]\s+version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM API server version ", r"LLM API server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM server version ", r"LLM server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
+    # a cluster's worker, which prints no arguments. real; source 0.17.1 to 0.33
+    line("Launching vLLM ", r"Launching vLLM \(v([^)\s]{1,100})\) headless multiproc executor"),
 )
 #: what was asked for; follows the banner. real; 0.9 to 0.33.
 ARGUMENTS = line("non-default args: {")

@@ -18,6 +18,7 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     memory,
     model,
     options,
+    parallel,
     requests,
     scheduling,
     values,

@@ -1,0 +1,92 @@
+"""What the rules of a split check, and where they are registered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines.finding import Way
+from sparkwright.engines.parallel import Split
+from sparkwright.engines.rule import Rules
+from sparkwright.engines.vllm import versions
+from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
+from sparkwright.engines.vllm.flags import flags as own
+from sparkwright.engines.vllm.parallel import split_limits
+
+SOURCE = "vLLM's ModelConfig.verify_with_parallel_config"
+
+
+@dataclass(frozen=True)
+class SplitCase:
+    """A split of a model. flags: of the recipe, under their own names. version: of the engine, None if unknown."""
+
+    split: Split
+    flags: Mapping[str, Any]
+    architecture: Architecture
+    version: Version | None
+
+    def flag(self, name: str) -> Any:
+        """What a flag is set to; None when it is not given."""
+        return own.value(self.flags, name)
+
+    def within(self, since: str = "", until: str = "") -> bool | None:
+        """See `versions.within`."""
+        return versions.within(self.version, since, until)
+
+    @property
+    def model(self) -> str:
+        return self.architecture.name or "the model"
+
+    @property
+    def engine(self) -> str:
+        return f"vLLM {self.version}" if self.version else "this engine"
+
+    def ways(self) -> tuple[Way, ...]:
+        """The other splits over as many hosts that nothing is known against, and else fewer or more hosts."""
+        hosts = self.split.hosts
+        fitting = [one for one in _splits(hosts) if one != self.split and self._fits(one)]
+        if fitting:
+            return tuple(Way(f"write `parallel: {written(one)}`") for one in fitting[:2])
+        return (Way("serve it from another number of hosts, or from each host alone"),)
+
+    def _fits(self, split: Split) -> bool:
+        refused = split_limits.tensor(self.architecture, split.tensor)
+        refused = refused or split_limits.pipeline(self.architecture, split.pipeline)
+        return not refused and not (split.pipeline > 1 and split_limits.old_pipeline(self.version))
+
+
+@dataclass(frozen=True)
+class SplitExample:
+    """A split for which the rule has a finding; a test checks that. model: the keys of a config.json that matter."""
+
+    split: Split
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    version: str | None = "0.32.0"
+
+    def case(self) -> SplitCase:
+        """The same as a SplitCase."""
+        return SplitCase(self.split, own.named(self.flags), classify(self.model), versions.parse(self.version))
+
+
+SPLITS: Rules[SplitCase, SplitExample] = Rules()
+rule = SPLITS.rule
+
+
+def as_keys(split: Split) -> dict[str, int]:
+    """A split as a recipe writes it, without what is 1."""
+    sizes = {"tensor": split.tensor, "pipeline": split.pipeline}
+    return {name: size for name, size in sizes.items() if size > 1}
+
+
+def written(split: Split) -> str:
+    """The same as text: `{tensor: 2}`."""
+    return "{" + ", ".join(f"{name}: {size}" for name, size in as_keys(split).items()) + "}"
+
+
+def _splits(hosts: int) -> list[Split]:
+    """All splits over so many hosts, the most tensor parallel first: it is what speeds up one stream."""
+    return [Split(hosts // one, one) for one in range(1, hosts + 1) if hosts % one == 0]

@@ -1,0 +1,56 @@
+"""The variables and the container's options of a cluster's members.
+
+Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's documentation
+of its variables; a real group of two of 0.32.0 (how long a stop takes, what an unset time limit does).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.engines.parallel import Seat
+
+#: the address for vLLM's message queue; without it, that of the route to the internet
+OWN_ADDRESS = "VLLM_HOST_IP"
+#: the interface for the members' TCP: NCCL's bootstrap, gloo, tensorpipe
+INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+#: the RDMA adapters; one that is left out carries nothing. No NCCL_IB_GID_INDEX: an index moves, and a pin that no longer fits hangs
+ADAPTERS = "NCCL_IB_HCA"
+#: a group of which a member is gone or hangs ends by itself after this; 300 s otherwise, in which /health says 200
+STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+STEP_TIMEOUT_S = 90
+#: NCCL says which network it took, and nothing of every operation
+TRACED_BY = "NCCL_DEBUG"
+TRACE = {TRACED_BY: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+#: what no recipe sets in a cluster; STEP_TIMEOUT and TRACE a recipe may set otherwise
+VARIABLES = (OWN_ADDRESS, *INTERFACE, ADAPTERS)
+
+#: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10
+STOP_TIMEOUT_S = 30
+
+#: RDMA pins memory and opens the adapters' devices; without any of them NCCL falls back to sockets
+RDMA: dict[str, Any] = {"devices": ["/dev/infiniband"], "cap_add": ["IPC_LOCK"]}
+MEMLOCK = {"memlock": "-1"}
+#: NCCL opens a socket and a queue pair for every channel and member
+NOFILE = {"nofile": "1048576"}
+
+
+def of(seat: Seat) -> dict[str, str]:
+    """The variables of one member. What its host does not name (interfaces, adapters) is left for NCCL to find."""
+    found = {OWN_ADDRESS: seat.address}
+    if seat.interfaces:
+        found |= dict.fromkeys(INTERFACE, seat.interfaces[0])
+    if seat.adapters:
+        found[ADAPTERS] = ",".join(seat.adapters)
+    if seat.rank == 0:
+        found[STEP_TIMEOUT] = str(STEP_TIMEOUT_S)
+    return found | (TRACE if seat.traced else {})
+
+
+def options(seat: Seat) -> dict[str, Any]:
+    """The container's options of one member, by their names in a recipe. Never privileged, and with memory of its own in /dev/shm."""
+    network: dict[str, Any] = {"network": "host"}
+    if not seat.adapters:
+        return {**network, "ulimits": NOFILE}
+    return {**network, **RDMA, "ulimits": {**MEMLOCK, **NOFILE}}

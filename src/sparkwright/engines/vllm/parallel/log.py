@@ -1,0 +1,75 @@
+"""One member's log: its rank once the group exists, what carries its traffic, how far it is, and why it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.state import EngineState
+from sparkwright.engines.log.text import Text
+from sparkwright.engines.vllm.log import LOG
+
+#: what carries the members' traffic. unknown: NCCL was not asked to tell
+Transport = Literal["rdma", "sockets", "gloo", "unknown"]
+#: of a member's readings
+READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network", "adapters_found", "failure")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLog:
+    """What the last start in a member's log says.
+
+    rank, world_size: as the group gave them; None until it exists. intended_rank: what it was started as, which proves nothing. stage:
+    see EngineState. failure: why it ended, one sentence, "" where nothing says that it did. evidence: the line of each.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    intended_rank: int | None = None
+    transport: Transport = "unknown"
+    network: str = ""
+    nccl: str = ""
+    version: str = ""
+    stage: str = ""
+    failure: str = ""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {**asdict(self), "evidence": dict(self.evidence)}
+
+
+def member(text: Text) -> MemberLog:
+    """What a member's log tells, text or file or pieces of it."""
+    return of_state(read(text, LOG))
+
+
+def of_state(state: EngineState) -> MemberLog:
+    """The same of a log that was read already."""
+    transport, line = _transport(state)
+    evidence = {name: state.reading(name).evidence for name in READINGS if state.reading(name).evidence}
+    return MemberLog(
+        rank=state.value("rank"),
+        world_size=state.value("world_size"),
+        intended_rank=state.value("intended_rank"),
+        transport=transport,
+        network=state.value("network") or "",
+        nccl=state.value("nccl") or "",
+        version=state.value("version") or "",
+        stage=state.stage,
+        failure=state.failure.value or "",
+        evidence={**evidence, **({"transport": line} if line else {})},
+    )
+
+
+def _transport(state: EngineState) -> tuple[Transport, str]:
+    """One channel over sockets is enough to make all wait for it."""
+    if state.value("over_sockets"):
+        return "sockets", state.reading("over_sockets").evidence
+    if state.value("over_rdma"):
+        return "rdma", state.reading("over_rdma").evidence
+    if state.value("backend") == "gloo" and state.value("rank") is not None:
+        return "gloo", state.reading("backend").evidence
+    return "unknown", ""

@@ -1,0 +1,32 @@
+"""vLLM's side of engines.parallel.Parallel, under the names that every engine has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines.finding import Finding
+from sparkwright.engines.parallel import Seat, Share, Split
+from sparkwright.engines.vllm.architecture.architecture import classify
+from sparkwright.engines.vllm.flags import flags as own
+from sparkwright.engines.vllm.parallel import environment, flags
+from sparkwright.engines.vllm.parallel.case import SplitCase
+from sparkwright.engines.vllm.parallel.log import member as member
+from sparkwright.engines.vllm.parallel.rules import SPLITS
+
+MASTER_PORT = flags.DEFAULT_MASTER_PORT
+SET_BY: Mapping[str, str] = flags.SET_BY
+VARIABLES: Sequence[str] = environment.VARIABLES
+TRACE = environment.TRACED_BY
+
+
+def share(seat: Seat) -> Share:
+    """What this member is started with."""
+    return Share(flags.of(seat), environment.of(seat), environment.options(seat), environment.STOP_TIMEOUT_S)
+
+
+def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
+    """What is wrong with this split of this model, errors first. flags: of the recipe, in any spelling."""
+    return SPLITS.check(SplitCase(split, own.named(flags), classify(model), version))

@@ -1,0 +1,107 @@
+"""What the logs of all members prove together: the group is complete when its ranks are exactly 0 to N-1, all of world size N."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkwright.engines.log.text import Text
+from sparkwright.engines.vllm.failures.members import OF_ANOTHER
+from sparkwright.engines.vllm.parallel.log import MemberLog, Transport, member
+
+#: complete: proved. incomplete: a rank is not assigned yet, or never will be. contradictory: the logs are of more than one group.
+#: failed: a member ended. unknown: a log is missing, and nothing else is wrong
+Verdict = Literal["complete", "incomplete", "contradictory", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProof:
+    """members: what each log tells, by host. ranks: assigned, by host. missing: ranks that no log has. unread: hosts without a log.
+
+    transport: the worst of all members'. world_size: how many there are to be.
+    """
+
+    verdict: Verdict
+    sentence: str
+    world_size: int
+    ranks: Mapping[str, int]
+    missing: tuple[int, ...] = ()
+    unread: tuple[str, ...] = ()
+    transport: Transport = "unknown"
+    members: Mapping[str, MemberLog] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the group is proved."""
+        return self.verdict == "complete"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "world_size": self.world_size,
+            "ranks": dict(self.ranks),
+            "missing": list(self.missing),
+            "unread": list(self.unread),
+            "transport": self.transport,
+            "members": {host: one.to_json() for host, one in self.members.items()},
+        }
+
+
+def proved(logs: Mapping[str, Text | None], hosts: Sequence[str]) -> GroupProof:
+    """What these logs prove. hosts: the members in the order of their ranks. logs: by host; one that is missing or None is not known."""
+    return of_members({host: member(text) for host in hosts if (text := logs.get(host)) is not None}, hosts)
+
+
+def of_members(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> GroupProof:
+    """The same of logs that were read already."""
+    ranks = {host: one.rank for host, one in members.items() if one.rank is not None and host in hosts}
+    unread = tuple(host for host in hosts if host not in members)
+    missing = tuple(rank for rank in range(len(hosts)) if rank not in ranks.values())
+    verdict, sentence = _verdict(members, hosts, ranks, unread)
+    return GroupProof(verdict, sentence, len(hosts), ranks, missing, unread, _worst(members), members)
+
+
+def _verdict(
+    members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int], unread: Sequence[str]
+) -> tuple[Verdict, str]:
+    if failed := _failed(members, hosts):
+        return "failed", f"rank {hosts.index(failed)} ({failed}): {members[failed].failure}"
+    if odd := _contradiction(members, hosts, ranks):
+        return "contradictory", odd
+    waiting = [host for host in hosts if host in members and host not in ranks]
+    if waiting:
+        named = ", ".join(f"rank {hosts.index(host)} ({host})" for host in waiting)
+        return "incomplete", f"not joined: {named}."
+    if unread:
+        named = ", ".join(f"rank {hosts.index(host)} ({host})" for host in unread)
+        return "unknown", f"no log of {named}."
+    return "complete", f"all {len(hosts)} ranks joined."
+
+
+def _failed(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
+    """The member whose end explains most: one that ended by itself, else one that lost another; "" for none."""
+    failed = [host for host in hosts if host in members and members[host].failure]
+    of_another = {host for host in failed if any(words in members[host].failure for words in OF_ANOTHER)}
+    return next((host for host in failed if host not in of_another), next(iter(failed), ""))
+
+
+def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int]) -> str:
+    """What can't be of this one group; "" for nothing."""
+    for host, rank in ranks.items():
+        world = members[host].world_size
+        if world != len(hosts):
+            return f"{host} is in a group of {world}, not {len(hosts)}."
+        if hosts.index(host) != rank:
+            return f"{host} is rank {rank}, not {hosts.index(host)}."
+    return ""
+
+
+def _worst(members: Mapping[str, MemberLog]) -> Transport:
+    """Sockets on one are sockets for all; rdma only where every log says so."""
+    found = {one.transport for one in members.values()}
+    if "sockets" in found:
+        return "sockets"
+    return found.pop() if len(found) == 1 else "unknown"

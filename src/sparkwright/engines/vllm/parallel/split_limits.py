@@ -1,0 +1,78 @@
+"""How far vLLM can split a model: pure answers from its config.json, each a clause, "" where nothing is known against it.
+
+Sources: vLLM 0.32.0, ModelConfig.verify_with_parallel_config, the models' attention layers (Llama, Qwen3-Next), mamba_mixer2.py,
+mamba_utils.py, gdn/*.py. Attention heads are divided. KV heads are divided too, or copied where there are fewer of them than hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm.architecture import architecture_tables as tables
+from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.vllm.architecture.config_parts import Part
+from sparkwright.engines.vllm.versions import at_least
+
+#: pipeline parallelism over hosts: broken in 0.18.0 (issue 37933), fixed by pull request 40150
+PIPELINE_SINCE = "0.20.0"
+#: the first release whose layers were not read
+UNTIL = "0.33.0"
+#: heads that are divided among the hosts and never copied: of Mamba-2 and of linear attention
+DIVIDED = {
+    "mamba_num_heads": "Mamba heads",
+    "mamba_n_heads": "Mamba heads",
+    "linear_num_value_heads": "linear attention value heads",
+    "linear_num_key_heads": "linear attention key heads",
+}
+GROUPS = ("n_groups", "mamba_n_groups")
+KV_HEADS = "num_key_value_heads"
+#: multi-head latent attention has one KV head, which each host holds
+LATENT = "kv_lora_rank"
+
+
+def tensor(model: Architecture, hosts: int) -> str:
+    """Why its layers can't be divided among so many hosts, as "its 9 attention heads do not divide by 2"."""
+    return heads(model, hosts) or other_heads(model, hosts)
+
+
+def heads(model: Architecture, hosts: int) -> str:
+    """The same of its attention heads alone, which every release checks first."""
+    count = Part("", model.text).number("num_attention_heads")
+    return f"its {count} attention heads do not divide by {hosts}" if count and count % hosts else ""
+
+
+def other_heads(model: Architecture, hosts: int) -> str:
+    """The same of what the model's own layers check: a build may have layers of its own that do with less."""
+    return next(_undivided(Part("", model.text), hosts), "") if hosts > 1 else ""
+
+
+def pipeline(model: Architecture, hosts: int) -> str:
+    """Why it has no layers for so many hosts."""
+    if hosts > 1 and model.layers and model.layers < hosts:
+        return f"its {model.layers} layers are fewer than the {hosts} hosts"
+    return ""
+
+
+def old_pipeline(version: Version | None) -> bool:
+    """Whether this release is known to fail with pipeline parallelism over hosts."""
+    return at_least(version, PIPELINE_SINCE) is False
+
+
+def _undivided(text: Part, hosts: int) -> Iterator[str]:
+    kv_heads = text.number(KV_HEADS)
+    if kv_heads and not text.number(LATENT) and kv_heads % hosts and hosts % kv_heads:
+        yield f"its {kv_heads} KV heads can neither be divided by {hosts} nor copied evenly"
+    for name, title in DIVIDED.items():
+        if (count := text.number(name)) and count % hosts:
+            yield f"its {count} {title} do not divide by {hosts}"
+    if (groups := text.number(*GROUPS)) and groups > 1 and groups % hosts and _is_mamba2(text):
+        yield f"its {groups} Mamba groups do not divide by {hosts}"
+    nested = Part("", text.mapping(tables.LINEAR_CONFIG) or {})
+    if (count := nested.number("num_heads")) and count % hosts:
+        yield f"its {count} linear attention heads do not divide by {hosts}"
+
+
+def _is_mamba2(text: Part) -> bool:
+    return bool(text.number("mamba_num_heads", "mamba_n_heads"))
