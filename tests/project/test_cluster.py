@@ -52,14 +52,14 @@ def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
     head, worker = spec(project, "spark2"), spec(project, "spark1")
     assert head["network"] == worker["network"] == "host"
     assert head["image"] == worker["image"]
-    assert not head["privileged"]
+    assert not head.get("privileged")
     assert "/dev/infiniband" in " ".join(map(str, worker["devices"]))  # type: ignore[call-overload]
     words = " ".join(worker["command"])  # type: ignore[call-overload]
     assert "--node-rank 1" in words and "--headless" in words and "--master-addr 192.168.100.12" in words
     assert worker["env"]["VLLM_HOST_IP"] == "192.168.100.11"  # type: ignore[index]
     assert worker["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"  # type: ignore[index]
     assert "--headless" not in head["command"]  # type: ignore[operator]
-    assert {key for key in head if head[key] != worker[key]} == {"command", "env"}
+    assert {key for key in head if head[key] != worker[key]} == {"command", "env", "labels"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from sparkwright.host.images import loads
 from sparkwright.host.images.image_names import inspect
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import Name
-from tests import commands
+from tests import commands, engine_beside
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull
@@ -75,42 +74,9 @@ class Pair:
 @pytest.fixture
 def other_engine() -> Iterator[tuple[str, Any]]:
     """A second Docker Engine: its address, its API."""
-    import docker
-    from docker.errors import DockerException
-
-    if not shutil.which("dockerd") or os.geteuid() != 0:
-        pytest.skip("needs dockerd and root")
-    folder = Path(tempfile.mkdtemp(prefix="eng-"))  # short: a unix socket's path has a limit
-    words = [
-        "--data-root",
-        f"{folder}/d",
-        "--exec-root",
-        f"{folder}/e",
-        "--host",
-        f"unix://{folder}/s",
-        "--pidfile",
-        f"{folder}/p",
-    ]
-    quiet = ["--bridge=none", "--iptables=false", "--ip-masq=false"]
-    with (folder / "log").open("wb") as log:
-        # in a network of its own: without a bridge it would take the first engine's away
-        process = subprocess.Popen(
-            ["unshare", "--net", "dockerd", *words, *quiet], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    client = None
-    while client is None and process.poll() is None:
-        try:
-            client = docker.DockerClient(f"unix://{folder}/s")
-            client.ping()
-        except DockerException:
-            client = None
-    if client is None:
-        pytest.skip("a second dockerd does not start here")
-    yield f"unix://{folder}/s", client.api
-    client.close()
-    process.terminate()
-    process.wait(timeout=30)
-    shutil.rmtree(folder, ignore_errors=True)
+    # in a network of its own: without a bridge it would take the first engine's away
+    with engine_beside.started(["--bridge=none"], ["unshare", "--net"]) as found:
+        yield found
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ class VllmApi(Handler):
         tokens = self._most(most)
         prompt = self._prompt(body)
         self._fits(prompt, tokens or 1)
-        if engine.fault() == "engine-exits" or engine.dead:
+        if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
             message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
             raise BadRequest(500, "InternalServerError", None, message)

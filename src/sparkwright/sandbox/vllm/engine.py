@@ -10,6 +10,7 @@ from sparkwright.sandbox.vllm import rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
+from sparkwright.sandbox.vllm.group import Group
 from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 from sparkwright.sandbox.web import Server
@@ -23,6 +24,7 @@ class Engine(Process):
 
     config: Config
     metrics: Metrics
+    group: Group | None = None
 
     def serve(self) -> int:
         try:
@@ -44,8 +46,9 @@ class Engine(Process):
 
     def _started(self) -> int:
         arguments = parse(config_file.pulled(self._argv, self._folder_of), self.version)
-        self.say(startup.banner(arguments, self.version))
-        server = self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
+        self.group = Group.of(arguments)
+        self.say(() if self.headless else startup.banner(arguments, self.version))
+        server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
         folder = self._folder_of(arguments.model)
         model = read_model(arguments.model, folder)
         self.say(startup.resolved(str(model["architectures"][0])))
@@ -58,11 +61,30 @@ class Engine(Process):
         if not self.take_memory(int(self.config.utilization * TOTAL)):
             free = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
             return self.last_words(startup.no_memory(self.config, free, TOTAL / GIB), 1)
+        if self.group is not None:
+            self._join(self.group)
         return self._loaded(server)
 
-    def _loaded(self, server: Server) -> int:
+    @property
+    def headless(self) -> bool:
+        """Whether it is a worker of a group, without a port of its own."""
+        return self.group is not None and self.group.rank > 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether a member of its group is gone."""
+        return self.group is not None and self.group.broken
+
+    def _join(self, group: Group) -> None:
+        """Say what it is about to join, meet the others, and say that it has."""
+        self.say(startup.of_member(group.intent(self.version)))
+        group.meet(self.stopped)
+        if not self.stopped.is_set():
+            self.say(startup.of_member([group.assigned()]))
+
+    def _loaded(self, server: Server | None) -> int:
         """Load, open the port and stay until stopped."""
-        self.say(startup.loading(self.config, self.version, self.device))
+        self.say(() if self.headless else startup.loading(self.config, self.version, self.device))
         rules.after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))
         self.say(startup.caching(self.config, self.version, self.device))
@@ -71,6 +93,11 @@ class Engine(Process):
         cache = PrefixCache(self.config)
         self.cache, self.metrics = cache, Metrics(self.config, self.version, cache)
         self.counters = self.metrics
-        server.start()
-        self.say(startup.serving(self.config, self.version))
-        return self.until_stopped()
+        if server is not None:
+            server.start()
+            self.say(startup.serving(self.config, self.version))
+        try:
+            return self.until_stopped()
+        finally:
+            if self.group is not None:
+                self.group.leave()

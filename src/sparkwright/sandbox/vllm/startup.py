@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments
@@ -100,6 +100,13 @@ def _mode(config: Config, asked: str, now: Release) -> Lines:
     if mode != "none" and now < PREFIX_ON_SINCE:
         message = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
         yield 0, _info(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
+
+
+def of_member(lines: Iterable[str]) -> Lines:
+    """What a member of a group says of it, one line after the other."""
+    for line in lines:
+        where, _, message = line.removeprefix("[").partition("] ")
+        yield 0, _info(WORKER, where, message)
 
 
 def loading(config: Config, version: str, device: str) -> Lines:

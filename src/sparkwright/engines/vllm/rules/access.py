@@ -80,9 +80,10 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     Otherwise it starts, loads its model for minutes, and is never reachable: the deploy fails after the previous server was stopped. The
     first of `container.ports` is the server's; a container's loopback is not reachable from outside, unless it is on the host's network. For HTTPS put a proxy in front.
     """
-    on_host = network_words.parts(case.asked.container.get("network") or "")[0] == network_words.HOST
+    meant = {"host"} if network_words.parts(case.asked.container.get("network") or "")[0] == network_words.HOST else set()
+    meant |= {"headless"} if case.flag("node-rank") else set()  # a worker of a cluster: its head answers
     for name, applies, outcome in OUT_OF_REACH:
-        if case.flag(name) is not None and applies(case.flag(name)) and not (on_host and name == "host"):
+        if case.flag(name) is not None and applies(case.flag(name)) and name not in meant:
             way = Way("remove it", {name: None})
             yield Finding("error", f"{name}: {outcome}.", (way,), "docker's documentation", name)
     listens = flags.port(case.asked.flags)

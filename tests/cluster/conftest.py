@@ -1,0 +1,57 @@
+"""A cluster of two hosts on this machine: the images of a session, and a project for each test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.sandbox import hub
+from sparkwright.sandbox.web import Server
+from tests import engine_beside
+from tests.cluster.pair import Pair
+from tests.real_llama.container_desk import Images
+from tests.registry.server import PROGRAM, Registry
+
+
+@pytest.fixture(scope="module")
+def hub_url() -> Iterator[str]:
+    server = Server(0, hub.HubApi, hub.Hub())
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+    if PROGRAM is None:
+        pytest.skip("no docker-registry (Debian's package of that name)")
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker Engine answers")
+    registry = Registry(tmp_path_factory.mktemp("registry"))
+    registry.start()
+    made = Images(registry.address)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
+        registry.stop()
+
+
+@pytest.fixture(scope="module")
+def second_engine() -> Iterator[str]:
+    """DOCKER_HOST of the second host's engine: on the same network, and without a bridge of its own."""
+    with engine_beside.started(["--bridge=docker0"]) as (address, _):
+        yield address
+
+
+@pytest.fixture
+def pair(tmp_path: Path, images: Images, hub_url: str, second_engine: str) -> Iterator[Pair]:
+    one = Pair(tmp_path, images, hub_url, ("", second_engine))
+    try:
+        yield one
+    finally:
+        one.close()

@@ -1,0 +1,128 @@
+"""A user's project with a cluster of two hosts, each with a Docker Engine, a home and a fabric address of its own on this machine.
+
+The containers are on the host's network, as a cluster's are; both hosts share this machine's loopback, where each has an address.
+The engine is the sandbox's vLLM, which meets its other ranks over real TCP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import commands
+from tests.e2e.conftest import HASTE, Said
+from tests.real_llama.container_desk import VLLM_REPO, Images, mounts
+from tests.remote.sshd import free_port
+
+TOP = Path(__file__).parents[2]
+AT_ONCE = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+
+
+class Pair:
+    """engines: DOCKER_HOST of each host, the head's first; empty: this machine's own."""
+
+    names = ("one", "two")
+
+    def __init__(self, folder: Path, images: Images, hub: str, engines: tuple[str, str]) -> None:
+        self.root, self.images, self.folder = folder / "project", images, folder
+        self.port, self.engines = free_port(), dict(zip(self.names, engines, strict=True))
+        self.name = f"cluster-{secrets.token_hex(4)}"
+        for name in ("playbooks", "templates"):
+            shutil.copytree(TOP / name, self.root / name)
+        for name in ("hosts", "recipes"):
+            (self.root / name).mkdir()
+        for book in (self.root / "playbooks").rglob("*.yml"):
+            book.write_text(re.sub(r"( smoke_test:\n)( +)", rf"\1\2{HASTE['smoke_test']}\n\2", book.read_text()))
+        self.env = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
+            "HOME": str(self.home("laptop")),
+            "PYTHONPATH": str(TOP / "src"),
+        }
+        for n, name in enumerate(self.names, 1):
+            env = {"HF_ENDPOINT": hub, "HOME": str(self.home(name))}
+            env |= {"DOCKER_HOST": self.engines[name]} if self.engines[name] else {}
+            host = {"connection": "local", "home": env["HOME"], "env": env}
+            host["vars"] = {"ollama": "leave", "reserve_gib": 0.1}
+            host["fabric"] = {"interfaces": ["lo"], "address": f"127.0.0.{n}"}
+            (self.root / f"hosts/{name}.yml").write_text(yaml.safe_dump(host))
+        self.ports = {"port": free_port(), "barrier_port": free_port()}
+        self.group()
+        self.recipe()
+
+    def home(self, name: str) -> Path:
+        """A home folder."""
+        found = self.folder / f"home-{name}"
+        found.mkdir(exist_ok=True)
+        return found
+
+    def group(self, recipe: str = "served") -> None:
+        """groups.yml."""
+        cluster = {"recipe": recipe, "head": "one", **self.ports}
+        text = yaml.safe_dump({"pair": {"hosts": list(self.names), "cluster": cluster}})
+        (self.root / "hosts/groups.yml").write_text(text)
+
+    def recipe(self, fault: str = "", **flags: Any) -> None:
+        """What the cluster serves from the next deploy on. fault: of the sandbox's. flags: beside the usual, with `_` for `-`."""
+        usual = {"served-model-name": "glm", "max-model-len": 8192, "gpu-memory-utilization": 0.1, "port": self.port}
+        usual |= {key.replace("_", "-"): value for key, value in flags.items()}
+        stated = {
+            "image": self.images.name("vllm-openai:v0.32.0"),
+            "model": {"dir": "~/models/glm", "mount": "/models/tiny", "id": VLLM_REPO},
+            "container": {
+                "name": self.name,
+                "gpus": "",
+                "volumes": mounts(),
+                "env": {**AT_ONCE, "SANDBOX_FAULT": fault},
+                "ulimits": {"nofile": "1024"},
+            },
+            "parallel": {"tensor": 2},
+            "vllm": {"host": "127.0.0.1", **usual},
+            "expect": {"ready_s": 60},
+        }
+        (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
+
+    def run(self, *words: str) -> Said:
+        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def deploy(self, *words: str) -> Said:
+        return self.run("deploy", "--host", "pair", "--json", *words)
+
+    def docker(self, host: str, *words: str, check: bool = True) -> str:
+        """The host's own docker."""
+        env = {**os.environ, **({"DOCKER_HOST": self.engines[host]} if self.engines[host] else {})}
+        done = subprocess.run(["docker", *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def container(self, host: str) -> dict[str, Any]:
+        """The member's container; empty without one."""
+        found = self.docker(host, "inspect", self.name, check=False)
+        rows = json.loads(found) if found else []
+        return dict(rows[0]) if rows else {}
+
+    def running(self) -> dict[str, str]:
+        """The Id of each host's running container."""
+        found = {name: self.container(name) for name in self.names}
+        return {name: one["Id"] for name, one in found.items() if one and one["State"]["Running"]}
+
+    def close(self) -> None:
+        for host in self.names:
+            for name in (self.name, f"{self.name}-previous"):
+                self.docker(host, "rm", "-fv", name, check=False)
+
+
+def failures(answer: Said) -> Iterator[tuple[str, str, str]]:
+    """Host, task and message of each task that failed."""
+    for one in answer.events():
+        if one["event"] == "task_finished" and one["status"] == "failed":
+            yield one["host"], one["name"], one["msg"]

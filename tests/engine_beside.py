@@ -1,0 +1,54 @@
+"""A second Docker Engine beside this machine's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def started(network: Sequence[str], before: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Its address and its API. network: dockerd's options about it. before: words before `dockerd`. Skips where none can be."""
+    import docker
+    from docker.errors import DockerException
+
+    if not shutil.which("dockerd") or os.geteuid() != 0:
+        pytest.skip("needs dockerd and root")
+    folder = Path(tempfile.mkdtemp(prefix="eng-"))  # short: a unix socket's path has a limit
+    places = ("--data-root", f"{folder}/d", "--exec-root", f"{folder}/e", "--pidfile", f"{folder}/p")
+    words = [
+        *before,
+        "dockerd",
+        *places,
+        "--host",
+        f"unix://{folder}/s",
+        "--iptables=false",
+        "--ip-masq=false",
+        *network,
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    client = None
+    while client is None and process.poll() is None:
+        try:
+            client = docker.DockerClient(f"unix://{folder}/s")
+            client.ping()
+        except DockerException:
+            client = None
+    try:
+        if client is None:
+            pytest.skip("a second dockerd does not start here")
+        yield f"unix://{folder}/s", client.api
+        client.close()
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        shutil.rmtree(folder, ignore_errors=True)
