@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from packaging.version import Version
 
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.log.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Seat:
 class Share:
     """What one member is started with beside its recipe.
 
-    flags: of the engine, under their own names. env: of the container. options: of the container, by their names in a recipe;
+    flags: of the engine, under their own names; None takes one out of the recipe's. env: of the container. options: of the container, by their names in a recipe;
     lists and mappings are added to the recipe's, other values replace them. stop_timeout_s: what a stop takes at least, seconds.
     """
 
@@ -56,6 +57,30 @@ class Share:
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     stop_timeout_s: int = 0
+
+
+class MemberLog(Protocol):
+    """What the last start in a member's log tells."""
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank, as the group gave it; None until the group exists."""
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the group has; None until it exists."""
+
+    @property
+    def transport(self) -> str:
+        """What carries the members' traffic: rdma, sockets, gloo; unknown where the log does not tell."""
+
+    @property
+    def stage(self) -> str:
+        """How far it is."""
+
+    @property
+    def failure(self) -> str:
+        """Why it ended, one sentence; empty where nothing says that it did."""
 
 
 class Parallel(Protocol):
@@ -84,3 +109,6 @@ class Parallel(Protocol):
         self, split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None
     ) -> list[Finding]:
         """What is wrong with this split of this model, errors first. model: as `Advice.essence` keeps it."""
+
+    def member(self, text: Text) -> MemberLog:
+        """What a member's log tells, text or file or pieces of it."""

@@ -20,7 +20,8 @@ ADAPTERS = "NCCL_IB_HCA"
 STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
 #: NCCL says which network it took, and nothing of every operation
-TRACE = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+TRACED_BY = "NCCL_DEBUG"
+TRACE = {TRACED_BY: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 #: what no recipe sets in a cluster; STEP_TIMEOUT and TRACE a recipe may set otherwise
 VARIABLES = (OWN_ADDRESS, *INTERFACE, ADAPTERS)

@@ -13,11 +13,13 @@ from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import environment, flags
 from sparkwright.engines.vllm.parallel.case import SplitCase
+from sparkwright.engines.vllm.parallel.log import member as member
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 
 MASTER_PORT = flags.DEFAULT_MASTER_PORT
 SET_BY: Mapping[str, str] = flags.SET_BY
 VARIABLES: Sequence[str] = environment.VARIABLES
+TRACE = environment.TRACED_BY
 
 
 def share(seat: Seat) -> Share:
