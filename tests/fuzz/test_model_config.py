@@ -11,8 +11,10 @@ import pytest
 from packaging.version import Version
 
 from sparkwright.app.stores import model_config
+from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import roofline, rules
 from sparkwright.engines.vllm.architecture.architecture import classify, essence
+from sparkwright.engines.vllm.parallel import PARALLEL
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.prediction.predict import Asked, effective
 from sparkwright.errors import Refused
@@ -41,6 +43,8 @@ def everything(found: Any) -> None:
     assert json.dumps(essence(found))
     for finding in rules.check(Asked(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
+    for split in (Split(tensor=3), Split(pipeline=3)):
+        assert all(one.sentence and one.ways_out for one in PARALLEL.check(split, {}, found, VERSION))
 
 
 def test_configs() -> None:

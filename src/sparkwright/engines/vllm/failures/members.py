@@ -81,6 +81,11 @@ STARTS: tuple[Death, ...] = (
         "its {0} attention heads do not divide by tensor-parallel-size {1}: use `parallel: {{pipeline: {1}}}`.",
     ),
     _row(
+        "Number of experts in the model must be greater than 0",
+        "",
+        "the model has no experts for enable-expert-parallel to spread.",
+    ),
+    _row(
         "Pipeline parallelism is not supported for this model",
         "",
         "this engine cannot split this model between layers: use `parallel: {{tensor: ...}}`.",
