@@ -22,7 +22,9 @@ WHERE = _found()
 NAMES: tuple[str, ...] = tuple(sorted(WHERE))
 
 #: modules that never speak to the Docker Engine: a playbook of nothing else needs no client of it
-WITHOUT_ENGINE = frozenset({"command", "copy_key", "fail", "file", "package", "systemd_unit", "template", "user_group"})
+WITHOUT_ENGINE = frozenset(
+    {"barrier", "command", "copy_key", "fail", "file", "package", "systemd_unit", "template", "user_group"}
+)
 
 
 @functools.cache
