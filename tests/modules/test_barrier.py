@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator
 from sparkwright.modules.cluster.barrier import Barrier
+from sparkwright.modules.server.wait_ready import WaitReady
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from tests.modules.context import RecordingContext
-from tests.runner.cluster.members import SECRET, free_port
+from tests.modules.test_serving import engine
+from tests.runner.cluster.members import SECRET, free_port, until
 
 Outcome = Result | SparkwrightError
 
@@ -124,6 +126,29 @@ def test_what_can_not_be_sent_fails_here_and_keeps_the_connection(
         at_once([lambda: channel.arrive("next", {}, 60), lambda: other.arrive("next", {}, 60)])
         with pytest.raises(SparkwrightError, match="this run has passed barrier 'next' already"):
             channel.arrive("next", {}, 60)
+
+
+def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_rescue(tmp_path: Path) -> None:
+    container = {
+        "Id": "abc",
+        "Name": "/qwen35",
+        "Image": "sha256:0",
+        "Config": {},
+        "RestartCount": 0,
+        "State": {"Running": True, "Status": "running", "StartedAt": ""},
+        "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "no"}},
+    }
+    with channels(2) as (channel, other), engine(container) as docker_host:
+        context = RecordingContext(tmp_path, docker_host=docker_host)
+        context.cluster = channel
+        other.fail("Start the server", "the engine exited (exit code 1).")
+        until(channel.failed_elsewhere, "it is known here")
+        with pytest.raises(
+            Failed, match=r"^spark2 \(rank 1\) failed at 'Start the server': the engine exited \(exit code 1\)\.$"
+        ):
+            WaitReady().run(WaitReady.Args("qwen35", "http://127.0.0.1:1"), context)
+        channel.fail("Wait for the server", "so this one restores what was there")
+        context.go_on()
 
 
 def test_secrets_are_dots_before_they_leave_the_host(tmp_path: Path) -> None:

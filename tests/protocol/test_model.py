@@ -33,8 +33,9 @@ def test_a_plan_of_no_cluster_says_nothing_of_it() -> None:
     assert "cluster" not in Plan(run_id="r", host="spark1", play="Deploy", steps=()).to_json()
 
 
-def test_the_cluster_of_a_plan_is_the_same_after_its_way_through_json() -> None:
-    pair = Cluster("pair", 1, ("spark1", "spark2"), "192.168.100.10", 29499)
+@pytest.mark.parametrize("address", ["192.168.100.10", "127.0.0.1", "::1", "fd00::a:1"])
+def test_the_cluster_of_a_plan_is_the_same_after_its_way_through_json(address: str) -> None:
+    pair = Cluster("pair", 1, ("spark1", "spark2"), address, 29499)
     plan = Plan(run_id="r", host="spark2", play="Deploy", steps=(), cluster=pair)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
@@ -50,6 +51,10 @@ def test_the_cluster_of_a_plan_is_the_same_after_its_way_through_json() -> None:
         ({"members": ["../x", "spark2"]}, "members"),
         ({"address": "0.0.0.0"}, "address is not an IP address"),
         ({"address": "spark1.local"}, "address is not an IP address"),
+        ({"address": "10.0.0"}, "address is not an IP address"),
+        ({"address": "10.0.0.256"}, "address is not an IP address"),
+        ({"address": "10.0.0.1."}, "address is not an IP address"),
+        ({"address": "::"}, "address is not an IP address"),
         ({"port": 0}, "port"),
         ({"port": 65536}, "port"),
         ({"join_s": 0}, "join_s"),
