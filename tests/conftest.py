@@ -53,6 +53,7 @@ SLOW = (
     "tests/modules/test_real_cron.py",
     "tests/modules/test_transfer.py",
     "tests/remote/",
+    "tests/runner/cluster/",
     "tests/tools/",
 )
 #: of these folders, what it runs all the same: the story of a deploy, and what any command says as JSON
@@ -61,6 +62,7 @@ NOT_SLOW = (
     "tests/e2e/test_json.py",
     "tests/remote/test_local.py",
     "tests/remote/test_ssh_target.py",
+    "tests/runner/cluster/test_meeting_at_barriers.py",
 )
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"

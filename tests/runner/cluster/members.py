@@ -77,7 +77,7 @@ class Member:
         return self
 
     def _ask(self, request: dict[str, Any]) -> subprocess.Popen[bytes]:
-        self.home.mkdir(exist_ok=True)
+        self.home.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "sparkwright.runner.main"]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen(words, **pipes, env={**os.environ, "HOME": str(self.home)}, cwd=self.home)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,9 +155,10 @@ def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
         worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
         until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
         head.stop()
-        assert head.recap()["msg"].startswith("stopped on request, while waiting at barrier 'prepared'")
+        until(lambda: head.outcome("Meet at prepared")[0], "it waits no more")
         (worker.home / "ready").touch()
         assert "spark1 (rank 0) failed at 'Meet at prepared': stopped on request" in worker.recap()["msg"]
+        assert head.recap()["msg"].startswith("stopped on request, while waiting at barrier 'prepared'")
 
 
 def test_a_task_that_is_tried_again_ends_when_another_member_failed(tmp_path: Path) -> None:
@@ -188,14 +190,17 @@ def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path)
         checking = pair.begin(0, barrier("prepared"), check=True)
         assert checking.recap()["exit"] == 0
         assert checking.outcome("Meet at prepared") == ("skipped", "check mode: the members' runs do not meet")
-    alone = group(tmp_path / "other")
-    (tmp_path / "other").mkdir()
-    with alone as pair:
-        from dataclasses import replace
-
+    with group(tmp_path / "other") as pair:
         one = pair.members[0].start(replace(pair.plan(0, barrier("prepared")), cluster=None))
         assert one.recap()["exit"] == 0
         assert one.outcome("Meet at prepared") == ("skipped", "this plan is of no cluster")
+
+
+def test_it_meets_the_others_in_a_play_that_becomes_root_too(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        members = pair.start(barrier("prepared", become=True))
+        assert [one.recap()["exit"] for one in members] == [0, 0]
+        assert members[0].outcome("Meet at prepared") == ("ok", "all 2 members")
 
 
 def test_the_listener_is_gone_once_all_have_come(tmp_path: Path) -> None:

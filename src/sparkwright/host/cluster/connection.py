@@ -15,6 +15,7 @@ from sparkwright.protocol.cluster import SILENT
 READ_BYTES = 64 * 2**10
 #: a member that does not read so much is lost anyway
 OUT_BYTES = 16 * 2**20
+CLOSED = "connection closed"
 ALIVE = {"kind": "alive"}
 
 
@@ -53,7 +54,7 @@ class Connection:
         except OSError as error:
             raise Lost(_how(error)) from None
         if not data:
-            raise Lost("connection closed")
+            raise Lost(CLOSED)
         self._heard_s = time.monotonic()
         yield from self._lines.feed(data)
 
@@ -117,7 +118,7 @@ def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
         sock.settimeout(left_s)
         byte = sock.recv(1)  # no byte beyond the line: the rest is the session's
         if not byte:
-            raise Lost("connection closed")
+            raise Lost(CLOSED)
         found += byte
         if len(found) > most_bytes:
             raise WireError(f"a line has more than {most_bytes} bytes")
@@ -135,4 +136,6 @@ def _keep_alive(sock: socket.socket, silent_s: float) -> None:
 
 
 def _how(error: OSError) -> str:
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        return CLOSED  # with something unread
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -99,7 +99,8 @@ class Coordinator:
         except OSError:
             return
         if len(self._pending) >= MOST_PENDING:
-            self._drop(next(iter(self._pending)), "too many connections")
+            oldest = next((one for one in self._pending if one.session is None), next(iter(self._pending)))
+            self._drop(oldest, "too many connections")
         one, nonce = Connection(sock, self._cluster.beat_s), wire.fresh_nonce()
         self._pending[one] = nonce
         self._selector.register(one, selectors.EVENT_READ, one)
@@ -109,13 +110,17 @@ class Coordinator:
             self._drop(one, f"{lost}")
 
     def _read(self, one: Connection) -> None:
-        if one not in self._pending and one not in self._ranks:
-            return
         try:
-            for line in one.read():
+            for line in one.read() if self._known(one) else ():
                 self._take(one, line)
+                if not self._known(one):
+                    return  # what comes after a goodbye is nobody's
         except (Lost, WireError) as error:
             self._fallen(one, str(error))
+
+    def _known(self, one: Connection) -> bool:
+        """Whether it has not been let go of."""
+        return one in self._pending or one in self._ranks
 
     def _take(self, one: Connection, line: bytes) -> None:
         if one.session is None:
@@ -152,11 +157,11 @@ class Coordinator:
             self._close_listener()
 
     def _message(self, rank: int, message: dict[str, Any]) -> None:
-        kind, phase = message["kind"], message.get("phase")
-        if kind == "arrive":
+        kind, phase = message["kind"], message.get("phase", FORWARD)
+        if kind == "arrive" and not self._meeting.arrived(Key(phase, message["barrier"]), rank):
             arrived = {name: message[name] for name in ("phase", "barrier", "data")}
             self._happened({"kind": "arrived", "rank": rank, **arrived})
-        elif kind == "fail":
+        elif kind == "fail" and phase not in self._meeting.failures:
             at = f" at '{message['at']}'" if message["at"] else ""
             text = f"{self._cluster.named(rank)} failed{at}: {message['text']}"
             self._happened({"kind": "failed", "phase": phase, "text": text, "refused": message["refused"]})

@@ -16,8 +16,8 @@ import math
 import os
 import select
 import shutil
-import threading
 import time
+from _thread import LockType, allocate_lock
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +56,7 @@ class Journal:
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
     _torn: bool = False
-    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _writing: LockType = field(default_factory=allocate_lock, repr=False)
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:

@@ -80,7 +80,9 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     Otherwise it starts, loads its model for minutes, and is never reachable: the deploy fails after the previous server was stopped. The
     first of `container.ports` is the server's; a container's loopback is not reachable from outside, unless it is on the host's network. For HTTPS put a proxy in front.
     """
-    meant = {"host"} if network_words.parts(case.asked.container.get("network") or "")[0] == network_words.HOST else set()
+    meant = (
+        {"host"} if network_words.parts(case.asked.container.get("network") or "")[0] == network_words.HOST else set()
+    )
     meant |= {"headless"} if case.flag("node-rank") else set()  # a worker of a cluster: its head answers
     for name, applies, outcome in OUT_OF_REACH:
         if case.flag(name) is not None and applies(case.flag(name)) and name not in meant:

@@ -1,0 +1,119 @@
+"""What reaches the head's listener, and a member from its head, damaged: a line is read or refused, never more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparkwright.host.cluster import wire
+from sparkwright.host.cluster.meeting import EVENTS, MESSAGES, Meeting, fitted
+from sparkwright.host.cluster.wire import LINE_BYTES, Lines, Session, WireError
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.protocol.plan import Plan
+from sparkwright.secret import Secret
+from tests.fuzz.harness import feed, texts, values
+
+TOKEN = Secret("5e" * 32)
+PAIR = Cluster("pair", 1, ("spark1", "spark2"), "192.168.100.10", 29499)
+NONCE = "0f" * 32
+BARRIER = {"phase": "forward", "barrier": "all prepared"}
+SAID: list[Any] = [
+    {"kind": "join"},
+    {"kind": "alive"},
+    {"kind": "arrive", **BARRIER, "data": {"digest": "sha256:ab", "files": [1, 2.5, None, {"a": True}]}},
+    {"kind": "overdue", "phase": "rescue", "barrier": "", "waited_s": 600.0},
+    {"kind": "fail", "phase": "forward", "at": "Pull", "text": "no space left", "refused": False},
+    {"kind": "bye"},
+]
+TOLD: list[Any] = [
+    {"kind": "joined", "rank": 1},
+    {"kind": "arrived", "rank": 0, **BARRIER, "data": {"digest": "sha256:ab"}},
+    {"kind": "failed", "phase": "rescue", "text": "lost spark2 (rank 1)", "refused": True},
+    {"kind": "lost", "rank": 1, "text": "no word for 20 s"},
+    {"kind": "gone", "rank": 0},
+]
+
+
+def sessions() -> tuple[Session, Session]:
+    """Both ends of one connection: the head's and the member's."""
+    claim, handshake = wire.claim(wire.greeting(NONCE).strip(), PAIR, TOKEN)
+    rank, proof, head = wire.claimed(claim.strip(), NONCE, PAIR, TOKEN)
+    assert rank == 1
+    return head, wire.proved(proof.strip(), handshake, TOKEN)
+
+
+def test_lines_of_strangers() -> None:
+    claim, handshake = wire.claim(wire.greeting(NONCE).strip(), PAIR, TOKEN)
+    _, proof, _ = wire.claimed(claim.strip(), NONCE, PAIR, TOKEN)
+    seeds = [wire.greeting(NONCE), claim, proof]
+
+    def read(data: bytes) -> None:
+        for line in Lines().feed(data):
+            for reader in (
+                lambda line=line: wire.claim(line, PAIR, TOKEN),
+                lambda line=line: wire.claimed(line, NONCE, PAIR, TOKEN),
+                lambda line=line: wire.proved(line, handshake, TOKEN),
+            ):
+                try:
+                    reader()
+                except WireError:
+                    continue
+
+    feed(read, texts(seeds), refuses=(WireError,))
+
+
+def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
+    head, member = sessions()
+    sealed = [member.seal(one) for one in SAID]
+    honest = [line.strip() for line in sealed]
+    expected = honest[0]
+
+    def read(data: bytes) -> None:
+        lines = Lines(LINE_BYTES)
+        for line in lines.feed(data):
+            before = head._received
+            if line == expected and before == 0:
+                continue
+            assert head.opened(line) is None, "what was not written here and now has been taken"
+
+    feed(read, texts(sealed), refuses=(WireError,))
+
+
+def test_messages_as_values() -> None:
+    feed(lambda one: fitted(one, MESSAGES) if isinstance(one, dict) else None, values(SAID), refuses=(WireError,))
+
+    def apply(one: Any) -> None:
+        meeting = Meeting(PAIR)
+        if isinstance(one, dict):
+            for event in (one, *TOLD):
+                found = fitted(event, EVENTS)
+                meeting.apply(found)
+            json.dumps(meeting.shared(next(iter(meeting._shared))))
+
+    feed(apply, values(TOLD), refuses=(WireError,))
+
+
+def test_the_cluster_of_a_plan() -> None:
+    plan = Plan("r", "spark2", "Deploy", (), cluster=PAIR).to_json()
+
+    def read(one: Any) -> None:
+        if isinstance(one, dict):
+            found = Plan.from_json(one)
+            assert found.cluster is None or found.cluster.members[found.cluster.rank] == found.host
+
+    feed(read, values([plan]), refuses=(ValueError, TypeError))
+
+
+def test_each_line_counts_once_and_in_its_order() -> None:
+    head, member = sessions()
+    first, second = member.seal(SAID[0]).strip(), member.seal(SAID[1]).strip()
+    assert head.opened(first) == SAID[0]
+    for repeated in (first, head.seal(SAID[1]).strip()):  # replayed, and reflected
+        with pytest.raises(WireError):
+            head.opened(repeated)
+    assert head.opened(second) == SAID[1]
+    other_head, _ = sessions()
+    with pytest.raises(WireError, match="not authentic"):
+        other_head.opened(first)

@@ -1,0 +1,64 @@
+"""The cable between two hosts: forwards bytes until it is cut, and then no more, without a word to either side."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class Cable:
+    """Listens on `port` of 127.0.0.1 and forwards to another port there. recorded: what went to the head, by connection."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.recorded: list[bytearray] = []
+        self._whole = threading.Event()
+        self._whole.set()
+        self._open: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """From now on nothing arrives on the other side."""
+        self._whole.clear()
+
+    def close(self) -> None:
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:
+                    near.close()
+                    continue
+                self._open += [near, far]
+                self.recorded.append(bytearray())
+                threading.Thread(target=self._carry, args=(near, far, self.recorded[-1]), daemon=True).start()
+                threading.Thread(target=self._carry, args=(far, near, bytearray()), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if self._whole.is_set():
+                    kept += data
+                    target.sendall(data)
+            if self._whole.is_set():
+                target.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def cable(to: int) -> Iterator[Cable]:
+    one = Cable(to)
+    try:
+        yield one
+    finally:
+        one.close()

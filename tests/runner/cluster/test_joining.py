@@ -1,0 +1,132 @@
+"""Before the first task all members' runs have come, each with its host's lock; else none of them touches anything."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.runs import lock
+from tests.runner.cluster.members import SECRET, Group, barrier, group, sh, until
+
+STEPS = (sh("Touch something", "echo touched >> said"), barrier("prepared"))
+
+
+def test_who_waits_says_for_whom_and_gives_up_with_nothing_touched(tmp_path: Path) -> None:
+    with group(tmp_path, join_s=3) as pair:
+        head = pair.begin(0, *STEPS)
+        recap = head.recap()
+        assert (recap["exit"], recap["msg"]) == (5, "spark2 (rank 1) never came within 3 s.")
+        assert "waiting for spark2 (rank 1)" in head.notes()
+        assert (head.said(), head.locked) == ("", False)
+
+
+def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
+    with group(tmp_path, join_s=3) as pair:
+        worker = pair.begin(1, *STEPS)
+        recap = worker.recap()
+        message = f"spark1 (rank 0) never came within 3 s (127.0.0.1 port {pair.port}: connection refused)."
+        assert (recap["exit"], recap["msg"].startswith(message)) == (5, True)
+        assert f"waiting for spark1 (rank 0) at 127.0.0.1 port {pair.port}: connection refused" in worker.notes()
+        assert (worker.said(), worker.locked) == ("", False)
+
+
+def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
+    with group(tmp_path, world=3) as three:
+        head = three.begin(0, *STEPS)
+        worker = three.begin(1, *STEPS, cluster={"join_s": 1.0})
+        for one in (head, worker):
+            recap = one.recap()
+            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 1 s.")
+            assert one.said() == ""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path, rank: int) -> None:
+    with group(tmp_path) as pair:
+        locked, other = pair.members[rank], pair.members[1 - rank]
+        owner = lock.Owner("playbooks/deploy.yml", "carol@x", "run-c", 7, 1.0)
+        with lock.held(locked.state, owner, host="x"):
+            pair.start(*STEPS)
+            assert locked.recap()["exit"] == 5
+            recap = other.recap()
+        assert recap["exit"] == 5
+        why = f"spark{rank + 1} is locked: playbooks/deploy.yml by carol@x"
+        assert recap["msg"].startswith(f"spark{rank + 1} (rank {rank}) failed: {why}")
+        assert (other.said(), other.locked) == ("", False)
+
+
+def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    """Each has the lock of one host and waits for that of the other: the wait has a limit, and both let go."""
+    one, two = Group(tmp_path, name="one", join_s=3), Group(tmp_path, name="two", join_s=3)
+    two.members = [type(member)(member.home, member.name) for member in one.members]
+    try:
+        one.begin(0, *STEPS)
+        two.begin(1, *STEPS)
+        for member in (one.members[0], two.members[1]):
+            until(lambda member=member: member.locked, "each has a lock")
+        one.begin(1, *STEPS, wait_s=60)
+        two.begin(0, *STEPS, wait_s=60)
+        for members in (one.members, two.members):
+            for member in members:
+                assert member.process is not None
+                member.process.wait(60)
+                assert member.said() == ""
+        for member in one.members:
+            assert not member.locked
+            ends = [event for event in member.story() if event["event"] == "recap"]
+            assert [event["exit"] for event in ends] == [5, 5]
+    finally:
+        one.end()
+        two.end()
+
+
+def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
+    with group(tmp_path, world=3) as three:
+        head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
+        until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it waits")
+        worker.stop()
+        assert worker.recap()["msg"].startswith("stopped on request, before the first task")
+        recap = head.recap()
+        assert recap["msg"] == "spark2 (rank 1) failed: stopped on request, before the first task."
+        assert head.said() == worker.said() == ""
+
+
+def test_a_member_that_dies_before_the_last_has_come_fails_it_for_all(tmp_path: Path) -> None:
+    with group(tmp_path, world=3) as three:
+        head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
+        until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it has come")
+        worker.kill(signal.SIGKILL)
+        assert head.recap()["msg"] == "lost spark2 (rank 1): connection closed."
+        assert head.said() == ""
+
+
+def test_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
+    with group(tmp_path) as pair, socket.create_server(("127.0.0.1", pair.port)):
+        head = pair.begin(0, *STEPS)
+        recap = head.recap()
+        assert recap["exit"] == 5
+        start = f"port {pair.port} of spark1, where the cluster's runs meet, is in use by "
+        assert recap["msg"].startswith(start) and "(pid " in recap["msg"]
+        assert head.said() == ""
+
+
+def test_an_address_that_the_head_does_not_have_is_refused(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        plan = pair.plan(0, *STEPS)
+        assert plan.cluster is not None
+        elsewhere = replace(plan, cluster=replace(plan.cluster, address="192.0.2.7"))
+        recap = pair.members[0].start(elsewhere).recap()
+        assert recap["exit"] == 5
+        assert recap["msg"].startswith("spark1 has no address 192.0.2.7, where the cluster's runs meet.")
+
+
+@pytest.mark.parametrize("token", ["", "short", SECRET.upper()])
+def test_a_plan_of_a_cluster_without_its_token_is_refused(tmp_path: Path, token: str) -> None:
+    with group(tmp_path) as pair:
+        recap = pair.members[0].start(pair.plan(0, *STEPS), token=token).recap()
+        assert recap["exit"] == 5
+        assert "the secret CLUSTER_TOKEN of a cluster's plan is not 64 hexadecimal digits" in recap["msg"]

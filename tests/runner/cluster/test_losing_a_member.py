@@ -1,0 +1,93 @@
+"""A member that is killed, frozen or cut off is noticed by all others, whoever it is, and all that can run their rescue."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runner.cluster.members import Group, Member, barrier, group, sh, swap, until
+from tests.runner.cluster.proxy import cable
+
+#: silent for four seconds is lost: long enough for a machine that is busy with other tests
+BEAT_S = 1.0
+SILENCE = "no word for 4 s"
+RESCUE = (sh("Restore previous server", "echo restored >> said"),)
+
+
+def begun(pair: Group) -> list[Member]:
+    """All have come; each works until its file `ready` is there."""
+    wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
+    members = pair.start(swap(wait, barrier("prepared"), rescue=RESCUE))
+    for one in members:
+        until((one.home / "working").exists, f"{one.name} works")
+    return members
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_who_is_killed_is_lost_for_all_others(tmp_path: Path, rank: int) -> None:
+    with group(tmp_path, world=3) as three:
+        members = begun(three)
+        members[rank].kill(signal.SIGKILL)
+        others = [one for one in members if one is not members[rank]]
+        for one in others:
+            (one.home / "ready").touch()
+        for one in others:
+            assert one.recap()["exit"] == 0
+            status, message = one.outcome("Meet at prepared")
+            assert (status, message) == ("failed", f"lost spark{rank + 1} (rank {rank}): connection closed.")
+            assert one.said() == "restored\n"
+        assert "was interrupted" in members[rank].recap()["msg"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_is_frozen_is_lost_and_restores_too_when_it_goes_on(tmp_path: Path, rank: int) -> None:
+    """The others have nothing to say for as long, and are not lost."""
+    with group(tmp_path, world=3, beat_s=BEAT_S) as three:
+        members = begun(three)
+        frozen, others = members[rank], [one for one in members if one is not members[rank]]
+        frozen.kill(signal.SIGSTOP)
+        for one in others:
+            (one.home / "ready").touch()
+        for one in others:
+            until(lambda one=one: one.said() == "restored\n", "it is noticed, and restored")
+            assert one.outcome("Meet at prepared")[1] == f"lost spark{rank + 1} (rank {rank}): {SILENCE}."
+        frozen.kill(signal.SIGCONT)
+        (frozen.home / "ready").touch()
+        assert [one.recap()["exit"] for one in members] == [0, 0, 0]
+        assert frozen.said() == "restored\n"
+        assert "lost spark" in frozen.outcome("Meet at prepared")[1]
+
+
+def test_a_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
+    with group(tmp_path, beat_s=BEAT_S) as pair, cable(pair.port) as link:
+        wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
+        steps = swap(wait, barrier("prepared"), rescue=RESCUE)
+        head, worker = pair.begin(0, steps), pair.begin(1, steps, cluster={"port": link.port})
+        for one in (head, worker):
+            until((one.home / "working").exists, f"{one.name} works")
+        link.cut()
+        for one in (head, worker):
+            (one.home / "ready").touch()
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
+        assert head.outcome("Meet at prepared")[1] == f"lost spark2 (rank 1): {SILENCE}."
+        assert worker.outcome("Meet at prepared")[1] == f"lost spark1 (rank 0): {SILENCE}."
+        assert (head.said(), worker.said()) == ("restored\n", "restored\n")
+
+
+def test_a_rescue_barrier_does_not_wait_for_who_is_lost(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
+        rescue = (barrier("all stopped", phase="rescue", ignore_errors=True), *RESCUE)
+        members = pair.start(swap(wait, barrier("prepared"), rescue=rescue))
+        for one in members:
+            until((one.home / "working").exists, f"{one.name} works")
+        members[1].kill(signal.SIGKILL)
+        (members[0].home / "ready").touch()
+        assert members[0].recap()["exit"] == 0
+        assert members[0].outcome("Meet at all stopped") == (
+            "ignored",
+            "lost spark2 (rank 1): connection closed.",
+        )
+        assert members[0].said() == "restored\n"

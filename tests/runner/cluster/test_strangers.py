@@ -1,0 +1,168 @@
+"""Whoever else reaches the head's listener learns nothing, costs little, and keeps no member from meeting."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.cluster import wire
+from sparkwright.host.cluster.connection import line_of
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.secret import Secret
+from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh, until
+from tests.runner.cluster.proxy import cable
+
+STEPS = (barrier("prepared", share={"digest": "sha256:aaa"}), sh("Go on", "echo on >> said"))
+FAR_S = 10**9
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Group]:
+    with group(tmp_path) as one:
+        yield one
+
+
+def listening(pair: Group) -> Member:
+    """The head, which waits for its worker."""
+    head = pair.begin(0, *STEPS)
+    until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
+    return head
+
+
+def connected(pair: Group) -> socket.socket:
+    one = socket.create_connection(("127.0.0.1", pair.port), timeout=30)
+    one.settimeout(30)
+    return one
+
+
+def goes_on(pair: Group, head: Member) -> None:
+    worker = pair.begin(1, *STEPS)
+    assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
+    assert head.said() == worker.said() == "on\n"
+
+
+def dropped(one: socket.socket) -> bytes:
+    """What the other side still says until it hangs up."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := one.recv(65536):
+            found += data
+    one.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    {
+        "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "bytes": bytes(range(256)) + b"\n",
+        "deep": b"[" * 900 + b"\n",
+        "null": b"null\n",
+        "another shape": b'{"rank": "x", "nonce": 5, "proof": []}\n',
+    }.values(),
+)
+def test_garbage_is_dropped_with_a_note(pair: Group, garbage: bytes) -> None:
+    head = listening(pair)
+    stranger = connected(pair)
+    stranger.sendall(garbage)
+    assert b"proof" not in dropped(stranger)
+    note = "dropped a connection from 127.0.0.1: it does not speak the protocol of clusters"
+    until(lambda: note in head.notes(), "a note says so")
+    goes_on(pair, head)
+
+
+def test_ten_megabytes_without_a_newline_are_not_kept(pair: Group) -> None:
+    head = listening(pair)
+    before = _peak_kib(head)
+    stranger = connected(pair)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stranger.sendall(b"x" * 10_000_000)
+    stranger.close()
+    note = "dropped a connection from 127.0.0.1: a line has more than 1024 bytes"
+    until(lambda: note in head.notes(), "a note says so")
+    assert _peak_kib(head) - before < 4096
+    goes_on(pair, head)
+
+
+def test_a_wrong_token_proves_nothing_and_gets_no_proof(pair: Group) -> None:
+    head = listening(pair)
+    for about in ({"rank": 1}, {"rank": 0}, {"rank": 1, "name": "other"}, {"rank": 5}):
+        stranger = connected(pair)
+        greeted = line_of(stranger, wire.HELLO_BYTES, FAR_S)
+        cluster = pair.cluster(1)
+        named = Cluster(about.get("name", "pair"), 1, cluster.members, cluster.address, cluster.port)
+        line, _ = wire.claim(greeted, named, Secret("ab" * 32))
+        stranger.sendall(json.dumps({**json.loads(line), "rank": about["rank"]}).encode() + b"\n")
+        assert dropped(stranger) == b""
+    until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
+    goes_on(pair, head)
+
+
+def test_a_member_with_the_token_of_another_deploy_does_not_come_in(pair: Group) -> None:
+    head = listening(pair)
+    other = pair.members[1].start(pair.plan(1, *STEPS, cluster={"join_s": 1.0}), token="ab" * 32)
+    recap = other.recap()
+    assert (recap["exit"], other.said()) == (5, "")
+    assert f"(127.0.0.1 port {pair.port}: connection closed)" in recap["msg"]
+    pair.members[1] = Member(other.home.parent / "again", "spark2")
+    goes_on(pair, head)
+
+
+def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
+    """A stranger on the head's address, who can't prove that it has the token, gets nothing but a proof for its own nonce."""
+    with socket.create_server(("127.0.0.1", pair.port)) as false:
+        worker = pair.begin(1, *STEPS, cluster={"join_s": 1.0})
+        near, _ = false.accept()
+        near.sendall(wire.greeting("0" * 64))
+        claim = json.loads(line_of(near, wire.HELLO_BYTES, FAR_S))
+        near.sendall(json.dumps({"proof": claim["proof"]}).encode() + b"\n")  # reflected
+        assert dropped(near) == b""
+        recap = worker.recap()
+        assert (recap["exit"], worker.said()) == (5, "")
+        assert SECRET not in json.dumps(claim)
+
+
+def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_path: Path) -> None:
+    """What a member of this very token once said, of a first run, said again to a second one."""
+    with cable(pair.port) as link:
+        head = pair.begin(0, *STEPS)
+        worker = pair.begin(1, *STEPS, cluster={"port": link.port})
+        assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
+        recording = next(bytes(one) for one in link.recorded if b"arrive" in one)
+    with group(tmp_path / "second", port=pair.port) as second:
+        head = listening(second)
+        stranger = connected(second)
+        stranger.sendall(recording)
+        assert b"proof" not in dropped(stranger)
+        until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
+        assert head.outcome("Meet at prepared") == ("", "")
+        goes_on(second, head)
+
+
+def test_who_says_nothing_is_dropped_after_a_while(pair: Group) -> None:
+    head = listening(pair)
+    assert json.loads(dropped(connected(pair))).keys() == {"hello", "nonce"}
+    note = "dropped a connection from 127.0.0.1: no answer within 5 s"
+    until(lambda: note in head.notes(), "a note says so")
+    goes_on(pair, head)
+
+
+def test_two_hundred_that_say_nothing_keep_no_member_out(pair: Group) -> None:
+    head = listening(pair)
+    idle = [connected(pair) for _ in range(200)]
+    goes_on(pair, head)
+    notes = [one for one in head.notes() if "dropped" in one or "more connections" in one]
+    assert 0 < len(notes) <= 6
+    for one in idle:
+        one.close()
+
+
+def _peak_kib(head: Member) -> int:
+    """The memory that the detached runner has needed at most."""
+    status = Path(f"/proc/{head.pid()}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
