@@ -66,7 +66,7 @@ def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: D
 RUNNING = [
     ("wedge", 1, 1, "no token"),
     ("slow", 1, 1, "slow: 5.7 of 47"),
-    ("power", 1, 1, "held at a low clock"),
+    ("power", 4, 1, "held at a low clock"),
 ]
 
 

@@ -101,7 +101,7 @@ def test_without_any_evidence_it_is_unknown_and_never_green(tmp_path: Path, sayi
 @pytest.mark.docker
 def test_a_recipe_without_a_gpu_is_not_checked(tmp_path: Path, saying: Callable[[str], Any]) -> None:
     found = run(tmp_path, saying("ready"), gpus="")
-    assert (found.failed, found.data["verdict"]) == (False, "off")
+    assert (found.failed, found.data["verdict"]) == (False, "not asked for")
 
 
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])

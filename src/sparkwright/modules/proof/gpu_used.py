@@ -34,7 +34,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
     container that asks for a GPU: a CPU-only image serves all the same, at a fraction of the speed. When nvidia-smi can't be
     asked and the log does not tell either, the answer is unknown: the run goes on and ends with 4.
 
-    Returns: verdict (gpu, no gpu, unknown, off: no GPU is asked for), processes (pid, name, bytes), evidence.
+    Returns: verdict (gpu, no gpu, unknown, not asked for), processes (pid, name, bytes), evidence.
     """
 
     safe_in_check = False
@@ -46,7 +46,9 @@ class GpuUsed(Module["GpuUsed.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if not args.gpus:
-            return Result(msg="not checked: the recipe asks for no GPU", data={"verdict": "off", "processes": []})
+            return Result(
+                msg="not checked: the recipe asks for no GPU", data={"verdict": "not asked for", "processes": []}
+            )
         if not containers.running(context.docker(), args.name):
             raise Failed(f"container {args.name} is no longer running.")
         listed = gpu_processes.inspect(context)
