@@ -10,6 +10,7 @@ from sparkwright.app.plans.recipes import served
 from sparkwright.console.events.summary import Summary
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import event
 
 TOP = Path(__file__).parent.parent.parent
 
@@ -36,3 +37,21 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, tol
     shown = "\n".join(lines)
     assert url in shown and told in shown
     assert sum(word in shown for word in ("through ssh", "anyone on the network", "TEAM_KEY")) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "listed"), [("same", True), ("new reference", True), ("doubtful", False), ("not compared", False)]
+)
+def test_the_reference_text_is_among_what_was_proved(tmp_path: Path, verdict: str, listed: bool) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/r.yml").write_text((TOP / "recipes/qwen3.5-35b.yml").read_text())
+    host = Host("spark1", "10.0.0.7")
+    lines: list[str] = []
+    panel = Summary(lambda served: "", lambda style, line: lines.append(line))
+    panel.serves(served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {})))
+    for module, msg, data in (("verify_health", "generates", {}), ("reference_text", "its text", {"verdict": verdict})):
+        task = {"module": module, "status": "ok", "msg": msg, "data": data, "diff": []}
+        panel.on(event("task_finished", host="spark1", **task))
+    panel.on(event("recap", host="spark1", exit=0))
+    panel.close()
+    assert any("its text" in line for line in lines) is listed

@@ -13,6 +13,7 @@ from sparkwright.doctor.diagnosis.answer import verdict
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured
 from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, standing
+from sparkwright.engines import engine
 from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.engines.vllm.failures import causes
 from sparkwright.health.judging.observation import Limits
@@ -24,6 +25,8 @@ NOW = 1_800_000_000.0
 LIMITS = Limits()
 REFUSED = Probe("http://127.0.0.1:8000", health=0, error="refused")
 SERVES = Probe("http://127.0.0.1:8000", health=200)
+LOADING = Probe("http://127.0.0.1:8000", health=503)
+READY = EngineState({"ready": Reading(True, "ready")}, stage="ready")
 LOADS = EngineState(stage="weights", shards=(3, 14))
 
 
@@ -118,6 +121,17 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
         "stalled",
         "no token: the server is wedged: 2 requests running, no token for 61 s",
     ),
+    (
+        sight(engine=engine.of("llama_cpp"), log=EngineState(stage="tensors"), probe=LOADING),
+        "starting",
+        "no server answers yet: qwen35 has been starting for 20 s (tensors); the last start took 100 s",
+    ),
+    (
+        sight(engine=engine.of("sglang"), log=READY, probe=LOADING),
+        "wedged",
+        "no token: the server is wedged: /health answers 503, but it was ready",
+    ),
+    (sight(probe=LOADING), "down", "no server answers: /health returns 503: the engine is dead"),
     (sight(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
     (
         sight(probe=replace(SERVES, running=1, rate=31.0)),

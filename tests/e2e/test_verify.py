@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.request
 from collections.abc import Callable
@@ -206,3 +207,6 @@ def test_a_server_that_does_not_use_the_gpu_is_told_although_it_generates(desk: 
     said = verify(desk)
     assert (said.code, row_of(said, "GPU")["verdict"], row_of(said, "generates")["verdict"]) == (1, "failed", "proved")
     assert "device_config=cpu" in row_of(said, "GPU")["evidence"]
+    first = json.loads(desk.run("diagnose", "--host", "sandbox", "--json").out)["causes"][0]
+    assert (first["cause"], first["verdict"]) == ("it runs on the CPU", "found")
+    assert "device_config=cpu" in first["evidence"]

@@ -52,6 +52,23 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "an ended one": ({"container": box(status="exited", exit_code=137), "server": Server()}, "down", "person", "137"),
     "none": ({"container": box(status="absent"), "server": Server()}, "down", "deploy", "there is no container"),
     "a dead engine": ({"server": server(health_status=503, token="")}, "down", "restart", "503"),
+    "one that loads and says so": (
+        {
+            "server": server(health_status=503, token=""),
+            "loading": True,
+            "answered": False,
+            "container": box(started_s=NOW_S - 20),
+        },
+        "starting",
+        "",
+        "starting for 20 s (up to 800 s",
+    ),
+    "one that was ready and says that it is not": (
+        {"server": server(health_status=503, token=""), "loading": True},
+        "wedged",
+        "restart",
+        "it generates no token",
+    ),
     "it answered before": ({"server": SILENT}, "down", "restart", "any more"),
     "dead and being restarted": (
         {"container": box(status="restarting", exit_code=1), "server": Server()},

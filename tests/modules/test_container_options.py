@@ -106,3 +106,22 @@ def test_a_spec_that_asks_for_nothing_new_reads_as_one_of_an_older_release() -> 
         "name", "image", "restart", "gpus", "ipc", "shm_size", "ports", "volumes", "env", "ulimits", "labels", "entrypoint",
         "command", "image_ids",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields"),
+    [
+        ({"shm_size": "32g"}, ["shm-size"]),
+        ({"log_driver": "local", "log_options": {"max-size": "1m"}}, ["log-driver", "log-options"]),
+        ({"cap_add": ("SYS_NICE",)}, []),
+        ({}, []),
+    ],
+)
+def test_what_was_asked_for_and_is_left_to_the_engine_now_is_a_difference(
+    asked: dict[str, Any], fields: list[str]
+) -> None:
+    """The engine's own value can't tell that somebody asked for it; the spec that the container was made from can."""
+    container: dict[str, Any] = {"Id": "a" * 64, "HostConfig": {}, "Config": {}}
+    spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **asked)
+    assert [one.field for one in container_options.left_out(spec, made_from, container, {})] == fields
+    assert container_options.left_out(made_from, made_from, container, {}) == []

@@ -43,6 +43,6 @@ def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
         config = EngineConfig().run(EngineConfig.Args(name), context)
         assert config.data["settings"]["slots"] == "4"
         assert config.msg.startswith("llama.cpp: chunked prefill on, prefix caching unknown")
-        assert GpuUsed().run(GpuUsed.Args(name, gpus=""), context).data["verdict"] == "off"
+        assert GpuUsed().run(GpuUsed.Args(name, gpus=""), context).data["verdict"] == "not asked for"
     finally:
         made.remove(force=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines import engine
+from sparkwright.engines.vllm import prefix_caching
 from sparkwright.errors import Exit
 from sparkwright.modules.proof.prefix_cache import PrefixCache
 from sparkwright.protocol.result import Result
@@ -59,3 +61,21 @@ def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
         args = PrefixCache.Args(base_url=server.url, model="m")
         found = PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
     assert found.exit is Exit.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "asked"),
+    [
+        ("vllm", {"enable-prefix-caching": True}, True),
+        ("vllm", {"enable_prefix_caching": False}, False),
+        ("vllm", {}, False),
+        ("sglang", {"disable-radix-cache": False}, True),
+        ("sglang", {"disable-radix-cache": True}, False),
+        ("llama_cpp", {"cache-prompt": True}, True),
+        ("llama_cpp", {"no-cache-prompt": True}, False),
+    ],
+)
+def test_each_engine_is_asked_for_its_prefix_cache_by_its_own_flag(
+    name: str, flags: dict[str, Any], asked: bool
+) -> None:
+    assert prefix_caching.asked_for(engine.of(name), flags) is asked

@@ -56,3 +56,9 @@ def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
     shown = [text for _, text in lines(rows, TABLES["verdict"][1], 80)]
     assert max(map(len, shown)) <= 80
     assert any("→ mend it" in text for text in shown)
+
+
+def test_what_the_recipe_does_not_ask_for_is_no_finding(tmp_path: Path) -> None:
+    aside = Result(msg="not checked: the recipe asks for no GPU", data={"verdict": "not asked for"}).registered()
+    found = summed(tmp_path, a=GOOD, GPU=aside)
+    assert ([row["check"] for row in found.data["rows"]], found.msg) == (["a"], "1 proved")

@@ -17,12 +17,17 @@ from sparkwright.project.recipe.serving import serving
 
 HEAD = "image: vllm/vllm-openai:v0.32.0\nmodel: {id: a/b, dir: /b, mount: /model}\n"
 NOTHING = {"image": None, "model": None}
+#: what makes the same recipe one of another engine
+OTHERS = {
+    "llama_cpp": "engine: llama_cpp\nimage: ghcr.io/ggml-org/llama.cpp:server-cuda13\nmodel: {id: a/b, dir: /b, mount: /model, file: x.gguf}\nllama_cpp: {}\n",
+    "sglang": "engine: sglang\nimage: lmsysorg/sglang:v0.5.23\nmodel: {id: a/b, dir: /b, mount: /model}\nsglang: {}\n",
+}
 
 
-def load(folder: Path, box: str, rest: str = "") -> recipe.Recipe:
+def load(folder: Path, box: str, rest: str = "", head: str = HEAD) -> recipe.Recipe:
     (folder / "recipes").mkdir(exist_ok=True)
     lines = "".join(f"  {line}\n" for line in box.splitlines())
-    (folder / "recipes/one.yml").write_text(f"{HEAD}container:\n  name: box\n{lines}{rest}")
+    (folder / "recipes/one.yml").write_text(f"{head}container:\n  name: box\n{lines}{rest}")
     return recipe.load(folder, "one")
 
 
@@ -94,6 +99,21 @@ def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int],
     assert [line for line in findings.doubts(wanted, served) if "recipes/one.yml" in line] == [
         f"{findings.where(wanted, one)}: {one.sentence}" for one in warned
     ]
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str, tmp_path: Path) -> None:
+    box = "privileged: true\npid: host\nnetwork: host\nsecurity_opt: ['seccomp=unconfined']\nlog_driver: none"
+    wanted = load(tmp_path, box, head=OTHERS[engine])
+    found = {one.flag: one.rule for one in serving(wanted, NOTHING).findings if one.flag.startswith("container.")}
+    assert found == {
+        "container.privileged": "root-on-the-host",
+        "container.pid": "host-namespaces",
+        "container.network": "host-namespaces",
+        "container.security_opt": "unconfined",
+        "container.log_driver": "log-not-kept",
+    }
+    assert any(f"port {wanted.engine.http.port}," in line for line in findings.doubts(wanted, serving(wanted, NOTHING)))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import shutil
 import time
 from pathlib import Path
 
+from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.journal import KEPT_RUNS, KEPT_S, Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import event
+from sparkwright.runner import main
 
 
 def begin(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
@@ -58,3 +60,16 @@ def test_a_run_that_another_tidies_away_meanwhile_does_not_live(tmp_path: Path) 
     book = begin(StateFolder(tmp_path), "gone")
     shutil.rmtree(book.folder)
     assert not journal.lives(book.folder)
+
+
+def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    plans = {"deploy": {"exclusive": True}, "verify": {"exclusive": False}, "plan": {"exclusive": True, "check": True}}
+    for name, plan in plans.items():
+        Journal.begin(state, name, plan, ()).leave()
+
+    def listed(**request: object) -> set[str]:
+        return {one["run"] for one in main._runs(request, Machine(), state)}
+
+    assert listed() == {"deploy"}
+    assert listed(all=True) == set(plans)

@@ -12,10 +12,10 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pinning import entries
 from sparkwright.console.out import say, say_json
-from sparkwright.engines import engine
+from sparkwright.engines import container_rules, engine
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.finding import Finding
-from sparkwright.errors import Refused
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project import recipe
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.folder import Project
@@ -103,20 +103,35 @@ def explain(name: str | None, *, as_json: bool) -> None:
     if name is None:
         say(json.dumps(titles) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(titles.items())))
         return
-    found = explained(name)
+    found = _nearest_first(explained(name))
     if not found:
         raise Refused(f"no rule {name!r}.", fix=nearest(name, titles))
     say(json.dumps(_rule_json(found[0]), ensure_ascii=False) if as_json else "\n\n".join(map(rule_text, found)))
 
 
 def explained(name: str) -> list[Explained]:
-    """A rule, of each engine that has one of this name."""
-    return [rule for one in engine.served() if (rule := one.advice.explained(name)) is not None]
+    """A rule, of each engine that has one of this name, or of them all."""
+    found = (container_rules.explained(name), *(one.advice.explained(name) for one in engine.served()))
+    return [rule for rule in found if rule is not None]
+
+
+def _nearest_first(found: list[Explained]) -> list[Explained]:
+    """The rules of one name, those first that have something to say of the project's recipes, then those of its engines."""
+    if len(found) < 2:
+        return found
+    try:
+        checked = check("", "", "")
+    except SparkwrightError:
+        return found
+    used = {one.recipe.engine.name for one in checked}
+    hit = {one.recipe.engine.name for one in checked for row in one.served.findings if row.rule == found[0].name}
+    return sorted(found, key=lambda rule: (rule.engine not in hit, rule.engine not in used))
 
 
 def rules() -> dict[str, str]:
     """The rules of all engines, by name with what each says."""
-    return {name: title for one in reversed(engine.served()) for name, title in one.advice.titles().items()}
+    titles = (container_rules.RULES.titles(), *(one.advice.titles() for one in engine.served()))
+    return {name: title for one in reversed(titles) for name, title in one.items()}
 
 
 def where(wanted: Recipe, finding: Finding) -> str:
@@ -159,12 +174,13 @@ def rule_text(rule: Explained) -> str:
     parts = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
     shown = {name: part for name, part in parts.items() if part}
     flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
-    serves = f"{engine.TITLES[rule.engine]} {rule.version}" if rule.version else ""
+    title = engine.TITLES.get(rule.engine, "every engine")
+    serves = f"{title} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", ""]
     for paragraph in rule.reason.split("\n\n"):
         lines += [*textwrap.wrap(paragraph, PAGE), ""]
     lines += ["Sources:", *(f"  * {one}" for one in rule.sources), ""]
-    about = ", ".join(filter(None, (serves, rule.image))) or engine.TITLES[rule.engine]
+    about = ", ".join(filter(None, (serves, rule.image))) or title
     lines += [f"Example ({about}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
     found = rule.finding

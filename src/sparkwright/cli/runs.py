@@ -29,10 +29,10 @@ def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
     return _ask(host, {"verb": "stop", "run": run}, json=json)
 
 
-@command()
-def runs(host: str = "", json: bool = False) -> list[int]:
-    """List the runs on a host, newest first."""
-    return _ask(host, {"verb": "runs"}, json=json)
+@command(help={"all": "those too that only read, as `verify` and plans"})
+def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
+    """List the runs that changed a host, newest first."""
+    return _ask(host, {"verb": "runs", "all": all}, json=json)
 
 
 @command(help={"json": "one JSON object a change", "last": "how many (default 20)"})

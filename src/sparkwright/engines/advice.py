@@ -76,7 +76,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A rule of an engine: its name, what it says, why, where that is documented, and what it finds in an example."""
+    """A rule: its name, what it says, why, where that is documented, and what it finds in an example.
+
+    engine: its name; empty where the rule holds for every engine.
+    """
 
     engine: str
     name: str

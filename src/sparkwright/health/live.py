@@ -25,13 +25,17 @@ MOMENTARY = ("starting", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What is there at this moment. error: why nothing is known. health_status: of /health, 0 when nothing answered."""
+    """What is there at this moment. error: why nothing is known. health_status: of /health, 0 when nothing answered.
+
+    loading: see Observation.
+    """
 
     time_s: float
     container: Container = field(default_factory=Container)
     url: str = ""
     health_status: int | None = None
     error: str = ""
+    loading: bool = False
 
 
 def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
@@ -50,7 +54,9 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
         return Now(now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}")
     if box.status != "running" or not url:
         return Now(now_s, box, url)
-    return Now(now_s, box, url, _health(engine_of.of_container(inspected).http, url))
+    http = engine_of.of_container(inspected).http
+    status = _health(http, url)
+    return Now(now_s, box, url, status, loading=status in http.loading)
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
         answered=live.ready_since(box, good),
         ready_s=live.ready_s(good),
         server=Server(now.url, health_status=now.health_status),
+        loading=now.loading,
     )
     found = judge.judge(seen, Limits(), ASKED)
     return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)

@@ -101,7 +101,7 @@ class Prober:
         health = http_probe.ask(url, http.health, timeout_s=max(HEALTH_S, http.health_s))
         server = Server(url, health_status=health.status)
         if health.status != 200:
-            return replace(found, server=server, error=health.error)
+            return replace(found, server=server, loading=health.status in http.loading, error=health.error)
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
         self.key = key = server_key.of_container(self.context.state, inspected) or self._given_key()

@@ -4,7 +4,8 @@
                                                                    keep that when it has ended well (see restart_plan.py)
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
-{"verb": "runs"}                                                   one `run` event for each kept run, newest first
+{"verb": "runs", "all": bool}                                      one `run` event for each kept run that may change something,
+                                                                   or for all of them, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
 {"verb": "diagnose", "container": name, ...}                       what is wrong with its server, in one event (see diagnose.py)
 {"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
@@ -179,6 +180,8 @@ def _at_work(state: StateFolder) -> Path:
 def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     for folder in state.runs():
         plan, recap = journal.plan_of(folder), journal.recap_of(folder)
+        if not (request.get("all") or (plan.get("exclusive", True) and not plan.get("check"))):
+            continue
         ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
         yield event(
             "run", run=folder.name, play=plan.get("play"), who=plan.get("who"), check=plan.get("check"), state=ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FAULTS: dict[str, str] = {
     "slow": "the engine gives 5.7 tokens a second instead of 47",
-    "wedge": "/health answers 200, and no token ever comes",
+    "wedge": "no token ever comes, and /health answers 200 (SGLang: 503, its health is a token)",
     "slow-start": "the engine exits, is restarted, and its load does not come to an end",
     "power": "the GPU stays at few watts and a low clock however busy it is, and gives 5.7 tokens a second",
     "hot": "the GPU is at 96 C",
@@ -20,7 +20,7 @@ FAULTS: dict[str, str] = {
     "ollama-loads": "Ollama is loading a second model: what lists or unloads models waits for it",
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-exits": "the engine ends with exit code 0 at the first request",
-    "crash-loop": "the engine exits with code 1 shortly after its start, every time, until it is stopped by hand",
+    "crash-loop": "the engine exits by itself shortly after its start, every time, until it is stopped by hand",
     "no-space": "the disk is full",
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
 }

@@ -45,6 +45,12 @@ QWEN35_CONFIG = {
         **LAYERS,
     },
 }
+#: a model with this one's layers, in bfloat16
+QWEN38_CONFIG = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "model_type": "qwen3_5",
+    "text_config": {"model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64, **LAYERS},
+}
 NEXT_CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
@@ -60,6 +66,7 @@ def _dense(architecture: str, model_type: str, positions: int) -> dict[str, Any]
 MODELS: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3.5-35B-A3B-FP8": QWEN35_CONFIG,
     "Qwen/Qwen3-Coder-Next-FP8": NEXT_CONFIG,
+    "Qwen/Qwen3.8-27B": QWEN38_CONFIG,
     "zai-org/GLM-4.7-Flash": _dense("Glm4MoeLiteForCausalLM", "glm4_moe_lite", 202752),
     "openai/gpt-oss-120b": _dense("GptOssForCausalLM", "gpt_oss", 131072),
     "meta-llama/Llama-3.1-8B-Instruct": _dense("LlamaForCausalLM", "llama", 131072),

@@ -1,4 +1,4 @@
-"""A pretend SGLang that answers as the source of 0.5.23 says: its keys, its refusals, a counter that only moves when a request ends.
+"""The sandbox's SGLang on a port of its own: the same that `deploy --host sandbox` serves with.
 
 It is no evidence of what SGLang does: docs/engine-agreement.md.
 """
@@ -6,85 +6,88 @@ It is no evidence of what SGLang does: docs/engine-agreement.md.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any, ClassVar
+from pathlib import Path
 
-#: paths that begin with these are answered without the key
-OPEN = ("/health", "/ready", "/metrics")
+from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.sglang import start_log
+from sparkwright.sandbox.sglang.api import SglangApi
+from sparkwright.sandbox.sglang.config import SCALE
+from sparkwright.sandbox.sglang.server import SglangServer
+from tests.remote.sshd import free_port
+
+WEIGHTS = 5 * 10**9
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 131072}
 
 
 @dataclass
 class Pretend:
-    """status: starting, up or wedged (/health gets no token in time). decoded: steps of a request that has not ended."""
+    """fault: of the sandbox, now. lines: of its log."""
 
-    status: str = "up"
-    key: str = ""
-    metrics: bool = True
-    decoded: int = 0
-    ended: int = 0
-    asked: list[str] = field(default_factory=list)
-    url: str = ""
+    port: int = field(default_factory=free_port)
+    fault: str = ""
+    lines: list[str] = field(default_factory=list)
+    ready: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, path: str, body: Any, key: str) -> tuple[int, Any]:
-        self.asked.append(path)
-        if self.key and not path.startswith(OPEN) and key != f"Bearer {self.key}":
-            return 401, {"error": "Unauthorized"}
-        if path in ("/health", "/health_generate"):
-            return (200 if self.status == "up" else 503), ""
-        if path == "/metrics" and self.metrics:
-            labels = 'model_name="m"'
-            return 200, (
-                f"sglang:num_running_reqs{{{labels}}} 1.0\nsglang:generation_tokens_total{{{labels}}} {self.ended}.0\n"
-                f'sglang:realtime_tokens_total{{mode="decode",{labels}}} {self.decoded}.0\n'
-            )
-        if path == "/v1/models":
-            return 200, {"data": [{"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 131072}]}
-        if path == "/server_info":
-            return 200, {"chunked_prefill_size": 2048, "disable_radix_cache": False, "version": "0.5.23"}
-        if path == "/v1/chat/completions" and self.status == "up":
-            self.decoded, self.ended = self.decoded + body["max_tokens"], self.ended + body["max_tokens"]
-            message = {"role": "assistant", "content": "one two", "reasoning_content": None}
-            return 200, {
-                "choices": [{"index": 0, "message": message}],
-                "usage": {"completion_tokens": body["max_tokens"]},
-            }
-        return 404, {"detail": "Not Found"}
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def paths(self) -> list[str]:
+        """Those that were asked for, in the words of its log."""
+        asked = [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
+        return [path for path in asked if path]
+
+    def said(self, line: str) -> None:
+        self.lines.append(line)
+        if line.endswith(start_log.READY):
+            self.ready.set()
+
+    def server(self, folder: Path, *flags: str, published: int | None = None) -> SglangServer:
+        """One that is not started. folder: where its model is put. published: the port of a container that it runs in."""
+        folder.joinpath("config.json").write_text(json.dumps(CONFIG))
+        folder.joinpath("model.safetensors").write_bytes(bytes(WEIGHTS // SCALE))
+        words = ("--model-path", str(folder), "--port", str(self.port), "--served-model-name", "m", *flags)
+        return SglangServer(
+            words,
+            api=SglangApi,
+            version="0.5.23",
+            log=self.said,
+            folder_of=Path,
+            listen=None if published is None else ("127.0.0.1", published),
+            fault=lambda: self.fault,
+        )
 
 
 @contextmanager
-def serving(plan: Pretend) -> Iterator[Pretend]:
+def serving(plan: Pretend, folder: Path, *flags: str, published: int | None = None) -> Iterator[Process]:
     """It listens on loopback while the block runs."""
+    one = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
+    thread = threading.Thread(target=one.run, daemon=True)
+    thread.start()
+    assert plan.ready.wait(20), plan.log
+    try:
+        yield one
+    finally:
+        one.stop()
+        thread.join()
 
-    class Handler(BaseHTTPRequestHandler):
-        server_version: ClassVar[str] = "uvicorn"
 
-        def do_GET(self) -> None:
-            self.reply(None)
-
-        def do_POST(self) -> None:
-            self.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def reply(self, body: Any) -> None:
-            status, said = plan.answer(self.path, body, self.headers.get("Authorization", ""))
-            raw = (said if isinstance(said, str) else json.dumps(said)).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        plan.url = f"http://127.0.0.1:{server.server_port}"
-        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield plan
-        finally:
-            server.shutdown()
-            thread.join()
+def ended(one: SglangServer) -> int:
+    """The exit code of one that ends by itself."""
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(one.run()), daemon=True)
+    thread.start()
+    thread.join(20)
+    if not codes:
+        one.stop()
+        raise AssertionError("it serves")
+    return codes[0]

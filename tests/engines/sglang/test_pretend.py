@@ -1,12 +1,17 @@
-"""Our checks against a pretend SGLang: what they ask, and what they make of its answers and refusals."""
+"""Our checks against the sandbox's SGLang: what they ask, and what they make of its answers and refusals."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
 
 from sparkwright.engines import engine, http
+from sparkwright.engines.log.reader import read
 from sparkwright.measure import http_probe, server_metrics
 from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.protocol.result import Result
@@ -15,6 +20,12 @@ from tests.engines.sglang.pretend import Pretend, serving
 from tests.modules.context import RecordingContext
 
 SGLANG = engine.of("sglang")
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
 
 
 def checked(tmp_path: Path, server: Pretend, key: str = "") -> Result:
@@ -22,46 +33,90 @@ def checked(tmp_path: Path, server: Pretend, key: str = "") -> Result:
     return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model="m", engine="sglang", timeout_s=2), context)
 
 
+def counters(server: Pretend) -> dict[str, float]:
+    return server_metrics.read(SGLANG.http, server.url, "")[0]
+
+
+@contextmanager
+def streaming(server: Pretend) -> Iterator[HTTPResponse]:
+    """A long answer whose first tokens have come."""
+    line = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 4000, "stream": True}
+    line.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = line.getresponse()
+    for _ in range(20):
+        answer.readline()
+    yield answer
+    line.close()
+
+
 def test_a_server_that_generates_is_ready_and_tells_its_version_and_context(tmp_path: Path) -> None:
-    with serving(Pretend()) as server:
+    with serving(server := Pretend(), tmp_path):
         found = checked(tmp_path, server)
     assert (found.failed, found.data["verdict"]) == (False, "ready"), found.msg
     assert (found.data["version"], found.data["max_model_len"]) == ("0.5.23", 131072)
-    assert "/version" not in server.asked
+    assert "/version" not in server.paths
 
 
-@pytest.mark.parametrize("status", ["starting", "wedged"])
-def test_a_health_of_503_is_no_server_that_generates(tmp_path: Path, status: str) -> None:
-    with serving(Pretend(status)) as server:
+@pytest.mark.parametrize("why", ["starting", "wedged"])
+def test_a_health_of_503_is_no_server_that_generates(tmp_path: Path, why: str) -> None:
+    with serving(server := Pretend(), tmp_path) as process:
+        if why == "starting":
+            process.status = "starting"  # type: ignore[attr-defined]
+        else:
+            server.fault = "wedge"
         found = checked(tmp_path, server)
     assert (found.failed, found.data["verdict"]) == (True, "loading")
     assert found.msg.startswith("/health answers 503")
-    assert server.asked == ["/health"], "nothing more is asked of it"
+    assert server.paths == ["/health"], "nothing more is asked of it"
 
 
 def test_a_key_that_is_not_known_is_told_and_a_known_one_is_used(tmp_path: Path) -> None:
-    with serving(Pretend(key="0123456789abcdef")) as server:
-        assert checked(tmp_path, server, "0123456789abcdef").data["verdict"] == "ready"
+    with serving(server := Pretend(), tmp_path, "--enable-metrics", "--api-key", KEY):
+        assert checked(tmp_path, server, KEY).data["verdict"] == "ready"
         assert checked(tmp_path, server).failed
         assert http_probe.ask(server.url, "/metrics").status == 200
+        assert http_probe.ask(server.url, "/server_info").status == 401
 
 
-def test_the_heartbeat_moves_in_mid_request_and_the_generated_tokens_stand_still() -> None:
-    with serving(Pretend(decoded=40)) as server:
-        before = server_metrics.read(SGLANG.http, server.url, "")[0]
-        server.decoded = 80
-        after = server_metrics.read(SGLANG.http, server.url, "")[0]
+def test_the_heartbeat_moves_in_mid_request_and_the_generated_tokens_stand_still(tmp_path: Path) -> None:
+    with serving(server := Pretend(), tmp_path), streaming(server) as answer:
+        before = counters(server)
+        for _ in range(20):
+            answer.readline()
+        after = counters(server)
+    assert before[http.RUNNING] == 1
     assert after[http.GENERATED] == before[http.GENERATED] == 0
-    assert after[http.HEARTBEAT] - before[http.HEARTBEAT] == 40
+    assert after[http.HEARTBEAT] > before[http.HEARTBEAT]
 
 
-def test_without_metrics_the_heartbeat_is_unknown() -> None:
-    with serving(Pretend(metrics=False)) as server:
-        assert http.HEARTBEAT not in server_metrics.read(SGLANG.http, server.url, "")[0]
+def test_without_metrics_the_heartbeat_is_unknown(tmp_path: Path) -> None:
+    with serving(server := Pretend(), tmp_path, "--sleep-on-idle"):
+        assert http_probe.ask(server.url, "/metrics").status == 404
+        assert http.HEARTBEAT not in counters(server)
 
 
-def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with() -> None:
-    with serving(Pretend()) as server:
+def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_path: Path) -> None:
+    flags = (
+        "--enable-metrics",
+        "--chunked-prefill-size",
+        "-1",
+        "--disable-radix-cache",
+        "--mem-fraction-static",
+        "0.6",
+    )
+    with serving(server := Pretend(), tmp_path, *flags):
         assert engine.of_models(http_probe.ask(server.url, "/v1/models").json()) == SGLANG
         told = SGLANG.http.settings_of(http_probe.ask(server.url, SGLANG.http.settings).json())
-    assert told == {"version": "0.5.23", "chunked_prefill": True, "prefix_caching": True}
+    assert (told["version"], told["mem_fraction_static"], told["served_name"]) == ("0.5.23", 0.6, "m")
+    assert (told["chunked_prefill"], told["prefix_caching"]) == (False, False)
+    state = read(server.log, SGLANG.log)
+    assert (state.ready, state.value("chunked_prefill"), state.value("prefix_caching")) == (True, False, False)
+    assert state.value("kv_cache_tokens") == told["kv_cache_tokens"]
+
+
+def test_any_name_is_served(tmp_path: Path) -> None:
+    with serving(server := Pretend(), tmp_path):
+        body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        assert http_probe.ask(server.url, "/v1/chat/completions", body=body).status == 200
+    assert SGLANG.http.any_name

@@ -13,6 +13,7 @@ from sparkwright.engines import advice
 from sparkwright.engines import http as roles
 from sparkwright.engines.vllm.failures import cause
 from sparkwright.host import evidence
+from sparkwright.host.memory import gpu_use
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
 
@@ -31,8 +32,11 @@ def seen(
     file = {"model": command.model} if server.engine.files else {}
     reported = advice.Asked({**command.flags, **file}, str(config.get("Image") or ""), asked.platform, env)
     measured = found or Measured()
+    on_gpu, on_gpu_why = _on_gpu(context, server)
     return cause.Seen(
         engine=server.engine,
+        on_gpu=on_gpu,
+        on_gpu_why=on_gpu_why,
         gpu=measured.gpu.sentence,
         gpu_degraded=measured.gpu_degraded,
         log=server.log.to_json() if server.log is not None else None,
@@ -48,6 +52,15 @@ def seen(
         answered=measured.answered,
         budget=advises.effective(reported, model, version).budget if server.inspected else None,
     )
+
+
+def _on_gpu(context: Context, server: Sight) -> tuple[bool | None, str]:
+    """Whether a running container computes on the GPU that it asks for, and what tells it; nothing of one that asks for none."""
+    asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
+    if not asks or server.box.status != "running":
+        return None, ""
+    use = gpu_use.inspect(server.box.name, context)
+    return {"gpu": True, "no gpu": False}.get(use.verdict), use.why
 
 
 def _version(server: Sight, url: str) -> str | None:

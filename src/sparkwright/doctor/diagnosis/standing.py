@@ -106,12 +106,16 @@ def _loop(seen: Sight, limits: Limits) -> Standing | None:
 
 
 def _start(seen: Sight, limits: Limits) -> Standing | None:
-    """Nothing answers at the port of a container that runs."""
+    """Nothing answers at the port of a container that runs, or its engine says that it does not serve yet."""
     name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
+    loading = health in seen.engine.http.loading
     if health is None:
         return Standing("unknown", f"{name} is running but publishes no port, so it cannot be checked")
-    if health:
+    if health and not loading:
         return None
+    if loading and seen.log is not None and seen.log.ready:
+        message = f"/health answers {health}, but it was ready"
+        return Standing("wedged", f"no token: the server is wedged: {message}", RESTART)
     if age_s is None:
         return Standing("unknown", f"nothing answers at {seen.probe.url}, and the start time of {name} is unknown")
     last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""

@@ -75,6 +75,7 @@ HTTP = Http(
         http.KV_CACHE_USED: Sample("sglang:token_usage"),
     },
     loading=(503,),
+    any_name=True,
     health_s=HEALTH_S,
     version="/server_info",
     version_of=version,

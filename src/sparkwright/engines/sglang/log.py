@@ -95,7 +95,9 @@ FAILURES: tuple[Death, ...] = (
     death("CUDA out of memory", "", "it ran out of memory."),
     death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
     death("Address already in use", "", "its port is in use inside the container's network."),
-    # what a traceback ends with explains the rows below
+    # what a traceback ends with ends a start: arguments are resolved, and their errors raised, before anything is logged
+    death("Error: ", r"^(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
+    # elsewhere it explains the rows below
     death("Error: ", r"(?:^|\s)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}.", "never"),
     death(
         "OOM killer",
@@ -117,6 +119,7 @@ FAILURES: tuple[Death, ...] = (
     death("Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."),
     # the consequence, not the cause
     death("SIGQUIT received. ", "", "a process of its engine failed.", "always"),
+    death("Received sigquit from a child process.", "", "a process of its engine failed."),
 )
 
 LOG = LogBook(

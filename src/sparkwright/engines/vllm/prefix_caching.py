@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm.flags import flags as flag_words
+from sparkwright.engines import concepts
+from sparkwright.engines.engine import Engine
 from sparkwright.engines.vllm.versions import at_least, within
 
 FLAG = "enable-prefix-caching"
@@ -78,9 +79,11 @@ def is_hybrid(cache: Mapping[str, str]) -> bool:
     return padded != "None" or mode not in ("none", "None", "")
 
 
-def asked_for(flags: Mapping[str, Any]) -> bool:
-    """Whether a recipe asks for it in so many words."""
-    return flag_words.value(flag_words.named(flags), FLAG) is True
+def asked_for(engine: Engine, flags: Mapping[str, Any]) -> bool:
+    """Whether a recipe for this engine asks for it in so many words: its flag is on, or the one that turns it off is off."""
+    names = concepts.CONCEPTS["the prefix cache"].get(engine.name, ())
+    given = engine.flags.named(flags)
+    return any(given.get(name) is not name.startswith("disable-") for name in names if given.get(name) is not None)
 
 
 def judge(

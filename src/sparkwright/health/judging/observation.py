@@ -38,6 +38,7 @@ class Observation:
 
     known: a server was verified here once. loop: why its restarts are a loop. broken: why an earlier check took its policy.
     answered: this very start has answered before. ready_s: the last measured start, None when there is none.
+    loading: its /health answers as its engine does while it does not serve yet.
     heartbeat: a counter that moves while anything is generated. error: what was said instead of a token. frozen_s: how long no
     token was generated while requests ran, over two looks.
     gpus: samples, a second apart when the first is suspicious. policy: what the last good state asks for.
@@ -54,6 +55,7 @@ class Observation:
     answered: bool = False
     ready_s: float | None = None
     server: Server = field(default_factory=Server)
+    loading: bool = False
     engine_version: str = ""
     heartbeat: float | None = None
     error: str = ""

@@ -62,15 +62,21 @@ def _policy(observed: Observation, limits: Limits) -> Answer:
 
 
 def _health(observed: Observation, limits: Limits) -> Answer:
-    """/health: nobody answers while it starts; later that is the end of it."""
+    """/health: nobody answers while it starts, or it says so; later that is the end of it."""
     status, box = observed.server.health_status, observed.container
     if status is None:
         return None
     if status == 200:
         return "ok", "/health answers 200"
-    if status:
+    if status and not observed.loading:
         return "bad", f"/health answers {status}: the engine is dead", "down", "restart"
-    message = f"nothing answers at {observed.server.url}{f' ({observed.error})' if observed.error else ''}"
+    if status and observed.answered:
+        return "bad", f"/health answers {status}, but it was ready: it generates no token", "wedged", "restart"
+    message = (
+        f"/health answers {status}"
+        if status
+        else f"nothing answers at {observed.server.url}{f' ({observed.error})' if observed.error else ''}"
+    )
     if box.status not in ("running", "restarting"):
         return ("bad" if box.status else "unknown"), message, "down"
     if box.started_s is None:

@@ -30,6 +30,19 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     return [replace(c, before=hidden.value(c.field, c.before), after=hidden.value(c.field, c.after)) for c in changes]
 
 
+def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
+    """The options that the container was made with and that the spec leaves to the engine's configuration. Pure.
+
+    They are not compared otherwise (docs/decisions/0016): only the spec that it was made from tells that somebody asked for them.
+    """
+    rows = ((option, option.wanted(made_from, container, image)) for option in OPTIONS if option.open)
+    return [
+        Change(option.field, asked, None, option.why or "no longer asked for")
+        for option, asked in rows
+        if asked is not None and option.wanted(spec, container, image) is None
+    ]
+
+
 def key_fingerprint(container: Inspect) -> str:
     """The fingerprint of the key that a container was made with, from the name of the file it mounts; empty without one."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()

@@ -13,7 +13,7 @@ from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
-from sparkwright.modules.server.container import Found, drift
+from sparkwright.modules.server.container import Found, drift, verified_spec
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.image_name import digest_of, pinned, tagged
@@ -101,7 +101,8 @@ def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, A
         spec = dataclasses.replace(spec, server_key=KEPT + present)
     spec = server_key.resolved(spec, context)
     verified_id = str(good.get("container_id", ""))
-    found = Found(spec, server.container, server.made_from, verified_id, good.get("model") or {})
+    model, made_from = good.get("model") or {}, verified_spec(good)
+    found = Found(spec, server.container, server.made_from, verified_id, model, made_from)
     changes = drift(args.model, found)
     if not digest_of(spec.image) and tagged(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))

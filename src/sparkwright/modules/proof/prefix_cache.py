@@ -5,6 +5,7 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
+from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.engines.vllm import prefix_caching, versions
 from sparkwright.engines.vllm.architecture import architecture
@@ -45,7 +46,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         model: str = arg("the served name")
         container: str = arg("whose log tells the block's size; empty: only /metrics is asked", default="")
         model_dir: str = arg("the model's folder, for its kind; empty: only /metrics is asked", default="")
-        flags: dict[str, Any] = arg("the flags of vllm serve, under their own names", default_factory=dict)
+        flags: dict[str, Any] = arg("the engine's flags, under their own names", default_factory=dict)
         timeout_s: float = arg("how long one request may take, seconds", default=60.0)
         api_key_secret: str = server_key.secret_arg()
 
@@ -58,10 +59,11 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
     def _tried(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        http = engine_of.at(context, args.base_url).http
+        engine = engine_of.at(context, args.base_url)
+        http = engine.http
         counters, cache = server_metrics.read(http, args.base_url, key)
         if prefix_caching.is_off(cache) or roles.PREFIX_QUERIES not in counters:
-            return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
+            return _result(prefix_caching.judge([], 0, 1, cache, None), engine, args, {})
         state = evidence.log(context, args.container)
         block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None, http.prefix_block)
         words = prefix_caching.wanted_tokens(block)
@@ -70,7 +72,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
             message = f"two blocks of {block} tokens do not fit into its context of {room}"
             judged = prefix_caching.Judged("unknown", f"{message}: most prompts cannot hit the cache")
-            return _result(judged, args, data)
+            return _result(judged, engine, args, data)
         try:
             sightings = prefix.sight(
                 http,
@@ -91,7 +93,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         version = versions.parse(http_probe.version(http, args.base_url))
-        return _result(prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid), args, data)
+        return _result(prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid), engine, args, data)
 
 
 def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
@@ -109,11 +111,11 @@ def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
     return ""
 
 
-def _result(judged: prefix_caching.Judged, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
+def _result(judged: prefix_caching.Judged, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
     share = round(judged.share, 3) if judged.share is not None else None
     full = {**data, "verdict": judged.verdict, "hit_share": share}
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
-    if judged.verdict in ("no hits", "few hits", "off") and prefix_caching.asked_for(args.flags):
+    if judged.verdict in ("no hits", "few hits", "off") and prefix_caching.asked_for(engine, args.flags):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
         return Result(failed=True, msg=f"{message}.", fix=fix, data=full)
     return Result(msg=message, data=full)

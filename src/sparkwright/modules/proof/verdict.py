@@ -11,6 +11,8 @@ Word = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
 ORDER: tuple[Word, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
 #: other modules' words for the same
 WORDS: dict[str, Word] = {"disproved": "failed", "not found": "unknown", "proved": "proved", "differs": "differs"}
+#: of a check of something that the recipe does not ask for: no row
+ASIDE = "not asked for"
 UNKNOWN = ("unknown", "off", "not compared")
 INCONCLUSIVE = ("inconclusive", "host degraded")
 
@@ -78,6 +80,8 @@ def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
     """The lines of one registered result. Pure."""
     if result.get("skipped"):
         return [Row(name, "unknown", "not checked: an earlier check failed")]
+    if result.get("verdict") == ASIDE:
+        return []
     if checks := result.get("checks"):
         return [
             Row(one["check"], WORDS.get(one["verdict"], "unknown"), one["evidence"], fix=one.get("fix", ""))

@@ -26,7 +26,8 @@ class Found:
     """spec: with its key by fingerprint. container and image: inspects, empty when there is none. verified_id: of the last
     verified container.
 
-    model: what that one was verified with: commit, and files with their hashes.
+    made_from: the spec of that one; None where none was verified. model: what it was verified with: commit, and files with
+    their hashes.
     """
 
     spec: ContainerSpec
@@ -34,6 +35,7 @@ class Found:
     image: dict[str, Any]
     verified_id: str
     model: Mapping[str, Any]
+    made_from: ContainerSpec | None = None
 
     @property
     def running(self) -> bool:
@@ -68,7 +70,8 @@ class Container(StateModule["Container.Args", Found]):
         image = containers.image_of(client, container) if container else {}
         good = good_states.last(context.state)
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
-        return Found(spec, container, image, str(good.get("container_id", "")), good.get("model") or {})
+        model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
+        return Found(spec, container, image, verified_id, model, verified_spec(good))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -150,14 +153,23 @@ def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> 
     return server_key.mount(spec, context, everyone=not owner)
 
 
+def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
+    """The spec of the last verified state; None where there is none."""
+    return ContainerSpec.from_json(good["spec"]) if good else None
+
+
 def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
     """What of the container is not as it should be, and the weights it holds in memory when they are another revision's.
 
     model: the one it is to serve, commit and files.
     """
     changes = container_options.differences(found.spec, found.container, found.image)
+    if found.container.get("Id") != found.verified_id:
+        return changes
+    if found.made_from is not None:
+        changes += container_options.left_out(found.spec, found.made_from, found.container, found.image)
     wanted, has = model.get("commit"), found.model.get("commit")
-    if not wanted or not has or wanted == has or found.container.get("Id") != found.verified_id:
+    if not wanted or not has or wanted == has:
         return changes
     before, after = _read_by_the_engine(found.model), _read_by_the_engine(model)
     if before == after:

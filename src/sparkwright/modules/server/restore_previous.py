@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.host.containers import containers
@@ -17,7 +18,8 @@ from sparkwright.visible import count
 class Found:
     """Inspects, empty when there is none; remembered: what `stop_and_keep` or `stopped` wrote down before it acted.
 
-    kept_model: the revision whose files were kept for the previous server; empty when its files were not replaced.
+    verified_id, serve: of the last verified state. kept_model: the revision whose files were kept for the previous server; empty
+    when its files were not replaced.
     """
 
     current: dict[str, Any]
@@ -25,6 +27,7 @@ class Found:
     remembered: dict[str, Any]
     verified_id: str
     kept_model: str = ""
+    serve: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def old(self) -> bool:
@@ -56,8 +59,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
     Returns: to_start (whether there is a previous server to start), restart (the policy it had, else no),
-    base_url (where it answers, empty when it publishes no port), cluster (the one that it is a member of, else empty), why (as
-    given, for the history).
+    base_url (where it answers, empty when it publishes no port), cluster (the one that it is a member of, else empty), needs
+    (utilization and needs_bytes, what it takes of the memory; empty when it was never verified), why (as given, for the history).
     """
 
     @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             context.state.read("previous") or {},
             str(good.get("container_id", "")),
             kept_files.commit_of(folder) if folder else "",
+            good.get("serve") or {},
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
@@ -97,9 +101,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.untouched:
             message = "The previous server was not touched."
         if not old:
-            return {"to_start": False, "restart": "no", "base_url": "", "cluster": "", "why": args.why, "msg": message}
+            nothing = {"restart": "no", "base_url": "", "cluster": "", "needs": {}}
+            return {"to_start": False, **nothing, "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
-        about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old)}
+        about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old), "needs": _needs(found, old)}
         about["cluster"] = str((old["Config"].get("Labels") or {}).get(CLUSTER_LABEL, ""))
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
@@ -119,3 +124,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.previous:
             client.api.rename(kept, args.name)
         return {}
+
+
+def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:
+    """What the previous server takes of the memory, as it was verified."""
+    if old["Id"] != found.verified_id or "utilization" not in found.serve:
+        return {}
+    return {"utilization": found.serve["utilization"], "needs_bytes": found.serve.get("needs_bytes") or 0}

@@ -8,6 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines import container_rules
 from sparkwright.engines.advice import Asked, Kind, Wanted
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import SEVERITIES, Finding
@@ -68,7 +69,8 @@ def serving(
     decided = engine.advice.decide(_asked(recipe, flags), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
-    found = engine.advice.check(_asked(recipe, decided.flags), config, version, listed)
+    asked = _asked(recipe, decided.flags)
+    found = [*engine.advice.check(asked, config, version, listed), *container_rules.RULES.check(asked)]
     if recipe.split is not None and engine.parallel is not None:
         found += engine.parallel.check(recipe.split, decided.flags, config, version)
     found += [decided.finding] if decided.finding is not None else []

@@ -9,12 +9,17 @@ from typing import Any
 from sparkwright.sandbox.llama_cpp.api import LlamaApi
 from sparkwright.sandbox.llama_cpp.server import LlamaServer
 from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.sglang import arguments
+from sparkwright.sandbox.sglang.api import SglangApi
+from sparkwright.sandbox.sglang.server import SglangServer
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line import cli
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.web import Handler
 
 LLAMA = "/app/llama-server"
+#: of NVIDIA's CUDA images: it starts what follows, or a shell
+NVIDIA = "/opt/nvidia/nvidia_entrypoint.sh"
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,20 @@ def _llama(argv: Sequence[str], version: str) -> Printed | Served | None:
     return Served(LlamaServer, LlamaApi, tuple(argv[1:]))
 
 
+def _sglang(argv: Sequence[str], version: str) -> Printed | Served | None:
+    words = list(argv[1:] if argv[:1] == [NVIDIA] else argv)
+    if not words:
+        return Printed("", 0)
+    match words:
+        case ["sglang", "version"]:
+            return Printed(f"sglang version: {version}\ngit revision: sandbox", 0)
+        case ["sglang", "serve", *rest] | ["python" | "python3", "-m", "sglang.launch_server", *rest]:
+            if not {"-h", "--help"}.isdisjoint(rest):
+                return Printed(arguments.help_text(), 0)
+            return Served(SglangServer, SglangApi, tuple(rest))
+    return None
+
+
 REPOSITORIES = {
     # the nightly stopped moving in April 2026
     "vllm/vllm-openai": Repository(
@@ -98,6 +117,13 @@ REPOSITORIES = {
         "/app",
         ("llama-server",),
         env=("LLAMA_ARG_HOST=0.0.0.0",),
+    ),
+    "lmsysorg/sglang": Repository(
+        {"v0.5.23": "0.5.23"},
+        _sglang,
+        (NVIDIA,),
+        "/sgl-workspace",
+        ("sglang::detokenizer", "sglang::scheduler"),
     ),
 }
 #: a tag is of one repository only

@@ -76,7 +76,7 @@ def config(words: Sequence[str]) -> Config:
     keys = tuple(key for key in str(given.get("api-key") or "").split(",") if key)
     return Config(
         model=command.model,
-        host=str(given.get(flags.HOST) or "127.0.0.1"),
+        host=str(given.get(flags.HOST) or "0.0.0.0"),  # LLAMA_ARG_HOST of the image
         port=flags.port(given),
         alias=flags.served_name(given, command.model),
         asked=asked,

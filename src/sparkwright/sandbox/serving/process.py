@@ -20,6 +20,7 @@ SLOW = 5.7
 ON_CPU = 2.9  # of a Spark's twenty cores
 KILLED, TERMINATED = 137, 143
 POLL_S = 0.05
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Limits(Protocol):
@@ -47,6 +48,8 @@ class Process:
     """
 
     usual_holder = "server"
+    #: its exit code when it crashes
+    crash_code = 1
 
     def __init__(
         self,
@@ -86,6 +89,11 @@ class Process:
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
     @property
+    def argv(self) -> list[str]:
+        """Its arguments."""
+        return list(self._argv)
+
+    @property
     def tok_per_s(self) -> float:
         """Tokens a second of one stream."""
         if self.device == "cpu":
@@ -119,7 +127,7 @@ class Process:
         raise NotImplementedError
 
     def crashing(self) -> Sequence[str]:
-        """Its last words when it ends by itself with exit code 1."""
+        """Its last words when it ends by itself with its `crash_code`."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -140,13 +148,15 @@ class Process:
         threading.Timer(0.1, self.stopped.set).start()
 
     def crash(self) -> None:
-        """End with exit code 1."""
-        self._code = self.last_words(self.crashing(), 1)
+        """End as it does on an error of its own."""
+        self._code = self.last_words(self.crashing(), self.crash_code)
         self.stopped.set()
 
     def bind(self, host: str, port: int) -> Server:
         """Its port, which refuses connections until it is started. Raises OSError."""
         at = self._listen or (host, port)
+        if self._listen and host in LOOPBACK:
+            at = (self._listen[0], 0)  # its container's own loopback: the published port leads elsewhere
         self._server = Server(at[1], self._api, self, host=at[0])
         return self._server
 

@@ -25,7 +25,8 @@ class Seen:
     that means. log: an EngineState as JSON. ollama: (model, bytes) in memory, None when it could not be asked. memory: of
     /proc/meminfo, bytes. counters, cache: of /metrics. findings: of the rules over the recipe's flags. thought: tokens of thinking
     among `answered` when nothing was said about it. budget: max-num-batched-tokens as it is effective. slow: whether the rate is
-    below what is expected by more than noise; None where nobody could tell.
+    below what is expected by more than noise; None where nobody could tell. on_gpu: whether it computes on the GPU that it asks
+    for, None where it asks for none or nobody could tell; on_gpu_why: what tells it.
     """
 
     share: float | None = None
@@ -45,6 +46,8 @@ class Seen:
     thought: int | None = None
     answered: int = 0
     budget: int | None = None
+    on_gpu: bool | None = None
+    on_gpu_why: str = ""
     engine: Engine = field(default_factory=lambda: engines.of(engines.USUAL))
 
     def in_log(self, name: str) -> tuple[Any, str]:

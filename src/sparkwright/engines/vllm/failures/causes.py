@@ -81,6 +81,16 @@ def _measured(name: str, message: str, fix: str, weight: int, *, found: bool) ->
 
 
 @_detector
+def on_the_cpu(seen: Seen) -> Iterator[Cause]:
+    name = "it runs on the CPU"
+    fix = "take an image that is built for this GPU and architecture: some arm64 images are CPU-only"
+    if seen.on_gpu is not None:
+        yield _measured(name, seen.on_gpu_why, fix, 140, found=not seen.on_gpu)
+    elif seen.on_gpu_why:
+        yield Cause(name, "unknown", seen.on_gpu_why, weight=40)
+
+
+@_detector
 def slow_clock(seen: Seen) -> Iterator[Cause]:
     name = "the GPU is held at a low clock (power fault)"
     fix = "cut its AC power for 60 s: a failed USB-PD negotiation leaves it at 500-850 MHz; a restart does not heal it"

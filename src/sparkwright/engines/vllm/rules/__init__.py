@@ -13,7 +13,6 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     access,
     ascend,
     chunked_prefill,
-    container,
     images,
     memory,
     model,

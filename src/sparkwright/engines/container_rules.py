@@ -1,16 +1,20 @@
-"""Options of the container that take the wall between it and its host away, or hide what proves the server."""
+"""Rules about a recipe's container that hold whatever engine is in it: options that take the wall between it and its host away, or
+hide what proves the server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines.advice import Asked, Explained
 from sparkwright.engines.exposure import OPEN_WAY_OF_HOST
 from sparkwright.engines.finding import Finding, Way
-from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.rules.rule import Case, Example, rule
+from sparkwright.engines.rule import Rules
 from sparkwright.trust import network_words, security_words
 
 DOCKER = "docker's documentation"
+
+RULES: Rules[Asked, Asked] = Rules()
+rule = RULES.rule
 
 
 def _warning(sentence: str, way: str, option: str) -> Finding:
@@ -24,15 +28,15 @@ def _warning(sentence: str, way: str, option: str) -> Finding:
         "docker's documentation, Protect the Docker daemon socket: who may use the socket can start a privileged container",
         "capabilities(7): SYS_ADMIN, SYS_MODULE and SYS_RAWIO each suffice to take over the system",
     ),
-    example=Example(container={"privileged": True}),
+    example=Asked(container={"privileged": True}),
 )
-def root_on_the_host(case: Case) -> Iterator[Finding]:
+def root_on_the_host(asked: Asked) -> Iterator[Finding]:
     """With these options, whoever breaks into the server is root on the host.
     Engines read prompts, templates and model files that strangers wrote, and some run code that comes with a model. `gpus` and
     `devices` give a container its GPU and its adapters without any of this; RDMA needs `devices: [/dev/infiniband]` and
     `cap_add: [IPC_LOCK]` or a `memlock` limit.
     """
-    box = case.asked.container
+    box = asked.container
     if box.get("privileged"):
         sentence = "privileged: the container can do on the host what root can."
         yield _warning(sentence, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
@@ -50,14 +54,14 @@ def root_on_the_host(case: Case) -> Iterator[Finding]:
         "docker's documentation, Seccomp security profiles for Docker: the default profile blocks some 44 system calls",
         "docker's documentation, AppArmor security profiles for Docker",
     ),
-    example=Example(container={"security_opt": ["seccomp=unconfined"]}),
+    example=Asked(container={"security_opt": ["seccomp=unconfined"]}),
 )
-def unconfined(case: Case) -> Iterator[Finding]:
+def unconfined(asked: Asked) -> Iterator[Finding]:
     """Without Docker's profiles, every system call of the kernel is open to the container.
     Holes in the kernel are mostly in calls that the default seccomp profile blocks. An engine that needs one of them usually works with
     a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
     """
-    for one in security_words.unconfined(case.asked.container.get("security_opt") or ()):
+    for one in security_words.unconfined(asked.container.get("security_opt") or ()):
         sentence = f"security_opt: {one} turns a protection of the host off."
         yield _warning(sentence, "remove it, or add the capability that it needs", "security_opt")
 
@@ -68,33 +72,43 @@ def unconfined(case: Case) -> Iterator[Finding]:
         "docker's documentation, PID settings: with host, the container sees all processes of the host",
         "docker's documentation, Host network driver: the container shares the host's addresses and ports; nothing is published",
     ),
-    example=Example(container={"pid": "host"}),
+    example=Asked(container={"pid": "host"}),
 )
-def host_namespaces(case: Case) -> Iterator[Finding]:
+def host_namespaces(asked: Asked) -> Iterator[Finding]:
     """A container that shares the host's processes or network is not kept apart from them.
     With `pid: host` it can read the command line and, as root, the memory of the host's processes. With `network: host` it reaches services
     that listen on the host's loopback only, and every port that the engine opens, its own coordination among them, is open on the host's
     addresses. Engines that span several hosts need the host's network; a single server does not.
     """
-    box = case.asked.container
+    box = asked.container
     if box.get("pid") == "host":
         sentence = "pid: host: the container sees the processes of the host, and can end them."
         yield _warning(sentence, "remove it", "pid")
-    if network_words.parts(box.get("network") or "")[0] == network_words.HOST and case.asked.open_to_network:
-        port = flags.port(case.asked.flags)
-        sentence = f"network: host: port {port}, and each other that the engine opens, is open on the host's addresses."
+    if network_words.parts(box.get("network") or "")[0] == network_words.HOST and asked.open_to_network:
+        own = f"port {asked.published}, and each other" if asked.published else "each port"
+        sentence = f"network: host: {own} that the engine opens, is open on the host's addresses."
         yield _warning(sentence, OPEN_WAY_OF_HOST, "network")
 
 
 @rule(
     "log-not-kept",
     sources=("docker's documentation, Configure logging drivers: with none, `docker logs` has no output",),
-    example=Example(container={"log_driver": "none"}),
+    example=Asked(container={"log_driver": "none"}),
 )
-def log_not_kept(case: Case) -> Iterator[Finding]:
+def log_not_kept(asked: Asked) -> Iterator[Finding]:
     """Without a log, much of what a deploy proves stays unknown.
     Expectations such as `chunked_prefill` are read from the engine's log, and so are the stages of a start and the reason of a death.
     """
-    if case.asked.container.get("log_driver") == "none":
+    if asked.container.get("log_driver") == "none":
         sentence = "log_driver: none: Docker keeps no log, so nothing can be read of a start or a death."
         yield _warning(sentence, "remove it; limit the log's size with `log_options`", "log_driver")
+
+
+def explained(name: str) -> Explained | None:
+    """A rule; None where there is none of this name."""
+    one = RULES.get(name)
+    if one is None:
+        return None
+    finding = next(iter(one.findings(one.example)))
+    box = one.example.container
+    return Explained("", one.name, one.title, one.reason, one.sources, {}, "", None, finding, box)

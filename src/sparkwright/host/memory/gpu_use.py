@@ -1,0 +1,112 @@
+"""Whether a container computes on the GPU: its processes beside those of nvidia-smi, else what its engine's log says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkwright.engines.log.line import Line
+from sparkwright.engines.log.text import lines_of
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import engine_of, log_reading
+from sparkwright.host.memory import gpu_processes
+from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
+from sparkwright.host.module import Context
+from sparkwright.units import gib
+
+#: the columns of `docker top`
+COLUMNS = "-eo pid,comm"
+FIX = "Check that the image is built for this GPU and architecture (some arm64 images are CPU-only)."
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLog:
+    """The first line of the engine's log that tells of a GPU, and of none; empty where there is no such line."""
+
+    gpu: str = ""
+    cpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """mine: the container's processes on the GPU. unseen: why none could be seen; empty when nvidia-smi lists none of it."""
+
+    mine: tuple[GpuProcess, ...] = ()
+    listed: Listed = Listed()
+    unseen: str = ""
+    log: DeviceLog = DeviceLog()
+
+    @property
+    def verdict(self) -> Literal["gpu", "no gpu", "unknown"]:
+        """What is so: where no process is seen, the log counts."""
+        if self.mine or self.log.gpu:
+            return "gpu"
+        return "unknown" if self.unseen and not self.log.cpu else "no gpu"
+
+    @property
+    def why(self) -> str:
+        """What tells it, as a clause."""
+        if self.mine:
+            return ", ".join(map(words, self.mine))
+        if self.log.gpu:
+            why = self.unseen or "nvidia-smi lists no process of it"
+            return f"{self.log.gpu} ({why})"
+        if self.log.cpu:
+            return f"its log says: {self.log.cpu}"
+        if self.unseen:
+            return f"{self.unseen.rstrip('.')}, and its log does not tell"
+        return "nvidia-smi lists no compute process of its container, and its log names no GPU"
+
+    @property
+    def evidence(self) -> list[str]:
+        """All that was looked at where no process was seen."""
+        lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
+        others = ", ".join(map(words, self.listed.processes)) or "none"
+        return [self.unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
+
+
+def inspect(name: str, context: Context) -> Use:
+    """What a running container uses. Never raises."""
+    listed = gpu_processes.inspect(context)
+    pids, error = _pids(name, context)
+    mine = tuple(one for one in listed.processes if one.pid in pids)
+    return Use(mine, listed) if mine else Use((), listed, listed.error or error, _device_log(name, context))
+
+
+def _pids(name: str, context: Context) -> tuple[set[int], str]:
+    """The processes of the container, as the host counts them; why they are not known."""
+    from docker.errors import APIError
+
+    try:
+        found = context.docker().api.top(name, ps_args=COLUMNS)
+        at = found["Titles"].index("PID")
+        return {int(row[at]) for row in found["Processes"]}, ""
+    except APIError as error:
+        return set(), f"Docker does not list the processes of {name}: {error.explanation or error}"
+    except (KeyError, ValueError, IndexError, TypeError):
+        return set(), f"Docker lists the processes of {name} without their ids"
+
+
+def _device_log(name: str, context: Context) -> DeviceLog:
+    """What the log of the last start says of its device."""
+    gpu = cpu = ""
+    try:
+        book = engine_of.named(context.docker(), name).log
+        for line in lines_of(log_reading.StartLog(context.docker(), name)):
+            gpu = gpu or _first(book.on_gpu, line)
+            cpu = cpu or _first(book.on_cpu, line)
+    except SparkwrightError:
+        return DeviceLog()
+    return DeviceLog(gpu, cpu)
+
+
+def _first(rows: Iterable[Line], line: str) -> str:
+    """What a line holds of the first row that it matches."""
+    return next((found.group().strip() for row in rows if (found := row.match(line))), "")
+
+
+def words(one: GpuProcess) -> str:
+    """A process with its memory."""
+    size = "" if one.bytes is None else f", {gib(one.bytes)} GiB"
+    return f"{one.name or 'a process'} (pid {one.pid}{size})"

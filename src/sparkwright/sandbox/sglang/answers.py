@@ -1,0 +1,83 @@
+"""The shapes of a pretend SGLang's answers: completions whole and streamed, and errors, as the source of 0.5.23 writes them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.sandbox.serving.generation import Token
+
+DONE = b"data: [DONE]\n\n"
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
+REASONING = "reasoning_content"
+
+
+def error(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
+    """An error's body."""
+    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer. model: as the request names it. prompt: its tokens.
+
+    top: how many choices are told with each token; None for none.
+    usage, usage_each: whether a stream tells the counts at its end, and with each chunk.
+    """
+
+    model: str
+    prompt: int
+    top: int | None
+    usage: bool = False
+    usage_each: bool = False
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def complete(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        """The JSON of one that is not streamed."""
+        said = "".join(one.text for one in tokens if one.kind == "content")
+        thought = "".join(one.text for one in tokens if one.kind == "reasoning")
+        logprobs = None if self.top is None else {"content": [self._choices(one) for one in tokens]}
+        message = {"role": "assistant", "content": said or None, REASONING: thought or None}
+        reason = tokens[-1].reason
+        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason, "matched_stop": None}
+        about = {**self._about("chat.completion"), "choices": [choice], "usage": self._usage(len(tokens))}
+        return {**about, "metadata": {"weight_version": "default"}}
+
+    def stream(self, tokens: Iterable[Token]) -> Iterator[bytes]:
+        """The events of one that is."""
+        count, reason = 0, None
+        yield self._event({REASONING: None, "role": "assistant", "content": ""}, None, 0)
+        for token in tokens:
+            count, reason = token.count, token.reason
+            thinks = token.kind == "reasoning"
+            yield self._event(
+                {REASONING: token.text} if thinks else {REASONING: None, "content": token.text}, None, count
+            )
+        yield self._event({REASONING: None}, reason, count)
+        if self.usage:
+            last = {**self._about("chat.completion.chunk"), "choices": [], "usage": self._usage(count)}
+            yield b"data: " + json.dumps(last, separators=(",", ":")).encode() + b"\n\n"
+        yield DONE
+
+    def _event(self, delta: dict[str, Any], reason: str | None, count: int) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason, "matched_stop": None}
+        usage = {"usage": self._usage(count)} if self.usage_each and count else {}
+        data = {**self._about("chat.completion.chunk"), "choices": [choice], **usage}
+        return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+
+    def _about(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
+
+    def _usage(self, tokens: int) -> dict[str, Any]:
+        total = self.prompt + tokens
+        counts = {"prompt_tokens": self.prompt, "total_tokens": total, "completion_tokens": tokens}
+        return {**counts, "prompt_tokens_details": None, "reasoning_tokens": 0}
+
+    def _choices(self, token: Token) -> dict[str, Any]:
+        rows = [(token.text, CHOSEN), ("the ", OTHER)]
+        found = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in rows]
+        return {**found[0], "top_logprobs": found[: self.top or 0]}

@@ -1,0 +1,157 @@
+"""What a pretend SGLang makes of its arguments and its model's folder, or the lines with which it ends. Source: 0.5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.sglang.http import PORT
+from sparkwright.sandbox.memory import TOTAL
+from sparkwright.sandbox.sglang.arguments import Refused
+from sparkwright.trust import bounds
+
+#: on 90 to 160 GB
+USUAL_CHUNK = 8192
+PREFILL_TOKENS = 16384
+#: kept free beside weights and KV cache where no share is given: MiB
+RESERVED = 8192 * 1.5 + 512 + 128
+#: the pretend hub's files are a thousandth of the real ones
+SCALE = 1000
+#: bytes of a token's keys and values: 16 layers with attention, 4 heads of 256
+KV_BYTES = 2 * 16 * 4 * 256 * 2
+#: requests at a time, where nobody says
+MOST_REQUESTS = 2048
+USUAL_BACKEND = "flashinfer"
+TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True)
+class Config:
+    """asked: every argument as resolved. share: of all memory, for weights and KV cache. weights: bytes.
+
+    budget: tokens of one piece of a prompt.
+    """
+
+    asked: Mapping[str, Any]
+    architecture: str
+    quantization: str
+    context: int
+    share: float
+    weights: int
+    budget: int
+    chunked_prefill: bool
+    backend_asked: bool
+
+    @property
+    def model(self) -> str:
+        return str(self.asked["model_path"])
+
+    @property
+    def name(self) -> str:
+        """The name for requests."""
+        return str(self.asked["served_model_name"])
+
+    @property
+    def keys(self) -> str:
+        return str(self.asked["api_key"] or "")
+
+    @property
+    def metrics(self) -> bool:
+        return bool(self.asked["enable_metrics"])
+
+    @property
+    def static_bytes(self) -> int:
+        """What weights and KV cache take together."""
+        return int(self.share * TOTAL)
+
+    @property
+    def kv_type(self) -> str:
+        """As its log writes it."""
+        named = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
+        return f"torch.{named.get(str(self.asked['kv_cache_dtype']), 'bfloat16')}"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token."""
+        return KV_BYTES // (2 if "float8" in self.kv_type else 1)
+
+    @property
+    def kv_tokens(self) -> int:
+        """What is left of its share for the KV cache; nothing where the weights leave nothing."""
+        return max(0, (self.static_bytes - self.weights) // self.kv_bytes)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests at a time: as asked for, and no more than its cache has room for."""
+        most = self.asked["max_running_requests"] or MOST_REQUESTS
+        return max(1, min(most, self.kv_tokens // 1024))
+
+
+def config(asked: Mapping[str, Any], folder: Path) -> Config:
+    """The settings. Raises Refused."""
+    held = _read(str(asked["model_path"]), folder)
+    text = held["text_config"] if isinstance(held.get("text_config"), dict) else held
+    trained = bounds.count_of(text.get("max_position_embeddings")) or 4096
+    chunk = asked["chunked_prefill_size"] if asked["chunked_prefill_size"] is not None else USUAL_CHUNK
+    share = asked["mem_fraction_static"] or round(1 - RESERVED * 2**20 / TOTAL, 3)
+    resolved = {
+        "host": asked["host"] or "127.0.0.1",
+        "port": asked["port"] or PORT,
+        "served_model_name": asked["served_model_name"] or asked["model_path"],
+        "mem_fraction_static": share,
+        "chunked_prefill_size": chunk,
+        "max_prefill_tokens": asked["max_prefill_tokens"] or PREFILL_TOKENS,
+        "kv_cache_dtype": asked["kv_cache_dtype"] or "auto",
+        "attention_backend": asked["attention_backend"] or USUAL_BACKEND,
+    }
+    quantization = held.get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    return Config(
+        asked={**asked, **resolved},
+        architecture=str((held.get("architectures") or ["unknown"])[0]),
+        quantization=str(method or ""),
+        context=_context(asked["context_length"], trained),
+        share=share,
+        weights=_weights(folder),
+        budget=chunk if chunk > 0 else PREFILL_TOKENS,
+        chunked_prefill=chunk > 0,
+        backend_asked=asked["attention_backend"] is not None,
+    )
+
+
+def _read(name: str, folder: Path) -> dict[str, Any]:
+    """A model's config.json."""
+    path = folder / "config.json"
+    if not path.is_file():
+        form = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
+        raise Refused(TRACEBACK, f"huggingface_hub.errors.HFValidationError: {form}: '{name}'.")
+    try:
+        return bounds.config_of(path)
+    except ValueError:
+        message = f"OSError: It looks like the config file at '{name}/config.json' is not a valid JSON file."
+        raise Refused(TRACEBACK, message) from None
+
+
+def _context(asked: int | None, trained: int) -> int:
+    if asked is None or asked <= trained:
+        return asked or trained
+    longer = f"User-specified context_length ({asked}) is greater than the derived context_length ({trained})."
+    allow = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
+    raise Refused(TRACEBACK, f"ValueError: Warning: {longer} This may lead to incorrect model outputs. {allow}")
+
+
+def _weights(folder: Path) -> int:
+    """The size of its shards. Raises Refused for one that the index names and that is not there, or not whole."""
+    index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
+    if index.is_file():
+        named = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]
+        files = [folder / one for one in sorted(set(named.values()))]
+    for one in files:
+        if not one.is_file():
+            raise Refused(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{one}'")
+    if len(sizes := {one.stat().st_size for one in files}) > 1:
+        header = "Error while deserializing header: incomplete metadata, file not fully covered"
+        raise Refused(TRACEBACK, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
+    return sum(one.stat().st_size for one in files) * SCALE

@@ -1,0 +1,87 @@
+"""One run of the pretend SGLang, from its words to its exit code.
+
+As process 1 of its container it cannot kill itself: when its scheduler raises, SGLang 0.5.23 ends with exit code 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.sglang import start_log
+from sparkwright.sandbox.sglang.arguments import Refused, parsed
+from sparkwright.sandbox.sglang.config import Config, config
+from sparkwright.sandbox.sglang.counters import SglangCounters
+from sparkwright.sandbox.sglang.radix import RadixCache
+
+#: how long /health waits for a token, seconds; and in a sandbox that takes no time
+HEALTH_S, SOON_S = 20.0, 0.3
+#: /health looks for its token once a second
+LOOK_S = 1.0
+
+
+class SglangServer(Process):
+    """argv: what follows `sglang serve`. status: while it starts and when no token came in time, /health answers 503."""
+
+    usual_holder = "sglang"
+    crash_code = 0
+
+    config: Config
+    counters: SglangCounters
+    status: Literal["starting", "up", "unhealthy"] = "starting"
+
+    @property
+    def health_s(self) -> float:
+        """How long /health waits for a token, seconds."""
+        return SOON_S if self._instant else HEALTH_S
+
+    @property
+    def look_s(self) -> float:
+        """How often it looks for it, seconds."""
+        return 0.0 if self._instant else LOOK_S
+
+    def serve(self) -> int:
+        try:
+            return self._started()
+        except Refused as refused:
+            return self.last_words(refused.lines, refused.code)
+        except OSError as error:
+            at = f"('{self.config.asked['host']}', {self.config.asked['port']})"
+            taken = f"error while attempting to bind on address {at}: [errno {error.errno}] address already in use"
+            return self.last_words([f"ERROR:    [Errno {error.errno}] {taken}"], 1)
+
+    def stopping(self) -> Sequence[str]:
+        left = start_log.GRACEFUL.format(self.counters.running if self.status != "starting" else 0)
+        return [start_log.stamped(start_log.SIGTERM), start_log.stamped(left)]
+
+    def dying(self) -> Sequence[str]:
+        return start_log.scheduler_died(start_log.NO_KERNEL, start_log.SIGQUIT)
+
+    def crashing(self) -> Sequence[str]:
+        return start_log.scheduler_died(start_log.NO_KERNEL, start_log.LAUNCH_SIGQUIT)
+
+    def _started(self) -> int:
+        self.status = "starting"
+        asked = parsed(self._argv)
+        made = self.config = self.limits = config(asked, self._folder_of(str(asked["model_path"])))
+        self.say(start_log.arguments(made))
+        server = self.bind(made.asked["host"], made.asked["port"])
+        free = self.free_bytes
+        self.say(start_log.loading(made, free))
+        if self.fault() == "crash-loop":
+            self.stopped.wait(0.3)
+            return self.last_words(self.crashing(), self.crash_code)
+        if not made.kv_tokens or not self.take_memory(made.static_bytes):
+            return self.last_words(start_log.no_memory(made), self.crash_code)
+        self.hold_gpu(made.static_bytes)
+        self.say(start_log.caching(made, free - made.static_bytes, self.device))
+        if self.held_back():
+            return self._code
+        self.cache = RadixCache(on=not made.asked["disable_radix_cache"])
+        self.counters = SglangCounters(made.name, made.kv_tokens)
+        server.start()
+        self.say(start_log.serving(made))
+        self.status = "up"
+        self.log(start_log.stamped(start_log.READY))
+        return self.until_stopped()

@@ -1,0 +1,105 @@
+"""The log of a pretend SGLang from its first line to its last, in the words of 0.5.23's source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sparkwright.sandbox.memory import TOTAL
+from sparkwright.sandbox.sglang.config import Config
+from sparkwright.units import GIB
+
+LOAD_S = 2.4
+GRAPHS_S = 0.8
+GRAPHS_BYTES = GIB
+READY = "The server is fired up and ready to roll!"
+SIGTERM = "SIGTERM received. signum=15 frame=None. Draining requests and shutting down..."
+GRACEFUL = "Gracefully exiting... Remaining number of requests {}. Remaining requests remaining_rids=[]."
+LAUNCH_SIGQUIT = "Received sigquit from a child process. It usually means the child failed."
+SIGQUIT = "SIGQUIT received. signum=3, frame=None. It usually means one child failed."
+TOO_LITTLE = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+NO_KERNEL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+
+Lines = Iterator[tuple[float, str]]
+
+
+def stamped(line: str) -> str:
+    """As its log begins a line."""
+    return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {line}"
+
+
+def arguments(config: Config) -> Lines:
+    """What it runs with; a backend that it chose is told before."""
+    if not config.backend_asked:
+        backend = config.asked["attention_backend"]
+        yield 0.3, stamped(f"Attention backend not specified. Use {backend} backend by default.")
+    yield 0, stamped(f"server_args={dict(config.asked)}")
+
+
+def loading(config: Config, free_bytes: int) -> Lines:
+    """The weights. free_bytes: before them."""
+    left = free_bytes - config.weights
+    told = f"quant={config.quantization}, " if config.quantization else ""
+    yield 0.3, stamped(f"Load weight begin. avail mem={_gb(free_bytes)} GB")
+    about = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {told}avail mem={_gb(left)} GB"
+    yield LOAD_S, stamped(f"Load weight end. {about}, mem usage={_gb(config.weights)} GB.")
+
+
+def caching(config: Config, free_bytes: int, device: str) -> Lines:
+    """The KV cache, the graphs and the scheduler's line. free_bytes: after the weights and the cache."""
+    half = _gb(config.kv_tokens * config.kv_bytes // 2)
+    sizes = f"#tokens: {config.kv_tokens}, K size: {half} GB, V size: {half} GB"
+    yield 0.2, stamped(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
+    yield 0, stamped(f"Memory pool end. avail mem={_gb(free_bytes)} GB")
+    memory = "available_cpu_mem" if device == "cpu" else "available_gpu_mem"
+    if device != "cpu":
+        capture = "Capture target decode CUDA graph"
+        yield 0, stamped(f"{capture} begin. backend=full, num_tokens_per_req=1, avail mem={_gb(free_bytes)} GB")
+        took = f"elapsed={GRAPHS_S:.2f} s, mem usage={_gb(GRAPHS_BYTES)} GB"
+        free_bytes -= GRAPHS_BYTES
+        yield GRAPHS_S, stamped(f"{capture} end. bs=[1, 2, 4, 8], {took}, avail mem={_gb(free_bytes)} GB.")
+    rows: dict[str, Any] = {
+        "max_total_num_tokens": config.kv_tokens,
+        "chunked_prefill_size": config.asked["chunked_prefill_size"],
+        "max_prefill_tokens": config.asked["max_prefill_tokens"],
+        "max_running_requests": config.max_num_seqs,
+        "context_len": config.context,
+        memory: f"{_gb(free_bytes)} GB",
+    }
+    yield 0, stamped(", ".join(f"{name}={value}" for name, value in rows.items()))
+
+
+def serving(config: Config) -> Lines:
+    """Its port opens; it is not ready yet."""
+    yield 0, stamped("INFO:     Started server process [1]")
+    yield 0, stamped("INFO:     Waiting for application startup.")
+    yield 0, stamped("INFO:     Application startup complete.")
+    at = f"http://{config.asked['host']}:{config.asked['port']}"
+    yield 0, stamped(f"INFO:     Uvicorn running on {at} (Press CTRL+C to quit)")
+
+
+def no_memory(config: Config) -> list[str]:
+    """The scheduler's death when its share leaves nothing for the KV cache: the share must go up."""
+    return scheduler_died(f"{TOO_LITTLE} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT)
+
+
+def scheduler_died(error: str, sigquit: str) -> list[str]:
+    """A scheduler that raises; the server ends with it. sigquit: how it says so, by its phase."""
+    return [
+        stamped("Scheduler hit an exception: Traceback (most recent call last):"),
+        '  File "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py", line 6311, in run_scheduler_process',
+        error,
+        "",
+        stamped(sigquit),
+        stamped("kill_process_tree called: parent_pid=1, include_parent=True, pid=1"),
+    ]
+
+
+def free_bytes(held: int) -> int:
+    """What is left of all memory."""
+    return max(0, TOTAL - held)
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{max(0, size_bytes) / GIB:.2f}"

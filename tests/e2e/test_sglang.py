@@ -1,0 +1,165 @@
+"""The shipped SGLang recipe on the sandbox: proved, unchanged by a second deploy, and broken in each way that makes sense for it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.e2e.test_bench import SMALL, results
+
+NAME = "examples/qwen3.8-27b-sglang"
+RECIPE = f"recipes/{NAME}.yml"
+VLLM = ("hosts/sandbox.yml", "recipe: .*", "recipe: qwen3.5-35b")
+GGUF = "recipes/gpt-oss-120b-gguf.yml"
+
+
+def sglang(desk: Desk) -> Desk:
+    """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
+    desk.edit(RECIPE, "name: qwen38\n", "name: qwen35\n")
+    desk.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
+    return desk
+
+
+def owner(desk: Desk) -> str:
+    """Whose server answers, as it signs its models."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=5) as answer:
+        return str(json.load(answer)["data"][0]["owned_by"])
+
+
+def serves(desk: Desk, *words: str) -> Said:
+    said = desk.deploy(*words)
+    assert said.proved, said.out[-3000:]
+    return said
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Desk]:
+    """One deployed server; each test leaves it as it was."""
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        said = serves(sglang(desk))
+        state = said.task("Check the engine log")["data"]["state"]
+        assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
+        assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
+        assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
+        yield desk
+
+
+def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: Desk) -> None:
+    assert owner(served) == "sglang"
+    again = served.deploy()
+    assert (again.code, again.recap["changed"]) == (0, 0)
+    status = served.run("status", "--host", "sandbox")
+    assert status.code == 0 and NAME in status.out
+    verified = served.run("verify", "--host", "sandbox")
+    assert verified.proved, verified.out[-3000:]
+    assert "GET /server_info: chunked_prefill True" in verified.out
+
+
+#: fault, exit codes of verify and diagnose, and what the first line of diagnose says
+RUNNING = [
+    ("wedge", 1, 1, "no token"),
+    ("slow", 1, 1, "slow: 5.7 of 47"),
+    ("power", 4, 1, "held at a low clock"),
+]
+
+
+@pytest.mark.parametrize(("fault", "verify", "diagnose", "first"), RUNNING, ids=[row[0] for row in RUNNING])
+def test_a_fault_of_a_running_server_is_told(served: Desk, fault: str, verify: int, diagnose: int, first: str) -> None:
+    before = owner(served)
+    assert served.run("sandbox.fault", fault).code == 0
+    try:
+        checked = served.run("verify", "--host", "sandbox")
+        assert checked.code == verify, checked.out
+        shown = served.run("diagnose", "--host", "sandbox", "--token-s", "3")
+        assert (shown.code, first in shown.out.splitlines()[0]) == (diagnose, True), shown.out
+    finally:
+        served.run("sandbox.fault", "none")
+    assert owner(served) == before
+
+
+def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: Desk) -> None:
+    said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
+    assert said.code == 0, said.out + said.err
+    arms: list[dict[str, Any]] = results(served, "sglang")["arms"]
+    assert [one["effective"]["chunked_prefill"] for one in arms] == [True, False]
+    assert served.deploy().recap["changed"] == 0
+
+
+#: fault at the next start, what the deploy says
+STARTS = [
+    ("oom", "mem-fraction-static 0.85 is too low for the weights"),
+    ("crash-loop", "the engine exited (exit code 0)"),
+    ("cpu-only", "the server does not use the GPU"),
+    ("engine-exits", "it crashed on the first request"),
+]
+
+
+@pytest.mark.parametrize(("fault", "said"), STARTS, ids=[row[0] for row in STARTS])
+def test_a_fault_of_a_start_gives_the_server_before_it_back(served: Desk, fault: str, said: str) -> None:
+    before = served.containers(), owner(served)
+    assert served.run("sandbox.fault", fault).code == 0
+    served.edit(RECIPE, "chunked-prefill-size: 2048", "chunked-prefill-size: 4096")
+    try:
+        done = served.run("deploy", "--host", "sandbox")
+    finally:
+        served.run("sandbox.fault", "none")
+        served.edit(RECIPE, "chunked-prefill-size: 4096", "chunked-prefill-size: 2048")
+    assert done.code == 1 and said in done.out, done.out
+    assert (served.containers(), owner(served)) == before
+
+
+def test_damaged_weights_generate_another_text(served: Desk) -> None:
+    assert served.run("sandbox.fault", "other-text").code == 0
+    try:
+        restarted = served.run("restart", "--host", "sandbox")
+    finally:
+        served.run("sandbox.fault", "none")
+    assert restarted.code == 1 and "another text than on" in restarted.out, restarted.out
+    served.docker().api.restart("qwen35")
+
+
+def test_chunked_prefill_is_turned_off_and_proved(served: Desk) -> None:
+    served.edit(RECIPE, "chunked_prefill: enabled", "chunked_prefill: disabled")
+    served.edit(RECIPE, "  chunked-prefill-size: 2048\n", "")
+    said = serves(served)
+    assert said.task("Check the engine log")["data"]["state"]["chunked_prefill"] is False
+    assert owner(served) == "sglang"
+
+
+def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: Desk) -> None:
+    desk.deployed()
+    serves(sglang(desk))
+    assert owner(desk) == "sglang"
+    desk.edit(GGUF, "name: gpt-oss-120b-gguf", "name: qwen35")
+    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    assert desk.run("sandbox.fault", "crash-loop").code == 0
+    failed = desk.deploy()
+    assert failed.code == 1 and control.up(desk.sandbox) and owner(desk) == "sglang"
+    assert desk.run("sandbox.fault", "none").code == 0
+    serves(desk)
+    assert owner(desk) == "llamacpp"
+    assert desk.run("rollback", "--host", "sandbox").proved
+    assert owner(desk) == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("sglang:\n  max-model-len: 8192", "max-model-len is vLLM's; SGLang has context-length"),
+        ("sglang:\n  mem-fraction-static: 85", "must be above 0 and below 1"),
+        ("sglang:\n  host: 127.0.0.1", "is reachable in its container only"),
+        ("llama_cpp:\n  ctx-size: 8192", "`llama_cpp`"),
+    ],
+)
+def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(desk: Desk, section: str, said: str) -> None:
+    sglang(desk).edit(RECIPE, r"sglang:(\n  .*)+", section)
+    refused = desk.run("deploy", "--host", "sandbox")
+    assert refused.code == 5, refused.out + refused.err
+    assert said in refused.out + refused.err

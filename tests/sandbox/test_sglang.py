@@ -1,0 +1,74 @@
+"""How the sandbox's SGLang ends: refusals of its parser, memory, a file that is missing; each as our reader tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.sglang import image
+from sparkwright.measure import http_probe
+from sparkwright.sandbox.docker import programs
+from sparkwright.sandbox.docker.programs import Printed
+from tests.engines.sglang.pretend import Pretend, ended, serving
+from tests.remote.sshd import free_port
+
+LOG = engine.of("sglang").log
+IMAGE = "lmsysorg/sglang"
+
+
+@pytest.fixture(autouse=True)
+def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault", "code", "sentence"),
+    [
+        (("--max-model-len", "8192"), "", 2, "the engine does not know: --max-model-len 8192."),
+        (("--chunked-prefill-size", "lots"), "", 2, "argument --chunked-prefill-size: invalid int value: 'lots'."),
+        (("--kv-cache-dtype", "q8_0"), "", 2, "argument --kv-cache-dtype: invalid choice: 'q8_0'"),
+        (("--max-r", "8", "--max-lo", "8"), "", 2, "ambiguous option: --max-lo could match"),
+        (("--context-length", "256Ki"), "", 1, "User-specified context_length (262144) is greater"),
+        (("--mem-fraction-static", "0.03"), "", 0, "mem-fraction-static 0.03 is too low for the weights."),
+        ((), "oom", 0, "is too low for the weights."),
+        ((), "crash-loop", 0, "an illegal memory access was encountered"),
+    ],
+)
+def test_an_end_is_read_as_what_it_is(
+    tmp_path: Path, flags: tuple[str, ...], fault: str, code: int, sentence: str
+) -> None:
+    one = Pretend(fault=fault)
+    assert ended(one.server(tmp_path, *flags)) == code
+    assert sentence in str(read(one.log, LOG).failure.value)
+
+
+def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+    one = Pretend()
+    process = one.server(tmp_path)
+    (tmp_path / "config.json").unlink()
+    assert ended(process) == 1
+    assert "HFValidationError" in str(read(one.log, LOG).failure.value)
+
+
+def test_its_image_tells_its_version_and_its_options() -> None:
+    def printed(*words: str) -> str:
+        found = programs.REPOSITORIES[IMAGE].program([programs.NVIDIA, *words], "0.5.23")
+        assert isinstance(found, Printed)
+        return found.text
+
+    assert image.version_in(printed(*image.ASK_VERSION)) == "0.5.23"
+    listed = image.listed(printed(*image.ASK_OPTIONS))
+    assert {name: listed.get(name) for name in image.usual()} == image.usual()
+
+
+@pytest.mark.parametrize(("host", "reached"), [((), False), (("--host", "0.0.0.0"), True)])
+def test_without_a_host_it_is_out_of_reach_behind_its_published_port(
+    tmp_path: Path, host: tuple[str, ...], reached: bool
+) -> None:
+    """It listens on its container's own loopback unless --host says otherwise."""
+    port = free_port()
+    with serving(Pretend(), tmp_path, "--sleep-on-idle", *host, published=port):
+        assert (http_probe.ask(f"http://127.0.0.1:{port}", "/health").status == 200) == reached
