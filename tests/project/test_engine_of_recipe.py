@@ -193,8 +193,8 @@ def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path:
 
 
 def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:
-    assert engine.labels("vllm") == {}
-    assert engine.of_labels(engine.labels("llama_cpp")).name == "llama_cpp"
+    assert engine.of("vllm").labels == {}
+    assert engine.of_labels(engine.of("llama_cpp").labels).name == "llama_cpp"
 
 
 def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:

@@ -9,6 +9,7 @@ from pydantic import Field, create_model
 
 from sparkwright import defaults
 from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
@@ -133,11 +134,16 @@ class RecipeFile(Strict):
     sglang: words.SglangFlags | None = Field(
         None, description="for `engine: sglang`: flags of sglang serve under their own names, in order"
     )
-    openai: dict[str, Any] | None = Field(
+    openai: words.OpenaiSection | None = Field(
         None, description="for `engine: openai`: how a server that speaks the OpenAI API is started and asked"
     )
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
+
+    @property
+    def served_by(self) -> Engine:
+        """Its engine, as its section describes it."""
+        return engine.of(self.engine).of_section(self.flags)
 
     @property
     def flags(self) -> dict[str, Any]:

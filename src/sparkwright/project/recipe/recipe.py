@@ -48,7 +48,7 @@ class Recipe:
 
     @property
     def engine(self) -> Engine:
-        return engines.of(self.file.engine)
+        return self.file.served_by
 
     @property
     def served_name(self) -> str:
@@ -187,15 +187,17 @@ def container_spec(
     """
     file, box = recipe.file, recipe.file.container
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
+    entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
+    key = recipe.engine.key if file.server_key else None
     same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
         ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
-        labels={**box.labels, **engines.labels(file.engine)},
-        entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT,
-        command=command + (recipe.engine.key.words if recipe.engine.key and file.server_key else ()),
+        labels={**box.labels, **recipe.engine.labels},
+        entrypoint=key.program(entrypoint) if key else entrypoint,
+        command=command + (key.words if key else ()),
         image_ids=locked_ids(image_entry),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
