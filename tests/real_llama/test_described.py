@@ -21,7 +21,9 @@ def test_a_deploy_is_proved_and_a_second_one_changes_nothing(desk: Desk) -> None
     read = first.task("Check the engine log")["data"]["state"]
     assert read["max_model_len"] == 4096, "from the answer that the recipe names"
     assert (read["chunked_prefill"], read["prefix_caching"]) == (None, None), "nothing tells, so it is unknown"
-    assert first.task("Measure throughput")["data"]["tok_per_s"] > 0
+    speed = first.task("Measure throughput")
+    assert speed["status"] == "ok", speed
+    assert speed["data"].get("runs"), speed
     assert first.task("Compare the reference text")["status"] == "ok"
     before = id_and_policy(desk)
     assert before[1:] == (True, "unless-stopped")
@@ -115,4 +117,70 @@ def test_engines_take_each_others_place_on_one_port(desk: Desk) -> None:
     back = desk.run("rollback", "--host", "here", "--json")
     assert back.proved, back.out
     assert desk.container()["Config"]["Labels"]["sparkwright.engine"] == "llama_cpp"
+    assert generates(desk)
+
+
+TEMPLATE = "{%- for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
+AT = "/etc/sparkwright/chat.jinja"
+
+
+def with_files(desk: Desk, *, chat: str, greeting: str) -> None:
+    """A server with two files: a chat template as it is, whose braces mean nothing here, and one that is rendered."""
+    (desk.root / "chat.jinja").write_text(chat)
+    (desk.root / "templates/options.yml.j2").write_text(f"served: {{{{ served_name }}}} # {greeting}\n")
+    files = {AT: {"file": "chat.jinja"}, "/etc/sparkwright/options.yml": {"template": "options.yml.j2"}}
+    desk.described("--jinja", "--chat-template-file", AT, more={"files": files})
+
+
+def test_a_recipes_files_are_placed_by_content_and_another_content_is_a_swap(desk: Desk) -> None:
+    with_files(desk, chat=TEMPLATE, greeting="one")
+    planned = desk.run("deploy", "--host", "here", "--check", "--json")
+    assert planned.code == 2, planned.out
+    assert not list(desk.root.parent.glob("home/**/recipe_files/*")), "a dry run writes nothing"
+    deployed(desk)
+    first = id_and_policy(desk)
+    assert docker("exec", desk.name, "cat", AT) == TEMPLATE.strip()
+    assert docker("exec", desk.name, "cat", "/etc/sparkwright/options.yml") == "served: tiny # one"
+    assert docker("exec", desk.name, "sh", "-c", f"echo x >> {AT}; true") == ""
+    assert docker("exec", desk.name, "cat", AT) == TEMPLATE.strip(), "it is mounted read-only"
+    again = desk.deploy()
+    assert (again.code, again.recap["changed"]) == (0, 0), again.out
+    with_files(desk, chat=TEMPLATE, greeting="two")
+    told = desk.run("plan", "--host", "here", "--json").task("Compare running container with recipe")["diff"]
+    assert [(one["field"], one["before"], one["after"]) for one in told] == [
+        ("file /etc/sparkwright/options.yml", "served: tiny # one\n", "served: tiny # two\n")
+    ]
+    deployed(desk)
+    assert id_and_policy(desk)[0] != first[0]
+    assert docker("exec", desk.name, "cat", "/etc/sparkwright/options.yml") == "served: tiny # two"
+    script = next(desk.root.parent.glob("home/.local/share/sparkwright/run/*.sh")).read_text()
+    assert "type=bind,source=" in script and f"target={AT},readonly" in script
+
+
+def test_a_rollback_gives_the_server_before_its_own_files(desk: Desk) -> None:
+    with_files(desk, chat=TEMPLATE, greeting="one")
+    deployed(desk)
+    with_files(desk, chat=TEMPLATE, greeting="two")
+    deployed(desk)
+    back = desk.run("rollback", "--host", "here", "--json")
+    assert back.proved, back.out
+    assert docker("exec", desk.name, "cat", "/etc/sparkwright/options.yml") == "served: tiny # one"
+    assert generates(desk), "what differs from the recipe does not differ from what was verified"
+    desk.described()
+    deployed(desk)
+    desk.described("--no-webui")
+    deployed(desk)
+    desk.described("--no-slots")
+    deployed(desk)
+
+
+def test_a_file_with_which_the_server_does_not_start_is_rolled_back(desk: Desk) -> None:
+    with_files(desk, chat=TEMPLATE, greeting="one")
+    deployed(desk)
+    before = id_and_policy(desk)
+    with_files(desk, chat="{% if %}", greeting="one")
+    said = desk.deploy()
+    assert said.code == 1, said.out
+    assert id_and_policy(desk) == before
+    assert docker("exec", desk.name, "cat", AT) == TEMPLATE.strip()
     assert generates(desk)

@@ -43,11 +43,11 @@ def _text(pattern: re.Pattern[str], what: str) -> Check:
     return check
 
 
-def _number(least: float, most: float, *, whole: bool) -> Check:
-    kind = "a whole number" if whole else "a number"
+def _number(least: float, most: float, *, integer: bool) -> Check:
+    kind = "an integer" if integer else "a number"
 
     def check(value: Any) -> Iterator[Mistake]:
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
             yield (), f"must be {kind}, got {_shown(value)}"
         elif not least <= value <= most:
             yield (), f"must be {f'at least {least:g}' if value < least else f'at most {most:g}'}, got {_shown(value)}"
@@ -99,9 +99,9 @@ _field = _text(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_le
 
 #: what the host needs of a description; this is what a label holds
 CARRIED: Mapping[str, Check] = {
-    "port": _number(1, 65535, whole=True),
+    "port": _number(1, 65535, integer=True),
     "health": _path,
-    "loading": _several(_number(400, 599, whole=True), "HTTP statuses"),
+    "loading": _several(_number(400, 599, integer=True), "HTTP statuses"),
     "models": _path,
     "version": _off,
     "settings": _mapping({"path": _path, **dict.fromkeys(SETTINGS, _field)}, ("path",)),
@@ -116,8 +116,8 @@ KEYS: Mapping[str, Check] = {
     "served_name": _text(_NAME, "a name without spaces"),
     "command": _several(_any_text, "words", WORDS),
     "host": _text(_ADDRESS, "an address, as 0.0.0.0"),
-    "context": _number(1, 1 << 31, whole=True),
-    "memory_gib": _number(0.1, 1 << 16, whole=False),
+    "context": _number(1, 1 << 31, integer=True),
+    "memory_gib": _number(0.1, 1 << 16, integer=False),
     **CARRIED,
 }
 NEEDED = ("served_name",)

@@ -90,14 +90,14 @@ def out_of_reach(asked: Asked) -> Iterator[Finding]:
     otherwise.
     """
     words, listens = flags.words(asked.flags), flags.port(asked.flags)
-    host, told = str(flags.value(asked.flags, flags.HOST) or ""), value(words, "--port")
+    host, port = str(flags.value(asked.flags, flags.HOST) or ""), value(words, "--port")
     shy = not host and any(word.rpartition("/")[2] in SHY for word in words)
     if (host.startswith(LOOPBACK) or shy) and asked.container.get("network") != "host":
         sentence = f"{f'host {host}' if host else 'without --host it'} is reachable in its container only."
         yield Finding("error", sentence, (Way("let its command say --host 0.0.0.0"),), DOCKER, flags.COMMAND)
-    if told and told != str(listens):
-        sentence = f"its command says --port {told}, and `port` says {listens}."
-        yield Finding("error", sentence, (Way(f"set `port: {told}`"),), DOCKER, flags.COMMAND)
+    if port and port != str(listens):
+        sentence = f"its command says --port {port}, and `port` says {listens}."
+        yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER, flags.COMMAND)
     elif asked.published not in (None, listens):
         target = f"maps to {asked.published}" if asked.published else "is not a TCP port"
         sentence = f"the server listens on port {listens} in its container, but the first published port {target}."

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.engines import engine
+from sparkwright.host.containers import recipe_files
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
@@ -26,6 +27,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
         wanted, found = (read(spec, container, image) for read in (option.wanted, option.found))
         if wanted is not None and wanted != found:
             changes.append(Change(option.field, found, wanted, option.why))
+    changes += recipe_files.differences(spec, container)
     changes += _command(spec, container, image) + _description(spec, container) + _server_key(spec, container)
     return [replace(c, before=hidden.value(c.field, c.before), after=hidden.value(c.field, c.after)) for c in changes]
 

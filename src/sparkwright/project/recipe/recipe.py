@@ -105,6 +105,8 @@ class Recipe:
             held["model"] = {
                 name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
             }
+        if not self.file.files:
+            del held["files"]
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:
@@ -179,11 +181,16 @@ def serve_port(host: Host, recipe: Recipe) -> int:
 
 
 def container_spec(
-    recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None, command: tuple[str, ...]
+    recipe: Recipe,
+    host: Host,
+    home: str,
+    image_entry: Mapping[str, Any] | None,
+    command: tuple[str, ...],
+    files: Mapping[str, str],
 ) -> ContainerSpec:
     """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    command: the words after the image, without those for the server's key.
+    command: the words after the image, without those for the server's key. files: see ContainerSpec.
     """
     file, box = recipe.file, recipe.file.container
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
@@ -199,6 +206,7 @@ def container_spec(
         entrypoint=key.program(entrypoint) if key else entrypoint,
         command=command + (key.words if key else ()),
         image_ids=locked_ids(image_entry),
+        files=dict(files),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
 

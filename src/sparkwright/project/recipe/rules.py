@@ -13,6 +13,7 @@ from sparkwright.project.recipe import container_rules
 from sparkwright.project.recipe.container_rules import Mistake, on_host_network
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
+from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.trust.secret_names import plain_secrets
 from sparkwright.visible import one_line
 
@@ -34,6 +35,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _published_twice,
         _port_twice,
         _mounted_twice,
+        _placed,
         container_rules.mistakes,
     ):
         for message, place, fix in rule(file, source):
@@ -208,6 +210,26 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             message = f"`container.{option}`: {points[at]} is mounted at {at} already."
             yield message, ("container", option, n), "Mount it elsewhere."
         points[at] = f"'{text}'"
+
+
+def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Files of the container where they would hide something, or be written into a folder of the host."""
+    box: Any = file.container
+    key = file.served_by.key if file.server_key is not None else None
+    mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
+    mounts |= {container_words.mount_point(one.split(":")[1]): f"the volume '{one}'" for one in box.volumes}
+    mounts |= {container_words.mount_point(one.partition(":")[0]): f"the tmpfs '{one}'" for one in box.tmpfs}
+    mounts |= {key.mount: "the server's key"} if key else {}
+    for path in file.files:
+        shown = one_line(path, at_most=100)
+        if reason := why_not_a_place(path):
+            yield f"`files`: '{shown}' {reason}.", ("files", path), "Put it elsewhere, e.g. below /etc/sparkwright."
+        point = container_words.mount_point(path)
+        for place, what in mounts.items():
+            if point == place or point.startswith(f"{place}/") or place.startswith(f"{point}/"):
+                yield f"`files`: '{shown}' and {what} are in one place.", ("files", path), "Put it elsewhere."
+        if outer := next((one for one in file.files if point.startswith(f"{one}/")), ""):
+            yield f"`files`: '{shown}' is below the file '{one_line(outer)}'.", ("files", path), "Put it elsewhere."
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
