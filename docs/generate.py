@@ -106,6 +106,7 @@ def _sections() -> str:
         by = ", ".join(f"`{name}`: `{key}`" for name, key in one.flags.SET_BY.items()) or "none"
         share = f"`{one.flags.MEMORY}`" if one.flags.MEMORY else "bytes, from its files and flags"
         key = f"read from a file (`{one.key.option}`)" if one.key else "none"
+        key = "as `key` says" if one.needs_description else key
         rows.append(f"| `{one.name}` | {len(one.flags.properties())} | {by} | {key} | {share} |")
     return "\n".join(rows)
 

@@ -78,6 +78,20 @@ MISTAKES = {
     "vllm:\n  max-num-seqs: 1\n  max_num_seqs: 2\n": "11: `vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs.",
     "vllm:\n  model: /x\n": "10: `vllm.model` is set by `model.mount`. Remove it.",
     "vllm:\n  api-key: spk-1234\n": "10: `vllm.api-key`: a key in the flags is not secret",
+    "engine: openai\nopenai: {}\n": "10: `openai` needs `served_name`. Add it.",
+    "engine: openai\nopenai:\n  served_name: m\n  max-model-len: 4\n": "12: `openai.max-model-len` is unknown; known keys: command",
+    "engine: openai\nopenai:\n  served_name: m\n  health: health\n": "12: `openai.health` must be a path, as /health, got 'health'.",
+    "engine: openai\nopenai:\n  served_name: m\n  health: //other.host/x\n": "12: `openai.health` must be a path",
+    "engine: openai\nopenai:\n  served_name: m\n  port: 0\n": "12: `openai.port` must be at least 1, got 0.",
+    "engine: openai\nopenai:\n  served_name: m\n  memory_gib: much\n": "12: `openai.memory_gib` must be a number, got 'much'.",
+    "engine: openai\nopenai:\n  served_name: m\n  command:\n    - a\n    - 7\n": "14: `openai.command.1` must be text (quote a number), got 7.",
+    "engine: openai\nopenai:\n  served_name: m\n  command: serve it\n": "12: `openai.command` must be a list of words, got 'serve it'.",
+    "engine: openai\nopenai:\n  served_name: m\n  metrics: {path: /m, tokens: t}\n": "12: `openai.metrics.tokens` is unknown; known keys:",
+    "engine: openai\nopenai:\n  served_name: m\n  metrics: {running: t}\n": "12: `openai.metrics` needs `path`.",
+    "engine: openai\nopenai:\n  served_name: m\n  key: {}\n": "12: `openai.key` must have one of env and file_flag.",
+    "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n": "10: `server_key` cannot be used with OpenAI-compatible server: "
+    "it cannot be given a key that stays secret. Say how it takes one (`openai.key`), or use `publish: loopback`.",
+    "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n  key: {env: K}\n": "13: `openai.key.env` needs `container.entrypoint`",
     "server_key: {env: K}\nvllm:\n  config: x.yaml\n": "11: `vllm.config` cannot be used with `server_key`: "
     "vLLM reads one configuration file, which holds the key.",
 }
@@ -193,8 +207,8 @@ def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path:
 
 
 def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:
-    assert engine.labels("vllm") == {}
-    assert engine.of_labels(engine.labels("llama_cpp")).name == "llama_cpp"
+    assert engine.of("vllm").labels == {}
+    assert engine.of_labels(engine.of("llama_cpp").labels).name == "llama_cpp"
 
 
 def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:

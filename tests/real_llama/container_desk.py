@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.error
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,21 @@ PROGRAMS = {
     "app/vllm": "sparkwright.sandbox.vllm",
 }
 ENTRIES = {"llama.cpp:server-b11549": ["/app/llama-server"], "vllm-openai:v0.32.0": ["/app/vllm", "serve"]}
+SERVES = ("--ctx-size", "8192", "--parallel", "2", "--metrics", "--host", "0.0.0.0")
+#: how llama-server is asked, in the words of a recipe
+DESCRIPTION = {
+    "port": 8080,
+    "health": "/health",
+    "loading": [503],
+    "settings": {"path": "/props", "max_model_len": "default_generation_settings.n_ctx", "version": "build_info"},
+    "metrics": {
+        "path": "/metrics",
+        "generated": "llamacpp:tokens_predicted_total",
+        "heartbeat": "llamacpp:n_decode_total",
+        "running": "llamacpp:requests_processing",
+        "waiting": "llamacpp:requests_deferred",
+    },
+}
 
 
 def mounts() -> list[str]:
@@ -117,9 +134,17 @@ class Desk:
         host["vars"] = {"ollama": "leave", "reserve_gib": 0.1}
         (self.root / "hosts/here.yml").write_text(yaml.safe_dump(host))
 
-    def recipe(self, short: str, engine: str, model: dict[str, str], flags: dict[str, Any], **box: Any) -> None:
-        """What the host serves from the next deploy on."""
-        inside = 8080 if engine == "llama_cpp" else 8000
+    def recipe(
+        self,
+        short: str,
+        engine: str,
+        model: dict[str, Any],
+        flags: dict[str, Any],
+        more: dict[str, Any] | None = None,
+        **box: Any,
+    ) -> None:
+        """What the host serves from the next deploy on. more: further keys of the recipe. box: of its container."""
+        inside = 8000 if engine == "vllm" else 8080
         container = {"name": self.name, "gpus": "", "ports": [f"127.0.0.1:{self.port}:{inside}"], "volumes": mounts()}
         stated = {
             "engine": engine,
@@ -129,6 +154,7 @@ class Desk:
             "publish": "loopback",
             engine: flags,
             "expect": {"ready_s": 60},
+            **(more or {}),
         }
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
@@ -137,6 +163,18 @@ class Desk:
         more = {key.replace("_", "-"): value for key, value in flags.items()}
         usual = {"alias": "tiny", "ctx-size": 8192, "parallel": 2}
         self.recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, {**usual, **more})
+
+    def described(self, *words: str, more: dict[str, Any] | None = None, **section: Any) -> None:
+        """The same llama-server as one that no release knows: its paths and metrics stand in the recipe. words: of its command."""
+        flags = {
+            "served_name": "tiny",
+            "command": ["-m", f"/models/tiny/{GOOD}", "--alias", "tiny", *SERVES, "--port", "8080", *words],
+            "memory_gib": 0.1,
+            **DESCRIPTION,
+            **section,
+        }
+        model = {"id": GGUF_REPO, "allow": [GOOD]}
+        self.recipe("llama.cpp:server-b11549", "openai", model, flags, more, entrypoint=["/app/llama-server"])
 
     def vllm(self) -> None:
         """The sandbox's vLLM, which takes no time."""
@@ -153,6 +191,14 @@ class Desk:
 
     def container(self) -> dict[str, Any]:
         return dict(json.loads(docker("inspect", self.name))[0])
+
+    def status(self, path: str, body: bytes | None = None) -> int:
+        """The status with which the server answers, asked without a key."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", body, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def close(self) -> None:
         for name in (self.name, f"{self.name}-previous"):

@@ -128,5 +128,5 @@ def named(arm: Arm, container: str) -> Arm:
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
     box = file.container.model_copy(update={"name": container, "ports": ports})
-    words = {**file.vllm, "host": LOOPBACK} if on_host_network(file) else file.vllm
-    return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box, "vllm": words})))
+    words = {**file.flags, "host": LOOPBACK} if on_host_network(file) else file.flags
+    return replace(arm, recipe=replace(arm.recipe, file=file.with_flags(words, container=box)))

@@ -139,6 +139,7 @@ class _Lab:
             of = f"arms[{name!r}]"
             args = {"image": f"{of}.spec.image", "image_ids": f"{of}.spec.image_ids", "model_dir": f"{of}.model.dir"}
             args |= {word: f"{of}.engine.{word}" for word in ("flags", "platform", "model_by_flag", "env")}
+            args["engine"] = f"{of}.engine.name"
             title = f"Check flags of arm {name} against engine and model"
             yield _task(title, "lint", _values(args), register=self.lint(name), ignore_errors=True)
 
@@ -181,6 +182,7 @@ def _fetched(arm: Arm) -> Iterator[Task]:
     needs |= {"model_dir": f"{of}.model.dir", "home": "home"}
     yield _task("Run preflight checks", "preflight", _values(needs))
     image = {"ref": f"{of}.spec.image", "manifests": f"{of}.lock.image.manifests", "mirror": "host.registry_mirror"}
+    image["engine"] = f"{of}.engine.name"
     yield _task("Pull image by digest", "docker_image", _values(image))
     model = {key: f"{of}.model.{key}" for key in ("id", "commit", "files", "dir", "transfer")}
     yield _task("Download model and verify every file", "hf_model", _values({**model, "from": "host.model_from"}))

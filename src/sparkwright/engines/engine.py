@@ -5,12 +5,15 @@ log.py (what its log tells) and advice.py (what is wrong with a recipe, and what
 it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it serves
 one model from several hosts. Each holds one value of the type that is named below, or is
 itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
+
+An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
+container as a label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -41,16 +44,51 @@ USUAL = "vllm"
 OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
 #: tells the engine of a container; one without it runs vLLM, as all did before there were others
 LABEL = "sparkwright.engine"
+#: of an engine that its recipe describes: the description, as JSON
+DESCRIPTION = "sparkwright.engine.description"
 #: what a recipe of an engine needs of it
 NEEDED = ("http", "flags", "advice")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine. name: of its folder, as recipes write it. title: as people write it."""
+    """One engine. name: of its folder, as recipes write it. title: as people write it. described: how one that its recipe
+    describes is asked, as its label holds it; empty for what is usual."""
 
     name: str
     title: str
+    described: str = ""
+
+    @property
+    def needs_description(self) -> bool:
+        """Whether a recipe has to say how it is asked."""
+        return self._has("description")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels with which a container says its engine; vLLM needs none."""
+        if self.name == USUAL:
+            return {}
+        return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {})}
+
+    def of_section(self, section: Mapping[str, Any]) -> Engine:
+        """This engine as its section of a recipe describes it; the same where engines need no description."""
+        if not self.needs_description:
+            return self
+        return replace(self, described=self._part("description", "written")(section))
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What its recipe described, by the section's keys; empty where engines need no description, or it is none."""
+        found: Mapping[str, Any] = self._part("description", "read")(self.described) if self.described else {}
+        return found
+
+    def mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
+        """What is wrong with a section that describes an engine: where in it, and why, as "must be ..."."""
+        found: Iterable[tuple[tuple[str | int, ...], str]] = (
+            self._part("description", "mistakes")(section) if self.needs_description else ()
+        )
+        return found
 
     @property
     def served(self) -> bool:
@@ -120,7 +158,8 @@ class Engine:
 
     def _part(self, name: str, value: str) -> Any:
         part = import_module(f"{__package__}.{self.name}.{name}")
-        return getattr(part, value, part)
+        made = getattr(part, "described", None)
+        return made(self.described) if made else getattr(part, value, part)
 
 
 @lru_cache
@@ -132,11 +171,6 @@ def of(name: str) -> Engine:
 def served() -> tuple[Engine, ...]:
     """The engines that this release serves with."""
     return tuple(one for one in map(of, TITLES) if one.served)
-
-
-def labels(name: str) -> dict[str, str]:
-    """The labels with which a container says its engine; vLLM needs none."""
-    return {} if name == USUAL else {LABEL: name}
 
 
 def of_name(name: object) -> Engine:
@@ -153,4 +187,6 @@ def of_models(answer: Any) -> Engine:
 
 def of_labels(labels: Mapping[str, Any] | None) -> Engine:
     """The engine of a container or of a spec, by its labels; a name that is none of ours is taken for the usual one."""
-    return of_name((labels or {}).get(LABEL))
+    found = of_name((labels or {}).get(LABEL))
+    described = (labels or {}).get(DESCRIPTION)
+    return replace(found, described=described) if isinstance(described, str) and found.needs_description else found

@@ -20,13 +20,25 @@ def valid(key: str) -> bool:
     return _KEY.fullmatch(key) is not None
 
 
+def line_of(key: str) -> str:
+    """A file of keys, one a line, with this key."""
+    return f"{key}\n"
+
+
+def key_of_lines(written: str) -> str:
+    """The first key of such a file; empty when it holds none."""
+    lines = (line.strip() for line in written.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerKey:
     """How one engine reads its key from a file that its container alone sees.
 
-    flag, variable: would hold the key itself, where everybody reads it. option: the flag that names the file. mount: where the
-    container sees it. alone: why `option` can't be given for anything else; the end of a sentence. text: the file with this key;
-    key_of: the key in such a file, empty when it holds none.
+    flag, variable: would hold the key itself, where everybody reads it. option: the flag that names the file; empty: a shell in the
+    container sets `variable` from the file before the engine starts. mount: where the container sees it. alone: why `option` can't
+    be given for anything else; the end of a sentence. text: the file with this key; key_of: the key in such a file, empty when it
+    holds none.
     """
 
     flag: str
@@ -34,13 +46,19 @@ class ServerKey:
     option: str
     mount: str
     alone: str
-    text: Callable[[str], str]
-    key_of: Callable[[str], str]
+    text: Callable[[str], str] = line_of
+    key_of: Callable[[str], str] = key_of_lines
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words of a command that name the file."""
-        return f"--{self.option}", self.mount
+        return (f"--{self.option}", self.mount) if self.option else ()
+
+    def program(self, entrypoint: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """The entrypoint with which the engine gets its key."""
+        if self.option or entrypoint is None:
+            return entrypoint
+        return "sh", "-c", f'export {self.variable}="$(cat {self.mount})"; exec "$@"', "sh", *entrypoint
 
     @property
     def suffix(self) -> str:

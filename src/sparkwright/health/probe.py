@@ -157,7 +157,7 @@ class Prober:
         asked = last.get("running") or last.get("token") == "none"
         if not server.running or not asked or last.get("start") != start_of(found.container):
             return None
-        if last.get("heartbeat", last.get("generated")) != heartbeat:
+        if heartbeat is None or last.get("heartbeat", last.get("generated")) != heartbeat:
             return None
         return found.time_s - float(last["time_s"])
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.measure import server_error
 from sparkwright.measure.connection import connect, ends
@@ -48,6 +50,18 @@ def version(http: Http, base_url: str, *, api_key: str = "", timeout_s: float = 
     if not http.version:
         return None
     return http.version_of(ask(base_url, http.version, api_key=api_key, timeout_s=timeout_s).json()) or None
+
+
+def ask_plainly(
+    http: Http, base_url: str, body: Mapping[str, Any], *, api_key: str = "", timeout_s: float = 5
+) -> Answer:
+    """A chat request; a server that refuses what only some take is asked more plainly. timeout_s: each time. Never raises."""
+    while True:
+        answer = ask(base_url, openai_api.CHAT, body=body, api_key=api_key, timeout_s=timeout_s)
+        plainer = openai_api.plainer(http, body) if answer.status in openai_api.REFUSALS else None
+        if plainer is None:
+            return answer
+        body = plainer
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:

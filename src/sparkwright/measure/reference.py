@@ -94,12 +94,7 @@ def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float
 
 def _asked(http: Http, base_url: str, body: dict[str, Any], api_key: str, timeout_s: float) -> Text:
     """One text; a server that refuses what only some take is asked more plainly."""
-    while True:
-        answer = http_probe.ask(base_url, openai_api.CHAT, body=body, api_key=api_key, timeout_s=timeout_s)
-        plainer = openai_api.plainer(http, body) if answer.status in openai_api.REFUSALS else None
-        if plainer is None:
-            break
-        body = plainer
+    answer = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
     if answer.error == "timeout":
         raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
     if answer.status != 200 or answer.failure:

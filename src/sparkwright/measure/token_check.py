@@ -13,6 +13,9 @@ PROMPT = "Say ok."
 def ask(
     http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
 ) -> Answer:
-    """Ask for a few tokens, within timeout_s. Never raises. model: the served name. priority: see `openai_api.generated`."""
+    """Ask for a few tokens, more plainly where the server refuses that; each time within timeout_s. Never raises.
+
+    model: the served name. priority: see `openai_api.generated`.
+    """
     body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
-    return http_probe.ask(url, openai_api.CHAT, body=body, api_key=api_key, timeout_s=timeout_s)
+    return http_probe.ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)

@@ -5,7 +5,7 @@ stands beside it: one more option of `docker run` is one more field with `option
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sparkwright.protocol import docker_option as way
@@ -34,8 +34,8 @@ class ContainerSpec:
     image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
     or "" for none. ports: "8000:8000" or "127.0.0.1:8000:8000".
     volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
-    command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else
-    GIVEN or KEPT and its name; never the key.
+    command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else GIVEN or KEPT and its
+    name; never the key. files: of the container, mounted read-only, by path the SHA-256 of what stands in it.
     """
 
     name: str
@@ -258,6 +258,7 @@ class ContainerSpec:
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
     server_key: str = ""
+    files: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse. What asks for nothing is left out, so that an older release reads it too."""
@@ -290,6 +291,7 @@ DOCKER_OPTIONS: dict[str, DockerOption] = {
 #: the fields that not every release knows
 LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | {
     "server_key",
+    "files",
     "log_driver",
     "memory_swap",
 }

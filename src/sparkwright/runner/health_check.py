@@ -34,12 +34,15 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
 
 def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
     """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
+    from sparkwright.host.containers import engine_of
     from sparkwright.host.records.baselines import Baselines, key_of
     from sparkwright.modules.proof.smoke_test import SmokeTest
 
-    serve = good_states.last(context.state).get("serve") or {}
+    good = good_states.last(context.state)
+    serve = good.get("serve") or {}
     key = serve.get("baseline_key") or {}
-    if Baselines(context.state).read(key_of(key, context.machine)) is None:
+    http = engine_of.of_spec(good.get("spec")).http
+    if Baselines(context.state).read(key_of(key, context.machine, http)) is None:
         return Speed(verdict="it has no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(
         base_url=observed.server.url,

@@ -22,6 +22,11 @@ _OPEN = re.compile(
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
 #: tokens that say by themselves what they are: Hugging Face, OpenAI and its kin, GitHub, GitLab, Slack, NVIDIA, AWS
 _TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA)[A-Za-z0-9_-]{16,}")
+#: a line of a settings file: NAME=VALUE, NAME: VALUE or "NAME": "VALUE",
+_ASSIGNED = re.compile(
+    r"""\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
+    r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*,?\s*(?:#.*)?$"""
+)
 #: a URL with a user's password in it, as a proxy's
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
 #: an expression or a shell's variable names a secret, and holds none
@@ -64,6 +69,14 @@ def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple
             yield from plain_secrets(value, (*at, n))
     elif is_secret(next((str(name) for name in reversed(at) if isinstance(name, str)), ""), values):
         yield at
+
+
+def token_line(line: str) -> bool:
+    """Whether a line of a file holds a secret: a token of a known kind anywhere, or a value under the name of a secret."""
+    if _TOKEN.search(line):
+        return True
+    found = _ASSIGNED.match(line)
+    return found is not None and is_secret(found[1], found[2])
 
 
 def _is_variable(text: str) -> bool:

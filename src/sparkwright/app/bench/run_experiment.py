@@ -176,4 +176,5 @@ class _Bench:
         scope = recipe.scope(self.host, recipes.user_of(self.host), arm.recipe, pinned)
         engine = {**scope["engine"], "platform": arm.recipe.file.platform, "env": scope["container"]["env"]}
         same = {name: scope[name] for name in ("serve", "base_url", "lock")}
-        return {**same, "spec": scope["container"], "model": scope["pinned_model"], "engine": engine}
+        about = {"spec": scope["container"], "model": scope["pinned_model"], "files": scope["recipe_files"]}
+        return {**same, **about, "engine": engine}

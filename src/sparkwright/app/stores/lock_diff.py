@@ -25,12 +25,12 @@ class Row:
         return f"{self.what:<10} {self.before or 'unknown'} -> {self.after or 'unknown'}"
 
 
-def image(old: Entry, new: Entry) -> list[Row]:
-    """Between two entries of an image; empty when the digest is the same: the rest follows from it."""
+def image(old: Entry, new: Entry, engine: str) -> list[Row]:
+    """Between two entries of an image; empty when the digest is the same: the rest follows from it. engine: its title."""
     if old["digest"] == new["digest"]:
         return []
     rows = [Row("digest", words.short(old["digest"]), words.short(new["digest"]))]
-    rows += _row("vLLM", old.get("engine_version"), new.get("engine_version"))
+    rows += _row(engine, old.get("engine_version"), new.get("engine_version"))
     rows += _row("created", _day(old.get("created")), _day(new.get("created")))
     rows += _row("size", _size(old.get("size_bytes")), _size(new.get("size_bytes")))
     return rows + _row("platforms", ", ".join(old["platforms"]), ", ".join(new["platforms"]))

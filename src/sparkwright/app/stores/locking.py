@@ -145,7 +145,8 @@ def _ask(chosen: Chosen, entry: Pinned, run_id: str, *, follow: bool) -> None:
         entry.error = broke(error)
         return
     if entry.old is not None:
-        entry.rows = getattr(lock_diff, entry.kind)(entry.old, entry.new)
+        title = entry.wanted.engine.title
+        entry.rows = lock_diff.image(entry.old, entry.new, title) if image else lock_diff.model(entry.old, entry.new)
 
 
 def write(fresh: Sequence[Pinned]) -> None:

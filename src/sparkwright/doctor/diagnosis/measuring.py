@@ -11,6 +11,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.host import evidence
+from sparkwright.host.containers import engine_of
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import server_metrics, smoke, stream
@@ -49,7 +50,8 @@ class Expected:
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
-            found = Baselines(context.state).read(key_of(key, context.machine))
+            http = engine_of.of_spec(good.get("spec")).http
+            found = Baselines(context.state).read(key_of(key, context.machine, http))
             if found is not None:
                 return cls(found.median, found.tolerance, "baseline", found)
         expected = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)

@@ -7,24 +7,12 @@ from __future__ import annotations
 
 from sparkwright.engines.llama_cpp.flags import KEY
 from sparkwright.engines.llama_cpp.http import KEY_VARIABLE
-from sparkwright.engines.server_key import ServerKey
+from sparkwright.engines.server_key import ServerKey, key_of_lines, line_of
 
 OPTION = "api-key-file"
 #: where the container sees the file
 MOUNT = "/run/sparkwright/engine.key"
-MARK = "#"
-
-
-def text(key: str) -> str:
-    """The file with this key."""
-    return f"{key}\n"
-
-
-def key_of(written: str) -> str:
-    """The first key of such a file; empty when it holds none."""
-    lines = (line.strip() for line in written.splitlines())
-    return next((line for line in lines if line and not line.startswith(MARK)), "")
-
+text, key_of = line_of, key_of_lines
 
 SERVER_KEY = ServerKey(
     flag=KEY,
@@ -32,6 +20,4 @@ SERVER_KEY = ServerKey(
     option=OPTION,
     mount=MOUNT,
     alone="llama-server reads one file of keys, which holds this one",
-    text=text,
-    key_of=key_of,
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.engines import engine
+from sparkwright.host.containers import recipe_files
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
@@ -26,7 +27,8 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
         wanted, found = (read(spec, container, image) for read in (option.wanted, option.found))
         if wanted is not None and wanted != found:
             changes.append(Change(option.field, found, wanted, option.why))
-    changes += _command(spec, container, image) + _server_key(spec, container)
+    changes += recipe_files.differences(spec, container)
+    changes += _command(spec, container, image) + _description(spec, container) + _server_key(spec, container)
     return [replace(c, before=hidden.value(c.field, c.before), after=hidden.value(c.field, c.after)) for c in changes]
 
 
@@ -123,6 +125,18 @@ def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Ch
     names = [*after, *(name for name in before if name not in after)]
     changes = [Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
     return changes or [Change("command", " ".join(found), " ".join(wanted), "the same flags in another order")]
+
+
+def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
+    """How the server is asked, where its recipe describes that, key by key. Its label can't be changed on a container."""
+    before, after = (engine.of_labels(one).description for one in (container["Config"].get("Labels"), spec.labels))
+    names = sorted(before.keys() | after.keys())
+    why = "how checks ask the server"
+    return [
+        Change(f"engine {name}", before.get(name), after.get(name), why)
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:

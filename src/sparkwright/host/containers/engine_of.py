@@ -34,9 +34,13 @@ def at(context: Context, base_url: str) -> Engine:
     """The engine that answers at a URL of this host: of the running container that publishes its port; the usual one for none."""
     try:
         port = urlsplit(base_url).port
-        rows = context.docker().api.containers()
+        client = context.docker()
+        rows = client.api.containers()
+        publishing = (row for row in rows if any(one.get("PublicPort") == port for one in row.get("Ports") or ()))
+        row = next(publishing, None)
+        on_host = any((one.get("HostConfig") or {}).get("NetworkMode") == "host" for one in rows)
+        if row is None and on_host:
+            return of_container(containers.publishing(client, port))
     except Exception:  # docker's own and requests': the server itself can be asked all the same
         return engine.of(engine.USUAL)
-    publishing = (row for row in rows if any(one.get("PublicPort") == port for one in row.get("Ports") or ()))
-    row = next(publishing, None)
     return engine.of_labels(row.get("Labels") if row else None)

@@ -21,6 +21,7 @@ _HOST = {
     "RestartPolicy": {"Name": str},
     "Binds": optional([str]),
     "PortBindings": optional({str: object}),
+    "Mounts": optional([{"Source": optional(str), "Target": optional(str)}]),
     "DeviceRequests": optional([_REQUEST]),
     "IpcMode": optional(str),
     "ShmSize": optional(int),

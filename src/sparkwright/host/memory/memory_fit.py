@@ -16,6 +16,10 @@ LOWER = "Free memory, or lower gpu-memory-utilization in the recipe."
 SHORTER = "Free memory, or serve a smaller model or a shorter context."
 
 
+#: of an engine whose memory nobody tells
+UNKNOWN = "what the engine takes is unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """total_bytes: MemTotal, read on this host. engine_bytes: utilization x MemTotal, as the engine counts it, or what it needs
@@ -42,7 +46,16 @@ class Need:
         """Whether it fits at all, on an empty host."""
         return self.bytes <= self.total_bytes
 
+    @property
+    def sentence(self) -> str:
+        """What is needed, after what is there."""
+        if not self.engine_bytes:
+            return f"{UNKNOWN}; {self.reserve_bytes / GIB:g} GiB reserve needed"
+        return f"{gib(self.bytes)} GiB needed"
+
     def __str__(self) -> str:
+        if not self.engine_bytes:
+            return f"{self.reserve_bytes / GIB:g} GiB reserve; {UNKNOWN}"
         return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} GiB reserve"
 
 

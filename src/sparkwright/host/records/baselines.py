@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines import engine
+from sparkwright.engines.http import Http
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import smoke
@@ -59,16 +59,16 @@ def name_of(folder: str, key: Mapping[str, Any]) -> str:
     return f"{folder}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
-def key_of(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+def key_of(given: Mapping[str, Any], machine: Machine, http: Http) -> dict[str, Any]:
     """Everything that makes two measurements comparable: host, model, digest, arguments, environment, prompts, client.
 
-    The order of arguments does not count, nor does the tag before a digest.
+    The order of arguments does not count, nor does the tag before a digest. http: of the engine that was measured.
     """
     key = {name: _canonical(value) for name, value in given.items()}
     return {
         **key,
         "host": _host(machine),
-        "speculation": smoke.speculates(engine.of_name(given.get("engine")).http, given),
+        "speculation": smoke.speculates(http, given),
         "prompts": smoke.PROMPT_SET,
         "client": smoke.CLIENT,
     }

@@ -1,7 +1,7 @@
 """sparkwright's own folders on a host, and how they are removed: the runtime with the run scripts, and the state.
 
 ~/.local/share/sparkwright     runtime/  run/NAME.sh
-~/.local/state/sparkwright     runs/  incidents/  server_keys/  verified.json  lock ...
+~/.local/state/sparkwright     runs/  incidents/  server_keys/  recipe_files/  verified.json  lock ...
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
+from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 
 SHARE = ".local/share/sparkwright"
 
@@ -49,13 +50,14 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
                 yield name, Path(mount["Source"])
 
 
-def keys_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
-    """The servers' key files that a container still needs to start again, with why.
+def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
+    """The servers' key files, and the files of recipes, that a container still needs to start again, with why.
 
     without: as in `mounts`. All of them when the engine can't be asked.
     """
-    folder = of(context.machine.home)[1] / server_keys.FOLDER
-    files = [path for path in folder.glob("*.yaml") if not path.is_symlink()]
+    state = of(context.machine.home)[1]
+    found = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"))
+    files = [path for path in found if not path.is_symlink()]
     if not files:
         return {}
     try:

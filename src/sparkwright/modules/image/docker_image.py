@@ -185,7 +185,7 @@ def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
 def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
     """Raises Refused when the image has other platforms only: an engine can silently hand over one of them."""
     if has and wanted not in has:
-        fix = "Use a tag with this platform; vllm/vllm-openai has both."
+        fix = "Use a tag with this platform."
         raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
 
 

@@ -38,7 +38,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         server = _of_server(args.name, context)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
-            return Result(msg=f"{gib(available)} GiB available, {gib(need.bytes)} GiB needed", data=data)
+            return Result(msg=f"{gib(available)} GiB available, {need.sentence}", data=data)
         if server is None:
             return Result(msg="memory held by the running server is unknown; checked again after it stops", data=data)
         held = [one.model.size_bytes for one in ollama_models.inspect(context).held]
@@ -49,7 +49,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         data["freed_bytes"] = freed = server + models
         will = f"{gib(available + freed)} GiB will be available"
         if available + freed >= need.bytes:
-            return Result(msg=f"{will}, {gib(need.bytes)} GiB needed", data=data)
+            return Result(msg=f"{will}, {need.sentence}", data=data)
         if None in sizes:
             data["freed_bytes"] = None
             unknown = "memory held by Ollama's models is unknown; checked again after they are unloaded"

@@ -49,7 +49,8 @@ class Memory(Module["Memory.Args"]):
             if available >= need.bytes:
                 if not context.check:
                     footprint.before_start(context, available)
-                msg = f"{gib(available)} GiB available, the engine needs {gib(need.engine_bytes)} GiB"
+                needs = f"the engine needs {gib(need.engine_bytes)} GiB" if need.engine_bytes else memory_fit.UNKNOWN
+                msg = f"{gib(available)} GiB available, {needs}"
                 return Result(msg=msg, data=data)
             if context.check or waited_s > args.timeout_s:
                 return memory_fit.refusal(context, need, f"{gib(available)} GiB are available", data)

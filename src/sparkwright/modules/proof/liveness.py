@@ -51,7 +51,7 @@ class Liveness(Module["Liveness.Args"]):
             if why := _not_running(args.name, found, start):
                 return _silent(why)
             start, engine = str(found["State"]["StartedAt"]), engine_of.of_container(found)
-            answer = VerifyHealth().run(dataclasses.replace(health, engine=engine.name), context)
+            answer = VerifyHealth().ask(health, context, engine.http)
             if not answer.failed:
                 return _serves(answer, waited=bool(starting))
             verdict = answer.data["verdict"]

@@ -84,7 +84,7 @@ def _platform(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     platform = platform_of(context.machine)
     if has and platform not in has:
         evidence = f"the image has no {platform}, only {', '.join(has)}."
-        yield Finding("platform", "bad", evidence, "Use a tag with this platform; vllm/vllm-openai has both.")
+        yield Finding("platform", "bad", evidence, "Use a tag with this platform.")
     elif has:
         yield Finding("platform", "ok", f"the image has {platform}")
 

@@ -60,7 +60,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
             texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s)
         except reference.Unanswered as error:
             return _unanswered(error)
-        name = key_of(args.baseline_key, context.machine)
+        name = key_of(args.baseline_key, context.machine, http)
         kept = None if args.new_baseline else references.read(context.state, name)
         if kept is not None:
             return compared(kept, texts)

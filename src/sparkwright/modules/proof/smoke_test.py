@@ -93,7 +93,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         http = engine_of.at(context, args.base_url).http
         speculation = smoke.speculates(http, args.baseline_key)
-        kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine)
+        kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, http)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
         try:

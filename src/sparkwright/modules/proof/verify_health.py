@@ -37,8 +37,11 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         timeout_s: float = arg("how long they may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
+        return self.ask(args, context, _engine(args, context).http)
+
+    def ask(self, args: Args, context: Context, http: Http) -> Result:
+        """The same of a server whose engine is known. http: how it is asked."""
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        http = _engine(args, context).http
         health = http_probe.ask(args.base_url, http.health, timeout_s=http.health_s)
         if health.status != 200:
             return _loading(http, args.base_url, health)
@@ -47,7 +50,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         names = list(served)
         if args.model and args.model not in names:
             message = ", ".join(names) or "none"
-            fix = "Check `served-model-name` in the recipe."
+            fix = "Check the served name in the recipe."
             return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix)
         version = http_probe.version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
@@ -78,10 +81,11 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         after = _settled(http, args.base_url)
         if answer.error == "timeout":
             answers = after.status or after.error
-            message = f"/health answers {answers}, but no token arrived within {args.timeout_s:g} s."
+            message = f"{http.health} answers {answers}, but no token arrived within {args.timeout_s:g} s."
             return _failed("wedged", message, fix="Only a restart helps: `invoke restart`.")
         if after.status != 200:
-            message = f"it crashed on the first request ({answer.status or answer.error}, /health {after.status or after.error})."
+            now = f"{http.health} {after.status or after.error}"
+            message = f"it crashed on the first request ({answer.status or answer.error}, {now})."
             return _failed("dying", message, fix="See `docker logs`.")
         refused = _failed("error", f"the test request failed with {answer.status}: {answer.message()}")
         refused.data["status"] = answer.status
@@ -107,7 +111,7 @@ def _loading(http: Http, base_url: str, health: http_probe.Answer) -> Result:
         return _failed("loading", f"{http.health} answers {health.status}: {health.message()}")
     if health.status == 0:
         return _failed("loading", f"no answer from {base_url} ({health.error}).")
-    return _failed("dying", f"/health answers {health.status}: {health.message()}")
+    return _failed("dying", f"{http.health} answers {health.status}: {health.message()}")
 
 
 def _failed(verdict: str, msg: str, *, fix: str = "") -> Result:

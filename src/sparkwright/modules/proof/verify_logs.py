@@ -42,7 +42,8 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
 
     Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks (check, verdict,
-    evidence), version, cut (what was read of a log that is too long to be read whole; empty for the whole).
+    evidence), version, cut (what was read of a log that is too long to be read whole; empty for the whole), verdict (unknown
+    when nothing was asked for and nothing is known).
     """
 
     safe_in_check = False
@@ -74,6 +75,8 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             message = _joined(*(f"{one.check}: {one.verdict}" for one in bad), log.cut)
             data["evidence"] = [one.evidence for one in bad]
             return Result(failed=True, msg=f"{message}.", data=data)
+        if not checks and all(state.value(name) is None for name in SETTINGS):
+            data["verdict"] = "unknown"
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
         return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
 

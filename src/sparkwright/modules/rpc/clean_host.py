@@ -169,7 +169,7 @@ def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     share, state = own_folders.of(context.machine.home)
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         yield Item("folder", str(path), own_folders.disk_bytes(path))
-    kept = own_folders.keys_in_use(context, without=going)
+    kept = own_folders.files_in_use(context, without=going)
     size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
     yield Item("folder", str(state), size)
     yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())

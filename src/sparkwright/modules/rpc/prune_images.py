@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Failed
+from sparkwright.host.containers import recipe_files
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
@@ -78,6 +79,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         for one in self._going(args, found):
             remove(context.docker().api, one.names or (one.id,))
+        recipe_files.tidy(context)
         return {}
 
     @staticmethod

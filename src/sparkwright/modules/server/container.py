@@ -3,11 +3,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import container_options, containers, server_key
+from sparkwright.host.containers import container_options, containers, recipe_files, server_key
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule
@@ -27,7 +27,7 @@ class Found:
     verified container.
 
     made_from: the spec of that one; None where none was verified. model: what it was verified with: commit, and files with
-    their hashes.
+    their hashes. texts: what stands in the recipe's files.
     """
 
     spec: ContainerSpec
@@ -36,6 +36,7 @@ class Found:
     verified_id: str
     model: Mapping[str, Any]
     made_from: ContainerSpec | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -63,6 +64,9 @@ class Container(StateModule["Container.Args", Found]):
             "the model it is to serve, commit and files; compared with what it was verified with. Empty: not compared",
             default_factory=dict,
         )
+        files: dict[str, str] = arg(
+            "what stands in the recipe's files, by SHA-256; empty for those that are on the host", default_factory=dict
+        )
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()
@@ -71,7 +75,9 @@ class Container(StateModule["Container.Args", Found]):
         good = good_states.last(context.state)
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
-        return Found(spec, container, image, verified_id, model, verified_spec(good))
+        recipe_files.refuse_missing(context.state, spec, args.files)
+        texts = recipe_files.contents(context.state, spec, container, args.files)
+        return Found(spec, container, image, verified_id, model, verified_spec(good), texts)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -79,7 +85,7 @@ class Container(StateModule["Container.Args", Found]):
         changes = drift(args.model, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
-        return changes
+        return recipe_files.with_contents(changes, found.spec, found.container, found.texts)
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         changes = [dataclasses.asdict(one) for one in drift(args.model, found)] if found.container else []
@@ -108,7 +114,7 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                created = _create(spec, context)
+                created = _create(spec, args.files, context)
             client.api.start(spec.name)
         except APIError as error:
             if created:
@@ -118,8 +124,8 @@ class Container(StateModule["Container.Args", Found]):
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
 
-def _create(spec: ContainerSpec, context: Context) -> str:
-    """Create the container of the image that is proved to be the spec's; returns its id.
+def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:
+    """Create the container of the image that is proved to be the spec's; returns its id. files: see Container.Args.
 
     Raises Failed, and leaves no container, when there is no such image, or its name came to mean another one meanwhile.
     """
@@ -129,8 +135,11 @@ def _create(spec: ContainerSpec, context: Context) -> str:
         raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke deploy` pulls it.")
     config = container_options.create_arguments(spec)
     config["Image"] = image_names.name_of(api, spec.image, image["Id"])
+    mounts = recipe_files.mounts(context.state, spec, files)
     if spec.server_key:
-        config["HostConfig"]["Mounts"] = [_key_mount(spec, image, context)]
+        mounts.append(_key_mount(spec, image, context))
+    if mounts:
+        config["HostConfig"]["Mounts"] = mounts
     created: str = api.create_container_from_config(config, spec.name)["Id"]
     try:
         took = api.inspect_container(created)["Image"]

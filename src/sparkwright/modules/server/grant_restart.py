@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, server_key
+from sparkwright.host.containers import containers, recipe_files, server_key
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -76,6 +76,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
             client.api.remove_container(name + containers.PREVIOUS, force=True)
         context.state.remove("previous")
         server_key.tidy(context, name)
+        recipe_files.tidy(context)
         if args.model.get("dir"):
             kept_files.forget_all(context, context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}

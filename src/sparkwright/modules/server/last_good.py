@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import units
-from sparkwright.engines import engine
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, engine_of
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -57,7 +56,7 @@ class LastGood(Module["LastGood.Args"]):
 
 def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
     """What is taken of a kept server of which nothing was written down."""
-    takes = engine.of_labels((kept.get("Config") or {}).get("Labels")).advice.memory({}, {})
+    takes = engine_of.of_container(kept).advice.memory({}, {})
     serve = {"utilization": takes.share, "ready_s": args.ready_s}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 

@@ -14,7 +14,9 @@ from sparkwright.protocol.expressions import ExpressionError
 #: names that only the host knows
 HOST_SIDE = frozenset({"facts", "failed_result"})
 #: names whose values are data of the recipe: braces in them mean nothing
-LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads"})
+LITERAL = frozenset(
+    {"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads", "recipe_files"}
+)
 
 
 class Names:

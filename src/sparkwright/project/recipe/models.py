@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from sparkwright import defaults
 from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
+from sparkwright.visible import one_line
 
 Pattern = Annotated[str, rule(why_not)]
 
@@ -71,6 +73,21 @@ else:
     Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **words.docker_options())
 
 
+class FileSource(Strict):
+    """What stands in a file of the container: a template that is rendered, or a file of the project as it is."""
+
+    template: str = Field("", description="a file of templates/, rendered as the others")
+    file: str = Field("", description="a file of the project, taken as it is; a path from the project's folder")
+
+    @model_validator(mode="after")
+    def _one(self) -> FileSource:
+        if bool(self.template) == bool(self.file):
+            raise ValueError("needs `template` or `file`, one of them.")
+        if wrong := next((one for one in (self.template, self.file) if one.startswith(("/", "~"))), ""):
+            raise ValueError(f"'{one_line(wrong, at_most=80)}' is not a path in the project.")
+        return self
+
+
 class Expect(Strict):
     """What must be true once it runs."""
 
@@ -118,6 +135,11 @@ class RecipeFile(Strict):
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model
     container: Container
+    files: dict[str, FileSource] = Field(
+        default_factory=dict,
+        description="files of the container, by their path there: each `{template: NAME}` of templates/, or "
+        "`{file: PATH}` of the project; mounted read-only",
+    )
     publish: Literal["loopback", "lan"] = Field(
         "lan",
         description="who can reach the server: `lan`: all addresses of the host; `loopback`: only the host itself. "
@@ -140,7 +162,7 @@ class RecipeFile(Strict):
     sglang: words.SglangFlags | None = Field(
         None, description="for `engine: sglang`: flags of sglang serve under their own names, in order"
     )
-    openai: dict[str, Any] | None = Field(
+    openai: words.OpenaiSection | None = Field(
         None, description="for `engine: openai`: how a server that speaks the OpenAI API is started and asked"
     )
     parallel: ParallelFile | None = Field(
@@ -148,6 +170,11 @@ class RecipeFile(Strict):
     )
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
+
+    @property
+    def served_by(self) -> Engine:
+        """Its engine, as its section describes it."""
+        return engine.of(self.engine).of_section(self.flags)
 
     @property
     def flags(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Recipe:
 
     @property
     def engine(self) -> Engine:
-        return engines.of(self.file.engine)
+        return self.file.served_by
 
     @property
     def split(self) -> Split | None:
@@ -113,6 +113,8 @@ class Recipe:
             held["model"] = {
                 name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
             }
+        if not self.file.files:
+            del held["files"]
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:
@@ -194,14 +196,18 @@ def container_spec(
     home: str,
     image_entry: Mapping[str, Any] | None,
     command: tuple[str, ...],
+    files: Mapping[str, str],
     share: Share | None = None,
 ) -> ContainerSpec:
     """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    command: the words after the image, without those for the server's key. share: of a member of a cluster.
+    command: the words after the image, without those for the server's key. files: see ContainerSpec. share: of a member of a
+    cluster.
     """
     file, box = recipe.file, recipe.file.container
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
+    entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
+    key = recipe.engine.key if file.server_key else None
     same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}
     if share is not None:
         same |= {name: _added(same[name], value) for name, value in share.options.items()}
@@ -212,10 +218,11 @@ def container_spec(
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
         ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
-        labels={**box.labels, **engines.labels(file.engine), **_place(host)},
-        entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT,
-        command=command + (recipe.engine.key.words if recipe.engine.key and file.server_key else ()),
+        labels={**box.labels, **recipe.engine.labels, **_place(host)},
+        entrypoint=key.program(entrypoint) if key else entrypoint,
+        command=command + (key.words if key else ()),
         image_ids=locked_ids(image_entry),
+        files=dict(files),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
 

@@ -13,6 +13,7 @@ from sparkwright.project.recipe import container_rules
 from sparkwright.project.recipe.container_rules import Mistake, on_host_network
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
+from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.trust.secret_names import plain_secrets
 from sparkwright.visible import one_line
 
@@ -25,6 +26,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
     for rule in (
         _engine,
+        _described,
         _files,
         _flags,
         _ascend,
@@ -33,6 +35,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _published_twice,
         _port_twice,
         _mounted_twice,
+        _placed,
         container_rules.mistakes,
     ):
         for message, place, fix in rule(file, source):
@@ -91,6 +94,15 @@ def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, ("engine",), f"Add the flags of {own.title} under `{file.engine}:`, or `{file.engine}: {{}}`."
 
 
+def _described(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """The section of an engine that its recipe describes."""
+    for place, why in engine.of(file.engine).mistakes(file.flags):
+        dotted = one_line(".".join(map(str, (file.engine, *place))), at_most=200)
+        flag = why.startswith("is unknown") and len(place) == 1
+        fix = "Flags of the server are words of `command`." if flag else "Correct it." if place else "Add it."
+        yield f"`{dotted}` {why}.", (file.engine, *place), fix
+
+
 def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Single files for an engine that serves them, and for no other."""
     chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
@@ -111,6 +123,8 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    if engine.of(file.engine).needs_description:
+        return
     flags = engine.of(file.engine).flags
     if found := twice(flags, _written(source)):
         one, other = map(one_line, found)
@@ -134,13 +148,19 @@ def _ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """The server's key where everybody reads it, or beside a file that would hide it."""
-    own = engine.of(file.engine)
+    own = file.served_by
     key, fix = own.key, USE_SERVER_KEY.format(file.engine)
     if key is None:
         if file.server_key is not None:
             message = f"`server_key` cannot be used with {own.title}: it cannot be given a key that stays secret."
-            yield message, ("server_key",), "Use `publish: loopback`."
+            ways = f"Say how it takes one (`{file.engine}.key`), or use" if own.needs_description else "Use"
+            yield message, ("server_key",), f"{ways} `publish: loopback`."
         return
+    if file.server_key is not None and not key.option and file.container.entrypoint is None:
+        message = (
+            f"`{file.engine}.key.env` needs `container.entrypoint`: a shell in the container starts it with the key."
+        )
+        yield message, (file.engine, "key"), "Name the program there; the image's own entrypoint is not known here."
     if key.flag in file.flags:
         place = flag_place(source, key.flag)
         yield f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}.", place, fix
@@ -178,7 +198,7 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
-    key = engine.of(file.engine).key
+    key = file.served_by.key
     if file.server_key is not None and key is not None:
         points[key.mount] = "the server's key"
     box: Any = file.container
@@ -190,6 +210,26 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             message = f"`container.{option}`: {points[at]} is mounted at {at} already."
             yield message, ("container", option, n), "Mount it elsewhere."
         points[at] = f"'{text}'"
+
+
+def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Files of the container where they would hide something, or be written into a folder of the host."""
+    box: Any = file.container
+    key = file.served_by.key if file.server_key is not None else None
+    mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
+    mounts |= {container_words.mount_point(one.split(":")[1]): f"the volume '{one}'" for one in box.volumes}
+    mounts |= {container_words.mount_point(one.partition(":")[0]): f"the tmpfs '{one}'" for one in box.tmpfs}
+    mounts |= {key.mount: "the server's key"} if key else {}
+    for path in file.files:
+        shown = one_line(path, at_most=100)
+        if reason := why_not_a_place(path):
+            yield f"`files`: '{shown}' {reason}.", ("files", path), "Put it elsewhere, e.g. below /etc/sparkwright."
+        point = container_words.mount_point(path)
+        for place, what in mounts.items():
+            if point == place or point.startswith(f"{place}/") or place.startswith(f"{point}/"):
+                yield f"`files`: '{shown}' and {what} are in one place.", ("files", path), "Put it elsewhere."
+        if outer := next((one for one in file.files if point.startswith(f"{one}/")), ""):
+            yield f"`files`: '{shown}' is below the file '{one_line(outer)}'.", ("files", path), "Put it elsewhere."
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:

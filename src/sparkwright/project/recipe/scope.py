@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.engines.advice import Memory
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
-from sparkwright.project.recipe import seat
+from sparkwright.project.recipe import files, seat
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
 
 if TYPE_CHECKING:
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from sparkwright.project.recipe.serving import Serving
 
 #: what a recipe adds
-RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization", "memory_bytes")
+RECIPE_NAMES = (
+    "recipe",
+    "engine",
+    "base_url",
+    "served_name",
+    "port",
+    "memory_utilization",
+    "memory_bytes",
+    "recipe_files",
+)
 #: what the recipe and the lock give together
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve")
 
@@ -61,16 +70,10 @@ def scope(
         served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     memory = recipe.memory(pinned.get("model") or {})
-    spec = container_spec(recipe, host, home, pinned.get("image"), command, share)
-    container = spec.to_json()
     about = recipe.to_json()
     model = _model(about, pinned.get("model") or {})
-    return {
-        **names,
+    names |= {
         "recipe": about,
-        "container": container,
-        "docker_options": [list(option) for option in spec.docker_options()],
-        "docker_networks": spec.further_networks(),
         "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",
@@ -79,6 +82,17 @@ def scope(
         "memory_utilization": memory.share,
         "memory_bytes": memory.bytes,
         "pinned_model": model,
+    }
+    texts = files.contents(recipe, names) if recipe.file.files else {}
+    digests = {path: files.digest(text) for path, text in texts.items()}
+    spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
+    container = spec.to_json()
+    return {
+        **names,
+        "recipe_files": {digests[path]: text for path, text in texts.items()},
+        "container": container,
+        "docker_options": [list(option) for option in (*spec.docker_options(), *files.mount_options(digests, home))],
+        "docker_networks": spec.further_networks(),
         "serve": _serve(recipe, served, memory, {**container, "command": command}, model),
     }
 
@@ -124,6 +138,7 @@ def _serve(
             "model": model["commit"],
             "command": container["command"],
             "env": container["env"],
+            **({"files": sorted(container["files"].items())} if container.get("files") else {}),
         },
     }
 

@@ -109,6 +109,7 @@ def _known_to(name: str) -> Any:
 VllmFlags = Annotated[dict[str, Any], _named_by("vllm"), _known_to("vllm")]
 LlamaFlags = Annotated[dict[str, Any], _named_by("llama_cpp"), _known_to("llama_cpp")]
 SglangFlags = Annotated[dict[str, Any], _named_by("sglang"), _known_to("sglang")]
+OpenaiSection = Annotated[dict[str, Any], _known_to("openai")]
 
 
 def docker_options() -> dict[str, Any]:

@@ -28,7 +28,7 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
     with lock.held(state, owner, host=host):
         _wait_alone(state, host)
-        own_folders.remove(machine.home, own_folders.keys_in_use(context))
+        own_folders.remove(machine.home, own_folders.files_in_use(context))
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 

@@ -1,0 +1,106 @@
+"""A described server's side of engines.advice.Advice: what its recipe says is all that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from sparkwright.engines.advice import (
+    Asked,
+    Decision,
+    Effective,
+    Explained,
+    Memory,
+    Wanted,
+    WhenImpossible,
+    cannot_be_asked,
+)
+from sparkwright.engines.finding import Finding
+from sparkwright.engines.openai import flags as own
+from sparkwright.engines.openai import rules
+from sparkwright.trust.bounds import count_of
+from sparkwright.units import GIB
+
+#: which words of a command would turn it on or off is not known
+CHUNKED_PREFILL = ""
+WHY = "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
+
+
+@dataclass(frozen=True)
+class AnyModel:
+    """Which models the server serves in which way is not known."""
+
+    kind: str = "unknown"
+    sentence: str = "a model whose kind is not known for this server"
+    max_position_embeddings: int | None = None
+
+
+def version(text: str | None) -> Version | None:
+    """A version by PEP 440; None for anything else."""
+    try:
+        return Version(text or "")
+    except InvalidVersion:
+        return None
+
+
+def kind(model: Mapping[str, Any]) -> AnyModel:
+    """See AnyModel."""
+    return AnyModel(max_position_embeddings=count_of(model.get("max_position_embeddings")))
+
+
+def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The longest sequence, where it is told."""
+    longest = count_of(config.get("max_position_embeddings"))
+    return {} if longest is None else {"max_position_embeddings": longest}
+
+
+def decide(
+    asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+) -> Decision:
+    """Nothing can be asked of it."""
+    return cannot_be_asked(asked, "an OpenAI-compatible server", wanted, impossible, WHY)
+
+
+def check(
+    asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+) -> list[Finding]:
+    """All findings, errors first."""
+    return rules.RULES.check(asked)
+
+
+def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+    """The context, where the recipe says one."""
+    return Effective(max_model_len=own.context(asked.flags))
+
+
+def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+    """What the recipe says; without that it is not known."""
+    given = flags.get(own.MEMORY)
+    return Memory() if given is None or own.misfit(flags, own.MEMORY) else Memory(bytes=int(float(given) * GIB))
+
+
+def chunked_prefill_arms(
+    flags: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """No such switch is known."""
+    return None
+
+
+def titles() -> Mapping[str, str]:
+    """The rules by name, with what each says."""
+    return rules.RULES.titles()
+
+
+def explained(name: str) -> Explained | None:
+    """A rule; None where there is none of this name."""
+    rule = rules.RULES.get(name)
+    if rule is None:
+        return None
+    asked = rule.example
+    finding = next(iter(rule.findings(asked)))
+    return Explained(
+        "openai", rule.name, rule.title, rule.reason, rule.sources, asked.flags, asked.image, None, finding
+    )

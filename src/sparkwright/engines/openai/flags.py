@@ -1,0 +1,110 @@
+"""The section of a described server: not flags of an engine, but what starts it and how it is asked (description.py).
+
+Its command is given as words, under `command`, and nothing is added to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkwright.engines.command_words import value as value_of_word
+from sparkwright.engines.openai import description
+from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
+
+#: the image's own, or the recipe's `container.entrypoint`
+ENTRYPOINT: tuple[str, ...] | None = None
+PORT = "port"
+HOST = "host"
+MEMORY = "memory_gib"
+BUDGET = ""
+COMMAND = "command"
+CONTEXT = "context"
+SERVED_NAME = "served_name"
+SET_BY: Mapping[str, str] = {}
+
+_PATH = {"type": "string", "pattern": "^/"}
+_LIST = {"type": "array", "items": {"type": "string"}}
+
+
+def named(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The section's keys have one name each."""
+    return dict(written)
+
+
+def canonical(written: str) -> str:
+    """See `named`."""
+    return written
+
+
+def value(flags: Mapping[str, Any], name: str) -> Any:
+    """What a key is set to; None when it is not given. Of the address what the command says, where the section does not."""
+    given = flags.get(name)
+    return value_of_word(words(flags), "--host") or None if given is None and name == HOST else given
+
+
+def misfit(flags: Mapping[str, Any], name: str) -> str:
+    """Why a key's value is none that it can have; "" where nothing is known against it."""
+    return next((why for place, why in description.mistakes(flags) if place == (name,)), "")
+
+
+def words(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of its command."""
+    given = flags.get(COMMAND)
+    return tuple(map(str, given)) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+
+
+def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """See `words`."""
+    return words(flags)
+
+
+def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
+    """The words after the image, as the recipe has them: they name the model too."""
+    return words(flags)
+
+
+def takes_model_by_flag(version: object) -> bool:
+    """The recipe decides."""
+    return True
+
+
+def served_name(flags: Mapping[str, Any], model: str) -> str:
+    """The name for requests."""
+    return str(flags.get(SERVED_NAME) or model)
+
+
+def port(flags: Mapping[str, Any]) -> int:
+    """The port the server listens on inside its container. A value that is none must be refused before."""
+    given = None if misfit(flags, PORT) else flags.get(PORT)
+    return DEFAULT_PORT if given is None else int(given)
+
+
+def context(flags: Mapping[str, Any]) -> int | None:
+    """The longest sequence, in tokens, as the recipe says; None when it does not."""
+    given = flags.get(CONTEXT)
+    return given if isinstance(given, int) and not misfit(flags, CONTEXT) else None
+
+
+def properties() -> dict[str, Any]:
+    """The keys of the section, as the properties of a JSON Schema."""
+    names = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["path"]}
+    return {
+        "served_name": {"type": "string", "description": "the model's name in requests, as the server calls it"},
+        "command": {**_LIST, "description": "the words after the image, as they are; empty: the image's own"},
+        "port": {"type": "integer", "description": f"where it listens in its container ({DEFAULT_PORT})"},
+        "host": {"type": "string", "description": "the address that it listens on, where its command does not say"},
+        "health": {**_PATH, "description": "answers 200 once it serves (/health)"},
+        "loading": {"type": "array", "items": {"type": "integer"}, "description": "statuses that mean not yet (503)"},
+        "models": {**_PATH, "description": "lists the served names (/v1/models)"},
+        "version": {
+            "type": "string",
+            "description": "answers with JSON whose `version` is the engine's; empty: unknown",
+        },
+        "settings": {**names, "description": "path, and for each setting the key of that JSON answer which holds it"},
+        "metrics": {**names, "description": "path of Prometheus text, and the metric's name for each role"},
+        "public": {**_LIST, "description": "paths that it answers without its key, beside health"},
+        "key": {"type": "object", "description": "how it takes `server_key`: {env: NAME} or {file_flag: NAME}"},
+        "context": {"type": "integer", "description": "its longest sequence in tokens, for clients"},
+        "memory_gib": {"type": "number", "description": "what it takes of the host's memory; unknown without it"},
+    }

@@ -1,0 +1,71 @@
+"""The HTTP side of a server as its description says; what that leaves out is as OpenAI's API and most servers have it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines.http import Http, Sample
+from sparkwright.engines.openai import description
+
+PORT = 8000
+HEALTH = "/health"
+#: "not yet", of servers that answer while they load
+LOADING = (503,)
+TEXT_CHARS = 200
+
+
+def described(label: str) -> Http:
+    """label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known."""
+    given = description.read(label)
+    metrics, settings = dict(given.get("metrics") or {}), dict(given.get("settings") or {})
+    health = given.get("health", HEALTH)
+    return Http(
+        port=given.get("port", PORT),
+        metrics=metrics.pop("path", ""),
+        roles={role: _sample(name) for role, name in metrics.items()},
+        health=health,
+        loading=tuple(given.get("loading", LOADING)),
+        models=given.get("models", "/v1/models"),
+        version=given.get("version", ""),
+        settings=settings.pop("path", ""),
+        settings_of=functools.partial(_settings, settings),
+        measured={
+            "ignore_eos": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            "timings_per_token": True,
+        },
+        plain={"chat_template_kwargs": {"enable_thinking": False}},
+        removable=(
+            ("timings_per_token",),
+            ("chat_template_kwargs",),
+            ("ignore_eos",),
+            ("stream_options",),
+            ("logprobs", "top_logprobs"),
+        ),
+        counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
+        public=frozenset((health, *given.get("public", ()))),
+        speculation=("--speculative-", "--spec-"),
+        key_variable=(given.get("key") or {}).get("env", ""),
+    )
+
+
+def _sample(name: str) -> Sample:
+    """A metric by its name, with the label that a line of it must hold."""
+    metric, _, label = name.rstrip("}").partition("{")
+    return Sample(metric, label)
+
+
+def _settings(keys: Mapping[str, str], answer: Any) -> dict[str, Any]:
+    """The settings whose places in the answer are described; what is not there, or is no plain value, is unknown."""
+    found = {name: _at(answer, place) for name, place in keys.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _at(answer: Any, place: str) -> bool | int | float | str | None:
+    for key in place.split("."):
+        answer = answer.get(key) if isinstance(answer, dict) else None
+    if isinstance(answer, str):
+        return answer if 0 < len(answer) <= TEXT_CHARS else None
+    return answer if isinstance(answer, bool | int | float) else None

@@ -1,0 +1,25 @@
+"""How a described server is given its API key: by a flag that names a file, or by a variable that a shell in its container sets
+from the file, so that neither `docker inspect` nor a list of processes shows it.
+"""
+
+from __future__ import annotations
+
+from sparkwright.engines.openai import description
+from sparkwright.engines.server_key import ServerKey
+
+#: where the container sees the file
+MOUNT = "/run/sparkwright/engine.key"
+
+
+def described(label: str) -> ServerKey | None:
+    """None where the description has no way."""
+    given = description.read(label).get("key")
+    if not given:
+        return None
+    return ServerKey(
+        flag="api-key",
+        variable=given.get("env", ""),
+        option=given.get("file_flag", ""),
+        mount=MOUNT,
+        alone="this file holds the key",
+    )

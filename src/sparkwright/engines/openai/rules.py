@@ -1,0 +1,105 @@
+"""What is wrong with a recipe for a described server: where its parts contradict each other, and what checks will not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engines import http as roles
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.command_words import value
+from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.openai import flags
+from sparkwright.engines.rule import Rules
+from sparkwright.trust.secret_names import is_secret
+
+LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+DOCKER = "docker's documentation"
+#: programs that listen on the loopback unless their command says otherwise
+SHY = ("trtllm-serve",)
+
+RULES: Rules[Asked, Asked] = Rules()
+rule = RULES.rule
+
+
+@rule("memory-unknown", sources=("sparkwright's memory check",), example=Asked({"served_name": "m"}))
+def memory_unknown(asked: Asked) -> Iterator[Finding]:
+    """Without memory_gib nothing is held against the host before a start.
+    No release knows what this server takes, so the check before a start says unknown, and a server that is too big fails, or takes
+    the host's last memory, after the previous one was stopped.
+    """
+    if asked.flags and asked.flags.get(flags.MEMORY) is None:
+        way = Way(f"set {flags.MEMORY} to what it takes: weights, KV cache and buffers, GiB")
+        sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
+        yield Finding("warning", sentence, (way,), "sparkwright's memory check", flags.MEMORY)
+
+
+@rule("no-heartbeat", sources=("sparkwright's health check",), example=Asked({"served_name": "m", "memory_gib": 8}))
+def no_heartbeat(asked: Asked) -> Iterator[Finding]:
+    """Without a heartbeat a stalled server cannot be told from a busy one.
+    A heartbeat is a counter that moves at every step while anything is generated; one that moves when a request ends is `generated`
+    only. Without it every check asks for a token, and one that waits in a long queue counts as none.
+    """
+    metrics = asked.flags.get("metrics") or {}
+    if asked.flags and roles.HEARTBEAT not in metrics:
+        way = Way("name the counter under `metrics`, as heartbeat, if the server has one")
+        sentence = "no heartbeat is described: a check cannot tell a stall from a long queue."
+        yield Finding("info", sentence, (way,), "sparkwright's health check", "metrics")
+
+
+@rule(
+    "secret-in-command",
+    sources=("docker's documentation: `docker inspect` shows a container's command",),
+    example=Asked({"served_name": "m", "memory_gib": 8, "command": ["serve", "--api-key", "hunter2-hunter2"]}),
+)
+def secret_in_command(asked: Asked) -> Iterator[Finding]:
+    """A secret among the words of a command is readable by every user of the host.
+    `ps` and `docker inspect` show it, and so does the history.
+    """
+    given = flags.words(asked.flags)
+    for n, word in enumerate(given):
+        name, equals, text = word.partition("=")
+        if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(given[n + 1 : n + 2])):
+            way = Way("remove it; `server_key`, with `key` in the section, hands it over as a file")
+            sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
+            yield Finding("error", sentence, (way,), DOCKER, flags.COMMAND)
+
+
+@rule(
+    "open-to-network",
+    sources=(f"{DOCKER}: a published port bypasses the host's firewall",),
+    example=Asked(open_to_network=True),
+)
+def open_to_network(asked: Asked) -> Iterator[Finding]:
+    """A server published beyond loopback without an API key is open to everyone on the network.
+    With `key` in its section a server takes `server_key`; one that knows no key stays on the loopback.
+    """
+    if asked.open_to_network:
+        way = OPEN_WAY if asked.flags.get("key") else OPEN_WAY.replace("`server_key` or ", "")
+        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER, "publish")
+
+
+@rule(
+    "out-of-reach",
+    sources=(f"{DOCKER}: a published port leads to the container's own address",),
+    example=Asked({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
+)
+def out_of_reach(asked: Asked) -> Iterator[Finding]:
+    """The server must listen on the port that the container publishes, on its outer address.
+    The words of its command are the recipe's own: nothing is added to them. trtllm-serve listens on the loopback unless it is told
+    otherwise.
+    """
+    words, listens = flags.words(asked.flags), flags.port(asked.flags)
+    host, port = str(flags.value(asked.flags, flags.HOST) or ""), value(words, "--port")
+    shy = not host and any(word.rpartition("/")[2] in SHY for word in words)
+    if (host.startswith(LOOPBACK) or shy) and asked.container.get("network") != "host":
+        sentence = f"{f'host {host}' if host else 'without --host it'} is reachable in its container only."
+        yield Finding("error", sentence, (Way("let its command say --host 0.0.0.0"),), DOCKER, flags.COMMAND)
+    if port and port != str(listens):
+        sentence = f"its command says --port {port}, and `port` says {listens}."
+        yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER, flags.COMMAND)
+    elif asked.published not in (None, listens):
+        target = f"maps to {asked.published}" if asked.published else "is not a TCP port"
+        sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
+        way = Way(f"make the first entry of `container.ports` end in :{listens}")
+        yield Finding("error", sentence, (way,), DOCKER, flags.PORT if flags.PORT in asked.flags else "publish")

@@ -1,0 +1,142 @@
+"""The files that a recipe puts into its container, by what stands in them: a rollback finds those of the server before.
+
+~/.local/state/sparkwright/recipe_files/SHA256    0444, mounted read-only
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.module import Context
+from sparkwright.host.records import good_states
+from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Change
+from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
+
+#: what a difference shows of a content, characters
+SHOWN_CHARS = 1 << 16
+SHORT = 12
+_MOUNTED = re.compile(rf".*/{FILES_FOLDER}/([0-9a-f]{{64}})")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def mounted(container: Mapping[str, Any]) -> dict[str, str]:
+    """What a container has mounted of these: digests by paths in it."""
+    mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
+    rows = ((str(one.get("Target")), _MOUNTED.fullmatch(str(one.get("Source")))) for one in mounts)
+    return {path: row[1] for path, row in rows if row}
+
+
+def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Change]:
+    """A change for each file that is another one, by its digest."""
+    found = mounted(container)
+    return [
+        Change(
+            f"file {path}", _short(found.get(path)), _short(spec.files.get(path)), "the server reads it at its start"
+        )
+        for path in _paths(spec, container)
+        if found.get(path) != spec.files.get(path)
+    ]
+
+
+def contents(
+    state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], given: Mapping[str, str]
+) -> dict[str, str]:
+    """What stands in the files that are wanted and in those that are mounted, by digest; one that is not known is left out."""
+    digests = {*spec.files.values(), *mounted(container).values()}
+    return {one: text for one in digests if (text := _text(state, one, given)) is not None}
+
+
+def with_contents(
+    changes: list[Change], spec: ContainerSpec, container: Mapping[str, Any], texts: Mapping[str, str]
+) -> list[Change]:
+    """The same changes, those of files with what stands in them. texts: see `contents`."""
+    digests = {f"file {path}": (mounted(container).get(path), spec.files.get(path)) for path in _paths(spec, container)}
+    return [
+        replace(one, before=_or_short(digests[one.field][0], texts), after=_or_short(digests[one.field][1], texts))
+        if one.field in digests
+        else one
+        for one in changes
+    ]
+
+
+def refuse_missing(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) -> None:
+    """Raises Failed for a file that neither came with this run nor is on this host: nothing is stopped for it then."""
+    for path, digest in spec.files.items():
+        if digest not in given and not _kept(state, digest):
+            fix = '`container` needs `files: "{{ recipe_files }}"` in the playbook (docs/upgrading.md).'
+            raise Failed(f"the file {path} of {spec.name} is not on this host.", fix=fix)
+
+
+def mounts(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The mounts of a container's files, each written first where it is not there. Raises Failed for one that cannot be had."""
+    return [
+        {"Type": "bind", "Source": str(_placed(state, path, digest, given)), "Target": path, "ReadOnly": True}
+        for path, digest in sorted(spec.files.items())
+    ]
+
+
+def tidy(context: Context) -> None:
+    """Forget the files that no container and no verified state needs."""
+    folder = context.state.path / FILES_FOLDER
+    if not folder.is_dir():
+        return
+    states = [good_states.last(context.state), *good_states.before(context.state)]
+    needed = {digest for one in states for digest in ((one.get("spec") or {}).get("files") or {}).values()}
+    needed |= {name for row in context.docker().api.containers(all=True) for name in _sources(row)}
+    for path in folder.iterdir():
+        if path.name not in needed:
+            path.unlink(missing_ok=True)
+
+
+def _sources(row: Mapping[str, Any]) -> Iterator[str]:
+    for mount in row.get("Mounts") or ():
+        if found := _MOUNTED.fullmatch(str(mount.get("Source"))):
+            yield found[1]
+
+
+def _placed(state: StateFolder, path: str, digest: str, given: Mapping[str, str]) -> Path:
+    kept = state.path / FILES_FOLDER / digest
+    if _kept(state, digest):
+        return kept
+    content = given.get(digest, "").encode()
+    if not _DIGEST.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
+        raise Failed(f"the file {path} is no longer on this host as it was.", fix="`invoke deploy` places it.")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(kept, content, mode=0o444)
+    return kept
+
+
+def _kept(state: StateFolder, digest: str) -> bool:
+    try:
+        found = (state.path / FILES_FOLDER / digest).read_bytes() if _DIGEST.fullmatch(digest) else None
+    except OSError:
+        return False
+    return found is not None and hashlib.sha256(found).hexdigest() == digest
+
+
+def _text(state: StateFolder, digest: str, given: Mapping[str, str]) -> str | None:
+    try:
+        found = given.get(digest) or (state.path / FILES_FOLDER / digest).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found if len(found) <= SHOWN_CHARS else None
+
+
+def _paths(spec: ContainerSpec, container: Mapping[str, Any]) -> list[str]:
+    return sorted(mounted(container).keys() | spec.files.keys())
+
+
+def _or_short(digest: str | None, texts: Mapping[str, str]) -> str | None:
+    return texts.get(digest, digest[:SHORT]) if digest else None
+
+
+def _short(digest: str | None) -> str | None:
+    return digest[:SHORT] if digest else None

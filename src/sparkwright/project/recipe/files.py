@@ -1,0 +1,73 @@
+"""Files that a recipe puts into its container: rendered here, carried by what stands in them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.playbook.blame import Blame
+from sparkwright.project.recipe.recipe import Recipe
+from sparkwright.protocol import expressions
+from sparkwright.trust.file_words import FOLDER
+from sparkwright.trust.secret_names import token_line
+
+#: of one file
+MOST_BYTES = 1 << 20
+SECRET = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
+
+
+def contents(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
+    """What stands in the recipe's files, by their paths in the container. names: for templates.
+
+    Raises Refused with file and line for one that is missing, too large, no text, cannot be rendered, or holds a secret.
+    """
+    return {path: _content(recipe, path, names) for path in recipe.file.files}
+
+
+def digest(content: str) -> str:
+    """Names what stands in a file."""
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
+    """The options of `docker run` that mount files as a deploy leaves them below the home folder of the host's user."""
+    for path, named in sorted(digests.items()):
+        yield "--mount", f"type=bind,source={home}/.local/state/sparkwright/{FOLDER}/{named},target={path},readonly"
+
+
+def _content(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
+    source, where = recipe.file.files[path], recipe.source.where("files", path)
+    root = recipe.source.path.parents[recipe.name.count("/") + 1]
+    found = root / "templates" / source.template if source.template else root / source.file
+    if not found.resolve().is_relative_to(root.resolve()):
+        raise Refused(
+            f"`files.{path}` names a file outside of the project.", where=where, fix="Copy it into the project."
+        )
+    if not found.is_file():
+        name = f"templates/{source.template}" if source.template else source.file
+        raise Refused(f"`files.{path}`: there is no {name}.", where=where, fix="Create it, or correct the name.")
+    text = document.text_of(found, most_bytes=MOST_BYTES)
+    if source.template:
+        text = _rendered(found, text, names)
+    if len(text.encode()) > MOST_BYTES:
+        raise Refused(f"`files.{path}` renders to more than {MOST_BYTES >> 20} MiB.", where=where, fix="Shorten it.")
+    for line in _secrets(text):
+        at = f"{document.shown(found)}:{line}" if not source.template else document.shown(found)
+        raise Refused(f"`files.{path}` holds what looks like a secret.", where=at, fix=SECRET)
+    return text
+
+
+def _rendered(path: Path, text: str, names: Mapping[str, Any]) -> str:
+    try:
+        return str(expressions.render(text, names))
+    except expressions.ExpressionError as error:
+        raise Refused(f"{error}.", where=Blame.text(path)(error.line)) from None
+
+
+def _secrets(text: str) -> Iterator[int]:
+    """The lines that hold a secret, from 1."""
+    return (n for n, line in enumerate(text.splitlines(), 1) if token_line(line))

@@ -1,0 +1,84 @@
+"""`engine: openai` in the sandbox: the pretend llama-server as one that no release knows, described in its recipe."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import Desk
+
+FILE = "/etc/sparkwright/options.yml"
+MODEL = "/models/gpt-oss-120b"
+RECIPE = {
+    "engine": "openai",
+    "image": "ghcr.io/ggml-org/llama.cpp:server-cuda13-b11549",
+    "model": {"id": "ggml-org/gpt-oss-120b-GGUF", "dir": "~/models/gpt-oss-120b-gguf", "mount": MODEL},
+    "container": {"name": "qwen35", "entrypoint": ["/app/llama-server"]},
+    "publish": "loopback",
+    "files": {FILE: {"template": "options.yml.j2"}},
+    "openai": {
+        "served_name": "described",
+        "command": [
+            *("-m", f"{MODEL}/gpt-oss-120b-mxfp4-00001-of-00003.gguf", "--alias", "described", "--metrics"),
+            *("--ctx-size", "65536", "--parallel", "2", "--host", "0.0.0.0", "--port", "8000"),
+        ],
+        "metrics": {
+            "path": "/metrics",
+            "generated": "llamacpp:tokens_predicted_total",
+            "heartbeat": "llamacpp:n_decode_total",
+            "running": "llamacpp:requests_processing",
+        },
+    },
+}
+
+
+@pytest.fixture
+def described(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    (desk.root / "recipes/described.yml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    (desk.root / "templates/options.yml.j2").write_text("name: {{ served_name }}\n")
+    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: described")
+    return desk
+
+
+def test_what_can_be_proved_is_and_the_rest_is_unknown(described: Desk) -> None:
+    said = described.deploy()
+    assert said.proved, said.out[-3000:]
+    assert "what the engine takes is unknown" in said.task("Check that it fits in memory")["msg"]
+    assert "what the engine takes is unknown" in said.task("Check free memory")["msg"]
+    assert said.task("Check the engine log")["data"]["verdict"] == "unknown"
+    again = described.deploy()
+    assert (again.code, again.recap["changed"]) == (0, 0), again.out
+    rows = described.run("verify", "--host", "sandbox", "--json").task("Summarize the checks")["data"]["rows"]
+    verdicts = {row["check"]: row["verdict"] for row in rows}
+    assert (verdicts["generates"], verdicts["GPU"]) == ("proved", "proved")
+    assert (verdicts["its own log"], verdicts["prefix cache"]) == ("unknown", "unknown")
+    assert described.run("health.check", "--host", "sandbox").code == 0
+
+
+def test_a_file_is_in_the_plan_with_its_content_and_another_content_is_a_swap(described: Desk) -> None:
+    planned = described.run("plan", "--host", "sandbox", "--json")
+    assert planned.code == 2, planned.out
+    assert described.deploy().proved
+    described.edit("templates/options.yml.j2", "name:", "served:")
+    shown = described.run("plan", "--host", "sandbox", "--json").task("Compare running container with recipe")
+    (change,) = shown["diff"]
+    assert (change["field"], change["before"], change["after"]) == (
+        f"file {FILE}",
+        "name: described\n",
+        "served: described\n",
+    )
+    assert "served: described" not in json.dumps(shown["data"]), "the history keeps no contents"
+    said = described.deploy()
+    assert said.proved, said.out[-3000:]
+    assert said.task("Stop previous server, keep it for rollback")["status"] == "changed"
+
+
+def test_an_expectation_that_it_cannot_be_asked_is_refused_before_any_host_is(described: Desk) -> None:
+    recipe = {**RECIPE, "expect": {"chunked_prefill": "disabled"}}
+    (described.root / "recipes/described.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    said = described.run("deploy", "--host", "sandbox")
+    assert said.code == 5
+    assert "an OpenAI-compatible server cannot be asked for chunked_prefill" in said.out + said.err

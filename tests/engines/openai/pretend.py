@@ -1,0 +1,109 @@
+"""A server that speaks OpenAI's API on loopback, with paths and metrics of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, ClassVar
+
+from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
+
+SECTION = {
+    "served_name": "m",
+    "port": 9000,
+    "health": "/v1/health/ready",
+    "loading": [502, 503],
+    "models": "/openai/models",
+    "version": "/v1/version",
+    "settings": {"path": "/info", "max_model_len": "limits.max_seq_len", "kv_cache_dtype": "kv"},
+    "metrics": {
+        "path": "/stats/prom",
+        "generated": "done_tokens_total",
+        "heartbeat": 'steps_total{mode="decode"}',
+        "running": "busy_requests",
+        "waiting": "queued_requests",
+    },
+}
+DESCRIBED: Engine = engine.of("openai").of_section(SECTION)
+
+
+@dataclass
+class Pretend:
+    """status: of its health path. strict: it refuses keys that OpenAI's API does not have."""
+
+    status: int = 200
+    strict: bool = False
+    key: str = ""
+    steps: int = 0
+    done: int = 0
+    running: int = 0
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def answer(self, path: str, body: Any, key: str) -> tuple[int, Any]:
+        self.asked.append(path)
+        if path == "/v1/health/ready":
+            return self.status, ""
+        if self.key and key != f"Bearer {self.key}":
+            return 401, {"error": "Unauthorized"}
+        if path == "/stats/prom":
+            return 200, (
+                f'steps_total{{mode="prefill"}} 7\nsteps_total{{mode="decode"}} {self.steps}\n'
+                f"done_tokens_total {self.done}\nbusy_requests {self.running}\nqueued_requests 0\n"
+            )
+        if path == "/openai/models":
+            return 200, {"data": [{"id": "m", "owned_by": "somebody"}]}
+        if path == "/v1/version":
+            return 200, {"version": "2.1.0"}
+        if path == "/info":
+            return 200, {"limits": {"max_seq_len": 4096}, "kv": {"not": "text"}}
+        if path == "/v1/chat/completions":
+            unknown = body.keys() - {"model", "messages", "max_tokens", "temperature", "stream"}
+            if self.strict and unknown:
+                return 422, {"error": {"message": f"extra fields: {sorted(unknown)}"}}
+            self.steps, self.done = self.steps + body["max_tokens"], self.done + body["max_tokens"]
+            message = {"role": "assistant", "content": "one two"}
+            return 200, {"choices": [{"message": message}], "usage": {"completion_tokens": body["max_tokens"]}}
+        return 404, {"detail": "Not Found"}
+
+
+@contextmanager
+def serving(plan: Pretend) -> Iterator[Pretend]:
+    """It listens on loopback while the block runs."""
+
+    class Api(BaseHTTPRequestHandler):
+        server_version: ClassVar[str] = "pretend"
+
+        def do_GET(self) -> None:
+            self._send(plan.answer(self.path, None, self.headers.get("Authorization", "")))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._send(plan.answer(self.path, body, self.headers.get("Authorization", "")))
+
+        def _send(self, answer: tuple[int, Any]) -> None:
+            status, body = answer
+            text = (body if isinstance(body, str) else json.dumps(body)).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    plan.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield plan
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

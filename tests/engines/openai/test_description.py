@@ -1,0 +1,94 @@
+"""A description travels in a label: what comes back is what the recipe said, and a label that is damaged or hostile says nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine, http
+from sparkwright.engines.engine import DESCRIPTION, LABEL
+from tests.engines.openai.pretend import DESCRIBED, SECTION
+
+USUAL = engine.of("openai").http
+
+
+def of_label(**changes: Any) -> engine.Engine:
+    """The engine of a container with this description."""
+    return engine.of_labels({LABEL: "openai", DESCRIPTION: json.dumps({**DESCRIBED.description, **changes})})
+
+
+def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -> None:
+    found = engine.of_labels(DESCRIBED.labels)
+    assert found == DESCRIBED
+    assert (found.http.port, found.http.health, found.http.loading) == (9000, "/v1/health/ready", (502, 503))
+    assert (found.http.models, found.http.metrics) == ("/openai/models", "/stats/prom")
+    assert found.http.roles[http.HEARTBEAT] == http.Sample("steps_total", 'mode="decode"')
+    assert set(DESCRIBED.labels) == {LABEL, DESCRIPTION}
+    assert "served_name" not in found.description, "the container needs what checks ask, no more"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"health": "http://other.host/health"},
+        {"health": "/a/../b\r\nHost: x"},
+        {"health": "//other.host"},
+        {"models": "/v1/models?x=$(id)"},
+        {"port": 70000},
+        {"port": True},
+        {"loading": [200]},
+        {"metrics": {"path": "/m", "running": "a b"}},
+        {"metrics": {"path": "/m", "running": 'a{b="c"} 1\nx'}},
+        {"metrics": {"path": "/m", "temperature": "t"}},
+        {"metrics": {"running": "r"}},
+        {"settings": {"path": "/p", "failure": "x"}},
+        {"key": {"env": "A;rm -rf /"}},
+        {"key": {"env": "A", "file_flag": "b"}},
+        {"command": ["x"]},
+        {"public": ["/x"] * 40},
+    ],
+    ids=str,
+)
+def test_a_label_that_a_recipe_could_not_have_is_taken_for_none(changes: dict[str, Any]) -> None:
+    found = of_label(**changes)
+    assert found.description == {}
+    assert (found.http.health, found.http.port, found.http.metrics) == (USUAL.health, USUAL.port, "")
+    assert found.key is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"port": 1' + " " * 9000 + "}", "[" * 8000], ids=len)
+def test_a_label_that_is_no_description_is_taken_for_none(text: str) -> None:
+    found = engine.of_labels({LABEL: "openai", DESCRIPTION: text})
+    assert (found.name, found.description, found.http.health) == ("openai", {}, "/health")
+
+
+def test_a_description_on_another_engines_container_means_nothing() -> None:
+    found = engine.of_labels({LABEL: "llama_cpp", DESCRIPTION: DESCRIBED.described})
+    assert found == engine.of("llama_cpp")
+    assert engine.of_labels({DESCRIPTION: DESCRIBED.described}) == engine.of("vllm")
+
+
+def test_what_is_not_described_is_unknown() -> None:
+    assert (USUAL.metrics, USUAL.version, USUAL.settings, dict(USUAL.roles)) == ("", "", "", {})
+    assert engine.of("openai").advice.memory({"served_name": "m"}, {}).bytes == 0
+    assert engine.of("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
+
+
+def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None:
+    info = {"limits": {"max_seq_len": 4096}, "kv": {"a": 1}, "max_model_len": 7}
+    assert DESCRIBED.http.settings_of(info) == {"max_model_len": 4096}
+    assert DESCRIBED.http.settings_of([1]) == {}
+
+
+def test_the_key_comes_from_a_file_by_flag_or_by_variable() -> None:
+    by_flag = engine.of("openai").of_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
+    by_variable = engine.of("openai").of_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
+    assert by_flag and by_variable
+    assert by_flag.words == ("--api-key-file", "/run/sparkwright/engine.key")
+    assert by_flag.program(("serve",)) == ("serve",)
+    assert by_variable.words == ()
+    shell = by_variable.program(("serve",))
+    assert shell and shell[:2] == ("sh", "-c") and shell[-1] == "serve"
+    assert "SERVER_KEY" in shell[2] and by_variable.mount in shell[2]

@@ -1,0 +1,153 @@
+"""Files of a recipe: rendered or as they are, named by their content; what cannot stand is a sentence with its line."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.app.plans import recipes
+from sparkwright.errors import Exit, Refused
+from sparkwright.project import recipe
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.host import Host
+
+TOP = Path(__file__).parent.parent.parent
+HEAD = """\
+image: ghcr.io/some/image:tag
+model: {id: a/b, dir: ~/models/b, mount: /models/b}
+container:
+  name: served
+  volumes: ["/srv/cache:/cache"]
+files:
+"""
+JINJA = "{% for m in messages %}{{ m.content }}{% endfor %}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("recipes", "templates", "chat"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "templates/options.yml.j2").write_text("name: {{ served_name }}\nfor: {{ host.name }} {{ limit }}\n")
+    (tmp_path / "chat/one.jinja").write_text(JINJA)
+    return tmp_path
+
+
+def scope(folder: Path, files: str, *, limit: int = 7) -> dict[str, Any]:
+    (folder / "recipes/one.yml").write_text(HEAD + "".join(f"  {line}\n" for line in files.splitlines()))
+    host = Host("spark", "spark", recipe="one", vars={"limit": limit})
+    return recipe.scope(host, "ops", recipe.load(folder, "one"), {})
+
+
+BOTH = "/etc/engine/options.yml: {template: options.yml.j2}\n/etc/engine/chat.jinja: {file: chat/one.jinja}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_template_is_rendered_and_a_file_stays_as_it_is(folder: Path) -> None:
+    names = scope(folder, BOTH)
+    rendered = "name: /models/b\nfor: spark 7"
+    (options, chat) = (names["container"]["files"][f"/etc/engine/{one}"] for one in ("options.yml", "chat.jinja"))
+    assert names["recipe_files"][options].startswith(rendered)
+    assert names["recipe_files"][chat] == JINJA
+    assert chat == digest(JINJA)
+    assert names["serve"]["baseline_key"]["files"], "another content may be another speed"
+
+
+def test_another_content_is_another_container_and_the_same_is_not(folder: Path) -> None:
+    first, again, other = (scope(folder, BOTH, limit=limit)["container"] for limit in (7, 7, 8))
+    assert first == again
+    assert first["files"] != other["files"]
+
+
+def test_a_recipe_without_files_asks_for_what_it_did(folder: Path) -> None:
+    (folder / "recipes/one.yml").write_text(HEAD.replace("files:\n", ""))
+    names = recipe.scope(Host("s", "s"), "ops", recipe.load(folder, "one"), {})
+    assert "files" not in names["container"]
+    assert "files" not in names["recipe"]
+    assert "files" not in names["serve"]["baseline_key"]
+
+
+def test_the_run_script_mounts_them(folder: Path) -> None:
+    (folder / "templates/docker-run.sh.j2").write_text((TOP / "templates/docker-run.sh.j2").read_text())
+    scope(folder, "/etc/engine/chat.jinja: {file: chat/one.jinja}")
+    host = Host("spark", "spark", recipe="one", user="ops")
+    script = recipes.docker_run_script(host, Project(folder))
+    kept = f"/home/ops/.local/state/sparkwright/recipe_files/{digest(JINJA)}"
+    assert f"--mount type=bind,source={kept},target=/etc/engine/chat.jinja,readonly" in script
+
+
+MISTAKES = {
+    "/etc/../etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/../etc/passwd' must not go up (..)",
+    "etc/x: {file: chat/one.jinja}": "7: `files`: 'etc/x' must be a path in the container",
+    "/etc/a,readonly=false: {file: chat/one.jinja}": "7: `files`: '/etc/a,readonly=false' must be a path in the container",
+    "/etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/passwd' must not be in /etc/passwd, which is the system's",
+    "/usr/bin/python3: {file: chat/one.jinja}": "7: `files`: '/usr/bin/python3' must not be in /usr/bin",
+    "/models/b/config.json: {file: chat/one.jinja}": "7: `files`: '/models/b/config.json' and the model's folder are in one place",
+    "/cache/x: {file: chat/one.jinja}": "7: `files`: '/cache/x' and the volume '/srv/cache:/cache' are in one place",
+    "/etc/a: {file: chat/one.jinja}\n/etc/a/b: {file: chat/one.jinja}": "8: `files`: '/etc/a/b' is below the file '/etc/a'",
+    "/etc/x: {}": "7: `files./etc/x`: needs `template` or `file`, one of them.",
+    "/etc/x: {file: a, template: b}": "7: `files./etc/x`: needs `template` or `file`, one of them.",
+    "/etc/x: {file: /etc/passwd}": "7: `files./etc/x`: '/etc/passwd' is not a path in the project.",
+    "/etc/x: {src: a}": "7: unknown key `src`.",
+    "/etc/x: {file: ../outside}": "7: `files./etc/x` names a file outside of the project.",
+    "/etc/x: {file: linked}": "7: `files./etc/x` names a file outside of the project.",
+    "/etc/x: {file: chat}": "7: `files./etc/x`: there is no chat.",
+    "/etc/x: {template: none.j2}": "7: `files./etc/x`: there is no templates/none.j2.",
+}
+
+
+@pytest.mark.parametrize(("files", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_sentence_with_its_line(folder: Path, files: str, message: str) -> None:
+    (folder.parent / "outside").write_text("x")
+    (folder / "linked").symlink_to(folder.parent / "outside")
+    with pytest.raises(Refused) as caught:
+        scope(folder, files)
+    assert str(caught.value).startswith(f"recipes/one.yml:{message}"), str(caught.value)
+    assert caught.value.exit == Exit.REFUSED
+
+
+CONTENTS = {
+    "a: 1\nhf_token: hf_0123456789abcdefghij\n": r"chat/two:2: `files./etc/x` holds what looks like a secret.",
+    "# sk-0123456789abcdefghij\n": r"chat/two:1: `files./etc/x` holds",
+    'a: 1\n  "api_key": "correct-horse-battery"\n': r"chat/two:2: `files./etc/x` holds",
+    "export DB_PASSWORD=correct-horse-battery\n": r"chat/two:1: `files./etc/x` holds",
+    "a\nb\xff": r"chat/two:2: not a UTF-8 text file",
+    "x" * ((1 << 20) + 1): r"chat/two: the file .*1",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), CONTENTS.items(), ids=range(len(CONTENTS)))
+def test_a_content_that_cannot_be_carried_is_refused_with_its_line(folder: Path, text: str, message: str) -> None:
+    (folder / "chat/two").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Refused) as caught:
+        scope(folder, "/etc/x: {file: chat/two}")
+    assert re.match(message, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens: 4096000000\n",
+        "bos_token: <|begin_of_text|>\n",
+        "eos_token = '<|im_end|>'\n",
+        "{{ bos_token }}\n",
+        JINJA,
+    ],
+)
+def test_what_merely_resembles_a_secret_is_carried(folder: Path, text: str) -> None:
+    (folder / "chat/two").write_text(text)
+    names = scope(folder, "/etc/x: {file: chat/two}")
+    assert names["recipe_files"] == {digest(text): text}
+
+
+def test_a_mistake_in_a_template_has_its_line(folder: Path) -> None:
+    (folder / "templates/options.yml.j2").write_text("a: 1\nb: {{ nobody }}\n")
+    with pytest.raises(Refused, match=r"templates/options.yml.j2:2: .*nobody"):
+        scope(folder, "/etc/x: {template: options.yml.j2}")
