@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import restart_plan
 from sparkwright.app.plans.pinning import Pins, entries, lock_folder
+from sparkwright.app.plans.plan_cache import Made
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
 from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
@@ -28,7 +31,8 @@ _ONE_BY_ONE = threading.Lock()
 class Planner:
     """The plans of one play, for one host after the other.
 
-    given: what the command says. serves: hears what a host is to serve.
+    given: what the command says. serves: hears what a host is to serve. made: the plans that were made of files alone, by host:
+    while those stay as they are, the same plan comes of them.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class Planner:
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
         self._keys: dict[str, dict[str, Secret]] = {}
+        self.made: dict[str, Made] = {}
+        self._notes: dict[str, list[str]] = defaultdict(list)
+        self._asked: set[str] = set()
         self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
 
@@ -70,17 +77,29 @@ class Planner:
         self._neighbours.close()
 
     def _made(self, member: Member, options: playbook.Options) -> Plan:
-        run_id = new_run_id()
-        member.secrets = self._chosen.inventory.secrets(member.host)
+        host, run_id = member.host, new_run_id()
+        member.secrets = self._chosen.inventory.secrets(host)
         names = self._names(member, run_id)
         if self._verifies and not options.check:
             member.restart = self._restart_plan(member, names)
-        if self._play.uses({"container"}):
-            self._serves(served(member.host, names))
+        serves = served(host, names) if self._play.uses({"container"}) else None
+        if serves is not None:
+            self._serves(serves)
         given: dict[str, Any] = {"run_id": run_id, "project": self._root, "registered": member.registered}
         with _ONE_BY_ONE:
-            plan = playbook.compile(self._play, member.host, names, options, **given)
-        return self._neighbours.fill(self._chosen.fleet, member, plan)
+            plan = playbook.compile(self._play, host, names, options, **given)
+        filled = self._neighbours.fill(self._chosen.fleet, member, plan)
+        if filled is plan and host.name not in self._asked:
+            self.made[host.name] = Made(
+                host,
+                user_of(host),
+                plan,
+                restart=member.restart,
+                notes=tuple(self._notes[host.name]),
+                serves=copy.deepcopy(serves),
+                engine=self._engine(member),
+            )
+        return filled
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
         """How the host restarts what this play verifies, without a laptop; empty where that is unknown."""
@@ -88,7 +107,7 @@ class Planner:
             with _ONE_BY_ONE:
                 return restart_plan.of(self._chosen, member.host, names)
         except Refused as error:
-            self._chosen.fleet.tell(member, f"no restart plan for its health check: {error}")
+            self._tell(member, f"no restart plan for its health check: {error}")
             return {}
 
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
@@ -96,28 +115,32 @@ class Planner:
         host, user = member.host, user_of(member.host)
         if not self._asks_recipe:
             return recipe.scope(host, user, None, {})
-        pins, fleet = self._pins_of(member), self._chosen.fleet
+        pins = self._pins_of(member)
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
                 if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
                     self._keys[wanted.name] = wanted.secrets()
-                member.secrets |= self._keys[wanted.name]
+                if self._keys[wanted.name]:
+                    member.secrets |= self._keys[wanted.name]
+                    self._asked.add(host.name)
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
+        if self._asks_lock and None in known.values():
+            self._asked.add(host.name)
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if serving is not None and pinned != known:
                 serving = _linted(wanted, pinned)
             if serving is not None and serving.note:
-                fleet.tell(member, f"chunked prefill: {serving.note}.")
+                self._tell(member, f"chunked prefill: {serving.note}.")
             if serving is not None:
                 from sparkwright.app import findings
 
                 for doubt in findings.doubts(wanted, serving):
-                    fleet.tell(member, doubt)
+                    self._tell(member, doubt)
             if self._given.check and self._asks_key and wanted.open_to_network:
-                fleet.tell(member, OPEN)
+                self._tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, serving)
 
     def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
@@ -129,6 +152,17 @@ class Planner:
                 raise
             self._chosen.fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
             return entries(pins.lock, wanted)
+
+    def _tell(self, member: Member, note: str) -> None:
+        self._notes[member.host.name].append(note)
+        self._chosen.fleet.tell(member, note)
+
+    def _engine(self, member: Member) -> dict[str, Any]:
+        """What the lock says of the engine of a host's image."""
+        if not self._asks_recipe:
+            return {}
+        entry = self._pins_of(member).lock.image(recipe_of(self._chosen.project, member.host).image) or {}
+        return {name: entry.get(name) for name in ("engine_version", "options")}
 
     def _pins_of(self, member: Member) -> Pins:
         return self._pins[self._folders[member.host.name]]
