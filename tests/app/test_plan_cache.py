@@ -277,12 +277,22 @@ def test_a_plan_in_which_a_secret_stands_is_not_kept(project: Project, monkeypat
     assert project.planned == 2 and not project.kept
 
 
-def test_a_servers_key_is_asked_for_each_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_KEY", "a-key-of-a-server-that-is-long")
+def test_a_servers_key_is_read_for_each_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (project.root / "recipes/qwen3.5-35b.yml").open("a") as file:
         file.write("\nserver_key: {env: SPARK_KEY}\n")
-    assert project.deploy() == project.deploy()
-    assert project.planned == 2
+    for key in ("a-key-of-a-server-that-is-long", "another-key-of-it-that-is-long"):
+        monkeypatch.setenv("SPARK_KEY", key)
+        assert project.deploy()["secrets"] == {"server_key of qwen3.5-35b": key}
+    assert b"that-is-long" not in project.kept[0].read_bytes()
+    for key, said in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
+        monkeypatch.setenv("SPARK_KEY", key)
+        capsys.readouterr()
+        assert playbooks.run("deploy", "deploy", **options()) == [5]
+        message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+        assert said in message and re.search(r"qwen3\.5-35b\.yml:\d+", message)
+    assert project.planned == 1
 
 
 def test_what_the_image_says_anew_reaches_the_lock(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +326,7 @@ class Link:
 connect.open_link = Link
 from sparkwright.app.runs import playbooks
 playbooks.run("deploy", "deploy", **json.loads(sys.argv[1]))
-heavy = ("pydantic", "jinja2", "packaging", "sparkwright.engines", "sparkwright.project.playbook", "sparkwright.project.recipe")
+heavy = ("pydantic", "jinja2", "packaging", "sparkwright.engines.vllm", "sparkwright.project.playbook", "sparkwright.project.recipe")
 print([one for one in sys.modules if one.startswith(heavy)], file=sys.stderr)
 """
 

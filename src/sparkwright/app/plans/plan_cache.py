@@ -13,10 +13,10 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -29,6 +29,9 @@ from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds, private
 from sparkwright.units import MIB
+
+if TYPE_CHECKING:
+    from sparkwright.project.inventory.secret_source import Source
 
 SCHEMA = 1
 #: what a plan is made from, below a project. A playbook includes only files beside it
@@ -44,12 +47,22 @@ OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume",
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a secret comes from: one of them."""
+class KeptSource:
+    """A `secret_source.Source` as it is kept."""
 
-    env: str | None = None
-    file: str | None = None
-    command: tuple[str, ...] | None = None
+    env: str | None
+    file: str | None
+    command: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, data: Sequence[Any]) -> KeptSource:
+        """The source again. Raises ValueError and TypeError."""
+        env, file, command = data
+        return cls(env, file, None if command is None else tuple(command))
+
+
+def _source(one: Source) -> list[Any]:
+    return [one.env, one.file, one.command]
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ class Made:
 
     host: its address, login and environment. user: who logs in there. restart: see app/plans/restart_plan.py; None for a play
     that verifies nothing. notes: what planning said of the host. serves: for the panel; None for a play that serves nothing.
-    engine: what spark.lock says of the image's engine.
+    keys: where the server's key comes from, with "file:line", by its secret's name. engine: what spark.lock says of the image's.
     """
 
     host: Host
@@ -67,16 +80,17 @@ class Made:
     restart: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     serves: Served | None = None
+    keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `of` is its inverse."""
         host = self.host
         about = {name: getattr(host, name) for name in ("name", "address", "connection", "port", "recipe", "where")}
-        sources = {name: [one.env, one.file, one.command] for name, one in host.secret_sources.items()}
         return {
             "host": {**about, "user": host.user, "env": dict(host.env)},
-            "sources": sources,
+            "sources": {name: _source(one) for name, one in host.secret_sources.items()},
+            "keys": {name: [_source(one), where] for name, (one, where) in self.keys.items()},
             "user": self.user,
             "plan": self.plan.to_json(),
             "restart": self.restart,
@@ -88,10 +102,7 @@ class Made:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Made:
         """The plan again. Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
-        sources = {
-            name: Source(env, path, None if command is None else tuple(command))
-            for name, (env, path, command) in data["sources"].items()
-        }
+        sources = {name: KeptSource.of(one) for name, one in data["sources"].items()}
         return cls(
             host=Host(**data["host"], secret_sources=sources),
             user=data["user"],
@@ -99,6 +110,7 @@ class Made:
             restart=data["restart"],
             notes=tuple(data["notes"]),
             serves=Served(**data["serves"]) if data["serves"] else None,
+            keys={name: (KeptSource.of(one), str(where)) for name, (one, where) in data["keys"].items()},
             engine=dict(data["engine"]),
         )
 

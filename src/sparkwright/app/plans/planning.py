@@ -22,6 +22,7 @@ from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
+    from sparkwright.project.inventory.secret_source import Source
     from sparkwright.project.recipe.serving import Serving
 
 #: threads that plan side by side share one interpreter, and the first would be done with the last
@@ -54,6 +55,7 @@ class Planner:
         self.made: dict[str, Made] = {}
         self._notes: dict[str, list[str]] = defaultdict(list)
         self._asked: set[str] = set()
+        self._key_sources: dict[str, dict[str, tuple[Source, str]]] = {}
         self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
 
@@ -97,6 +99,7 @@ class Planner:
                 restart=member.restart,
                 notes=tuple(self._notes[host.name]),
                 serves=copy.deepcopy(serves),
+                keys=self._key_sources.get(host.name, {}),
                 engine=self._engine(member),
             )
         return filled
@@ -121,9 +124,9 @@ class Planner:
             if self._asks_key:
                 if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
                     self._keys[wanted.name] = wanted.secrets()
-                if self._keys[wanted.name]:
-                    member.secrets |= self._keys[wanted.name]
-                    self._asked.add(host.name)
+                member.secrets |= self._keys[wanted.name]
+                if (source := wanted.file.server_key) is not None:
+                    self._key_sources[host.name] = {wanted.key_secret: (source, wanted.source.where("server_key"))}
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
         if self._asks_lock and None in known.values():

@@ -55,7 +55,8 @@ def run(begun: Begun, made: Made, *, diff: bool, json: bool) -> list[int]:
 
 def _planned(fleet: Fleet, member: Member, made: Made, shown: Shown) -> Plan:
     """What planning does beside the plan, and the plan as a run of its own."""
-    member.secrets = secret_source.of(made.host)
+    keys = {name: secret_source.server_key(source, where) for name, (source, where) in made.keys.items()}
+    member.secrets = secret_source.of(made.host) | keys
     member.restart = made.restart
     if made.serves is not None:
         shown.serves(made.serves)

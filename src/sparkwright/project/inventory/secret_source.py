@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from sparkwright.engines import server_key as server_keys
 from sparkwright.errors import Failed, Refused
 from sparkwright.project.inventory.host import Host
 from sparkwright.secret import Secret
@@ -38,6 +39,16 @@ def of(host: Host) -> dict[str, Secret]:
     for name, secret in found.items():
         refuse_short(name, secret, str(host.where))
     return {name: secret for name, secret in found.items() if secret is not None}
+
+
+def server_key(source: Source, where: str) -> Secret:
+    """The key of a recipe's server, read now. Raises Refused with file and line when there is none, or no good one."""
+    found = read("server_key", source)
+    if not found:
+        raise Refused(f"`server_key`: {named(source)} holds no key.", where=where, fix=f"Set it; {server_keys.MAKE}")
+    if not server_keys.valid(found.reveal()):
+        raise Refused(f"`server_key`: a key must be {server_keys.VALID}.", where=where, fix=server_keys.MAKE)
+    return found
 
 
 def read(name: str, source: Source) -> Secret | None:
