@@ -51,8 +51,8 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group(
-        "what few plans need: a lint, a copy between hosts, a pin that is missing (28 to 250 ms)",
-        ("app/findings.py", "app/plans/*", "project/recipe/scope.py"),
+        "what few plans need: a lint, a copy between hosts, a pin that is missing or learnt (28 to 250 ms)",
+        ("app/findings.py", "app/plans/*", "app/runs/cached_run.py", "project/recipe/scope.py"),
         ("sparkwright.*",),
     ),
     Group(

@@ -14,7 +14,7 @@ from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.rollout_policy import RolloutPolicy
+from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret

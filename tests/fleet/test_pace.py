@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.project.playbook.rollout_policy import RolloutPolicy, sizes
+from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 
 FOUR = ["a", "b", "c", "d"]
 

@@ -18,8 +18,8 @@ from tests.modules.context import RecordingContext
 
 
 @contextmanager
-def engine(container: dict[str, Any] | None) -> Iterator[str]:
-    """As much of a Docker Engine as is asked: its version, and the one container there is."""
+def engine(container: dict[str, Any] | None, log: bytes = b"") -> Iterator[str]:
+    """As much of a Docker Engine as is asked: its version, and the one container there is, with its log."""
 
     class Api(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -27,7 +27,9 @@ def engine(container: dict[str, Any] | None) -> Iterator[str]:
             named = self.path.endswith("/containers/qwen35/json")
             found = version if self.path.endswith("/version") else container if named else None
             body = json.dumps(found or {"message": "no such container"}).encode()
-            self.send_response(200 if found else 404)
+            if "/containers/qwen35/logs" in self.path:
+                found, body = {}, b"\x01\0\0\0" + len(log).to_bytes(4, "big") + log if log else b""
+            self.send_response(404 if found is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,50 @@ from sparkwright.remote import Need, open_link
 
 if TYPE_CHECKING:
     from sparkwright.fleet.fleet import Fleet
+    from sparkwright.fleet.member import Member
     from sparkwright.project.inventory.inventory import Inventory
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Reached:
     """The hosts a command is for, in the project of the current folder."""
 
     project: Project
-    inventory: Inventory
     hosts: list[Host]
     fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Reached):
+    """The same, with the whole inventory."""
+
+    inventory: Inventory
+
+
+class Begun:
+    """Connecting to the hosts of a pattern has begun, where a glance tells where they are: before they are checked.
+
+    hosts: those. need: what will be asked of them.
+    """
+
+    def __init__(self, pattern: str, need: Need) -> None:
+        self.pattern = pattern
+        self.need = need
+        self.hosts = glance.hosts(Project.here().root, pattern)[:FORKS]
+        self._links = {host.name: (host.way, open_link(host, need)) for host in self.hosts}
+
+    def give(self, members: Sequence[Member]) -> None:
+        """Let members take their links, and connect to those that have none. A link that leads elsewhere is closed."""
+        for member in members:
+            member.need = self.need
+            if self._links.get(member.host.name, ("",))[0] == member.host.way:
+                member.link = self._links.pop(member.host.name)[1]
+        self.close()
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        for _, link in self._links.values():
+            link.close()
 
 
 def need_of(playbook: str) -> Need:
@@ -55,21 +89,20 @@ def left_of(playbook: str, pattern: str) -> str:
 
 
 def reach(pattern: str, need: Need = "engine") -> Chosen:
-    """The hosts of a pattern, and connecting to them has begun: where a glance tells where they are, before they are checked.
+    """The hosts of a pattern, and connecting to them has begun. need: what will be asked of them.
 
-    need: what will be asked of them. Raises Refused as `choose` does.
+    Raises Refused as `choose` does.
     """
-    seen = glance.hosts(Project.here().root, pattern)[:FORKS]
-    links = {host.name: (host.way, open_link(host, need)) for host in seen}
+    return checked(Begun(pattern, need))
+
+
+def checked(begun: Begun) -> Chosen:
+    """The hosts that connecting has begun to. Raises Refused as `choose` does."""
     try:
-        chosen = choose(pattern)
-        for member in chosen.fleet.members:
-            member.need = need
-            if links.get(member.host.name, ("",))[0] == member.host.way:
-                member.link = links.pop(member.host.name)[1]
+        chosen = choose(begun.pattern)
+        begun.give(chosen.fleet.members)
     finally:
-        for _, link in links.values():
-            link.close()
+        begun.close()
     chosen.fleet.connect()
     return chosen
 
@@ -85,7 +118,7 @@ def choose(pattern: str) -> Chosen:
     if not pattern:
         raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
     hosts = inventory.match(pattern)
-    return Chosen(project, inventory, hosts, Fleet([Member(host) for host in hosts]))
+    return Chosen(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
 
 
 def everyone() -> str:

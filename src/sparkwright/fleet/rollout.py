@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sparkwright.fleet.guard import Guard
 from sparkwright.fleet.record import Prints, Record
-from sparkwright.project.playbook.rollout_policy import RolloutPolicy
+from sparkwright.project.rollout_policy import RolloutPolicy
 
 
 @dataclass

@@ -34,11 +34,12 @@ class Link(Protocol):
 def open_link(host: Host, need: Need = "engine") -> Link:
     """The link for a host's `connection`. Connecting begins at once, in the background. need: what will be asked of it."""
     if host.connection == "ssh":
-        from sparkwright.remote.ssh import ssh_config
+        from sparkwright.remote.ssh import paramiko_version, ssh_config
 
         sys.setswitchinterval(SWITCH_S)
         ssh_config.begin(host)  # a process of its own, while this one imports
-        from sparkwright.remote.ssh.ssh_link import SshLink
+        with paramiko_version.by_folder():
+            from sparkwright.remote.ssh.ssh_link import SshLink
 
         return SshLink(host, need)
     from sparkwright.remote.local import LocalLink

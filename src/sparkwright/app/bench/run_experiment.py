@@ -27,7 +27,7 @@ from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.rollout_policy import RolloutPolicy
+from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.plan import Plan, new_run_id, who
 
 

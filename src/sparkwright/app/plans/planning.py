@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters, restart_plan
 from sparkwright.app.plans.pinning import Pins, entries, lock_folder
+from sparkwright.app.plans.plan_cache import Made
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
 from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
@@ -20,6 +23,7 @@ from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
+    from sparkwright.project.inventory.secret_source import Source
     from sparkwright.project.recipe.serving import Serving
 
 #: threads that plan side by side share one interpreter, and the first would be done with the last
@@ -29,7 +33,8 @@ _ONE_BY_ONE = threading.Lock()
 class Planner:
     """The plans of one play, for one host after the other.
 
-    given: what the command says. serves: hears what a host is to serve.
+    given: what the command says. serves: hears what a host is to serve. made: the plans that were made of files alone, by host:
+    while those stay as they are, the same plan comes of them.
     """
 
     def __init__(
@@ -48,6 +53,10 @@ class Planner:
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
         self._keys: dict[str, dict[str, Secret]] = {}
+        self.made: dict[str, Made] = {}
+        self._notes: dict[str, list[str]] = defaultdict(list)
+        self._asked: set[str] = set()
+        self._key_sources: dict[str, dict[str, tuple[Source, str]]] = {}
         self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
         self._token = clusters.new_token() if play.has_task("barrier") else None
@@ -72,19 +81,32 @@ class Planner:
         self._neighbours.close()
 
     def _made(self, member: Member, options: playbook.Options) -> Plan:
-        run_id = new_run_id()
-        member.secrets = self._chosen.inventory.secrets(member.host)
+        host, run_id = member.host, new_run_id()
+        member.secrets = self._chosen.inventory.secrets(host)
         names = self._names(member, run_id)
         if self._verifies and not options.check:
-            member.restart = {} if member.host.cluster else self._restart_plan(member, names)
-        if self._play.uses({"container"}):
-            self._serves(served(member.host, names))
+            member.restart = {} if host.cluster else self._restart_plan(member, names)
+        serves = served(host, names) if self._play.uses({"container"}) else None
+        if serves is not None:
+            self._serves(serves)
         given: dict[str, Any] = {"run_id": run_id, "project": self._root, "registered": member.registered}
         with _ONE_BY_ONE:
-            plan = playbook.compile(self._play, member.host, names, options, **given)
+            plan = playbook.compile(self._play, host, names, options, **given)
         if self._token is not None:
-            plan, member.secrets = clusters.met(plan, member.host), {**member.secrets, TOKEN: self._token}
-        return self._neighbours.fill(self._chosen.fleet, member, plan)
+            plan, member.secrets = clusters.met(plan, host), {**member.secrets, TOKEN: self._token}
+        filled = self._neighbours.fill(self._chosen.fleet, member, plan)
+        if filled is plan and host.name not in self._asked and self._token is None:
+            self.made[host.name] = Made(
+                host,
+                user_of(host),
+                plan,
+                restart=member.restart,
+                notes=tuple(self._notes[host.name]),
+                serves=copy.deepcopy(serves),
+                keys=self._key_sources.get(host.name, {}),
+                engine=self._engine(member),
+            )
+        return filled
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
         """How the host restarts what this play verifies, without a laptop; empty where that is unknown."""
@@ -92,7 +114,7 @@ class Planner:
             with _ONE_BY_ONE:
                 return restart_plan.of(self._chosen, member.host, names)
         except Refused as error:
-            self._chosen.fleet.tell(member, f"no restart plan for its health check: {error}")
+            self._tell(member, f"no restart plan for its health check: {error}")
             return {}
 
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
@@ -100,28 +122,32 @@ class Planner:
         host, user = member.host, user_of(member.host)
         if not self._asks_recipe:
             return recipe.scope(host, user, None, {})
-        pins, fleet = self._pins_of(member), self._chosen.fleet
+        pins = self._pins_of(member)
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
                 if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
                     self._keys[wanted.name] = wanted.secrets()
                 member.secrets |= self._keys[wanted.name]
+                if (source := wanted.file.server_key) is not None:
+                    self._key_sources[host.name] = {wanted.key_secret: (source, wanted.source.where("server_key"))}
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
+        if self._asks_lock and (None in known.values() or wanted.file.files):
+            self._asked.add(host.name)  # of what a host was asked, or a file outside the project's folders
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if serving is not None and pinned != known:
                 serving = _linted(wanted, pinned)
             if serving is not None and serving.note:
-                fleet.tell(member, f"chunked prefill: {serving.note}.")
+                self._tell(member, f"chunked prefill: {serving.note}.")
             if serving is not None:
                 from sparkwright.app import findings
 
                 for doubt in findings.doubts(wanted, serving):
-                    fleet.tell(member, doubt)
+                    self._tell(member, doubt)
             if self._given.check and self._asks_key and wanted.open_to_network:
-                fleet.tell(member, OPEN)
+                self._tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, serving)
 
     def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
@@ -133,6 +159,17 @@ class Planner:
                 raise
             self._chosen.fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
             return entries(pins.lock, wanted)
+
+    def _tell(self, member: Member, note: str) -> None:
+        self._notes[member.host.name].append(note)
+        self._chosen.fleet.tell(member, note)
+
+    def _engine(self, member: Member) -> dict[str, Any]:
+        """What the lock says of the engine of a host's image."""
+        if not self._asks_recipe:
+            return {}
+        entry = self._pins_of(member).lock.image(recipe_of(self._chosen.project, member.host).image) or {}
+        return {name: entry.get(name) for name in ("engine_version", "options")}
 
     def _pins_of(self, member: Member) -> Pins:
         return self._pins[self._folders[member.host.name]]

@@ -16,12 +16,19 @@ def run(playbook: str, command: str, **given: Any) -> list[int]:
 
         session.list_tasks(playbook, session.options(**given), json=given["json"])
         return []
-    from sparkwright.app.connect import left_of, need_of, reach
+    from sparkwright.app.connect import Begun, checked, left_of, need_of
 
     pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
-    chosen = reach(pattern, need_of(playbook))
+    begun = Begun(pattern, need_of(playbook))
+    from sparkwright.app.runs import cached_run
+
+    place = cached_run.place_of(playbook, given)
+    plan = cached_run.find(begun, place)
+    if plan is not None:
+        return cached_run.run(begun, plan, diff=given["diff"], json=given["json"])
+    chosen = checked(begun)
     from sparkwright.app.runs import session
     from sparkwright.app.runs.rollout import Asked
 
     asked = Asked(command, **{name: given[name] for name in ROLLING if name in given})
-    return session.run(chosen, playbook, session.options(**given), asked, json=given["json"])
+    return session.run(chosen, playbook, session.options(**given), asked, json=given["json"], place=place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Reached
 from sparkwright.app.prompts import stop_asked
 from sparkwright.console.events.json_lines import JsonLines
 from sparkwright.console.events.summary import Served, Summary
@@ -17,7 +17,7 @@ class Shown:
     rows: of many hosts it shows a row each and no panels.
     """
 
-    def __init__(self, chosen: Chosen, *, json: bool, diff: bool, rows: bool = False) -> None:
+    def __init__(self, chosen: Reached, *, json: bool, diff: bool, rows: bool = False) -> None:
         self._project = chosen.project
         self._summary: Summary | None = None
         chosen.fleet.ask_stop = stop_asked

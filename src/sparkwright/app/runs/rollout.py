@@ -22,7 +22,7 @@ from sparkwright.fleet.member import GOOD, Member, hang_up
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
-from sparkwright.project.playbook.rollout_policy import RolloutPolicy, sizes
+from sparkwright.project.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 
 #: modules that take a server down; a play with one of them keeps `min_serving`

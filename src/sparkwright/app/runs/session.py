@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters
+from sparkwright.app.plans.plan_cache import Made, Place
 from sparkwright.app.plans.planning import Planner
+from sparkwright.app.runs.ending import ending
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
-from sparkwright.errors import Inconclusive, Refused
+from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
@@ -42,28 +45,25 @@ def options(**given: Any) -> playbook.Options:
     )
 
 
-def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, json: bool) -> list[int]:
-    """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped."""
+def run(
+    chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, json: bool, place: Place | None = None
+) -> list[int]:
+    """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped.
+
+    place: where the plan of such a command is kept.
+    """
     fleet, codes = chosen.fleet, list[int]()
     read = playbook.load(clusters.path_of(chosen, book))
     trip = Trip(chosen, read, given, asked)
     shown = Shown(chosen, json=json, diff=given.diff, rows=True)
-    try:
+    with ending(fleet, trip.left_behind), contextlib.closing(trip):
         if trip.may_begin():
             for n, play in enumerate(read.plays):
-                _play(chosen, play, given, shown, trip.roll(n))
+                roll = trip.roll(n)
+                made = _play(chosen, play, given, shown, roll)
+                if place is not None and len(read.plays) == len(fleet.members) == 1 and roll.guard is None:
+                    place.keep(made, fleet.members[0])
         codes = trip.tell()
-    except Inconclusive as error:
-        trip.left_behind(error)
-        raise
-    except KeyboardInterrupt:  # between two of the fleet's waits, which have their own answer to it
-        names = ",".join(member.host.name for member in fleet.members)
-        stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
-        trip.left_behind(stopped)
-        raise stopped from None
-    finally:
-        trip.close()
-        fleet.close()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if codes:
         return codes
@@ -110,7 +110,8 @@ def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
         say(line)
 
 
-def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> None:
+def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> Mapping[str, Made]:
+    """Run one play. Returns `Planner.made`."""
     here = {host.name for host in chosen.inventory.match(play.hosts)}
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
     planner = Planner(chosen, play, given, shown.serves)
@@ -119,3 +120,4 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     finally:
         planner.close()
     planner.learn_engines()
+    return planner.made

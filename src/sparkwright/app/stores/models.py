@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.connect import Chosen, Reached, choose
 from sparkwright.app.plans import peers, recipes
 from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.prompts import agreed
@@ -97,7 +97,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     models = {host.name: locked_model(chosen.project, host) for host in takers}
     chosen.fleet.connect()
     message = peers.Neighbours(chosen.inventory)
-    Shown(Chosen(chosen.project, chosen.inventory, takers, chosen.fleet), json=as_json, diff=False)
+    Shown(Reached(chosen.project, takers, chosen.fleet), json=as_json, diff=False)
     try:
         urls, tokens = _handed_out(message, giver, models, check=check)
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.engines import openai_api
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import Reader, read
+from sparkwright.errors import Exit
 from sparkwright.host.containers import container_options, containers, engine_of, engine_words, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.containers.status import status_of
@@ -39,7 +41,8 @@ class InspectServer(Module["InspectServer.Args"]):
     model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified,
     expected (served_name, tok_per_s, baseline_key, log), drift (fields), checks (for `verdict`).
 
-    Fails when there is no such container, when it has exited, keeps exiting or still starts; with the end of its log.
+    Fails when there is no such container, when it has exited, keeps exiting or does not answer; with the end of its log. One that
+    is starting, as far as its log tells, is inconclusive: for how long, and in which stage.
     """
 
     safe_in_check = False
@@ -68,8 +71,8 @@ class InspectServer(Module["InspectServer.Args"]):
         url = server.url or args.base_url
         http = engine_of.of_container(inspected).http
         health = http_probe.ask(url, http.health, timeout_s=http.health_s)
-        if health.status == 0:
-            return _starting(server, url, health.error, context)
+        if health.status == 0 or health.status in http.loading:
+            return _silent(args, server, url, health.error or f"HTTP {health.status}", context)
         verified = server.id == good.get("container_id")
         changes = _differences(args, server, good, context)
         pinned = "@" in str(args.spec["image"])
@@ -175,11 +178,34 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
     return _none(message, inspected, context)
 
 
-def _starting(server: Running, url: str, error: str, context: Context) -> Result:
+def _silent(args: InspectServer.Args, server: Running, url: str, error: str, context: Context) -> Result:
+    """Nothing answers at the port of a container that runs: it is starting, or its start has gone wrong."""
     restarts = int(server.container.get("RestartCount") or 0)
+    stage = "" if restarts else _stage(args, server, context)
+    if stage:
+        message = f"{server.name} has been starting for {server.age_s:.0f} s ({stage}); nothing answers at {url} yet."
+        return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` says ok.")
     again = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
     message = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
     return _none(message, server.container, context)
+
+
+def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
+    """How far the start is by the engine's log; empty when it was ready already, or has failed.
+
+    A log that tells no stage proves nothing: then a start may take as long as the recipe says.
+    """
+    reader = Reader(engine_of.of_container(server.container).log)
+    for piece in log_reading.StartLog(context.docker(), server.name):
+        reader.push(piece)
+    state = reader.finish()
+    if state.ready or state.failure.value or state.reading("stopped").value:
+        return ""
+    done, total = state.shards
+    shards = f", {done} of {total} shards" if total and done < total else ""
+    if state.stage:
+        return f"{state.stage}{shards}"
+    return "no stage in its log yet" if server.age_s <= args.serve.get("ready_s", defaults.READY_S) else ""
 
 
 def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Result:

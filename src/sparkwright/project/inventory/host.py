@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkwright.project.inventory.cluster import Cluster, Fabric
-    from sparkwright.project.inventory.models import SecretSource
+    from sparkwright.project.inventory.secret_source import Source
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Host:
     groups: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)
-    secret_sources: Mapping[str, SecretSource] = field(default_factory=dict)
+    secret_sources: Mapping[str, Source] = field(default_factory=dict)
     key_variable: str = ""
     where: str = ""
     set_at: Mapping[str, str] = field(default_factory=dict)

@@ -84,10 +84,7 @@ class Inventory:
 
         Raises Refused for one that is too short.
         """
-        found = {name: secret_source.read(name, source) for name, source in host.secret_sources.items()}
-        for name, secret in found.items():
-            secret_source.refuse_short(name, secret, str(host.where))
-        return {name: secret for name, secret in found.items() if secret is not None}
+        return secret_source.of(host)
 
 
 def _groups(project: Path, path: Path) -> Groups:

@@ -4,29 +4,61 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from sparkwright.engines import server_key as server_keys
 from sparkwright.errors import Failed, Refused
+from sparkwright.project.inventory.host import Host
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import SHORTEST
 from sparkwright.trust.secret_names import is_secret
-
-if TYPE_CHECKING:
-    from sparkwright.project.inventory.models import SecretSource
 
 COMMAND_S = 60
 LARGEST_BYTES = 64 * 2**10
 
 
-def read(name: str, source: SecretSource) -> Secret | None:
+class Source(Protocol):
+    """One of an environment variable, a file, a command's output: see `models.SecretSource`."""
+
+    @property
+    def env(self) -> str | None: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def command(self) -> Sequence[str] | None: ...
+
+
+def of(host: Host) -> dict[str, Secret]:
+    """A host's secrets, read now. One whose environment variable or file is not there is left out.
+
+    Raises Refused for one that is too short.
+    """
+    found = {name: read(name, source) for name, source in host.secret_sources.items()}
+    for name, secret in found.items():
+        refuse_short(name, secret, str(host.where))
+    return {name: secret for name, secret in found.items() if secret is not None}
+
+
+def server_key(source: Source, where: str) -> Secret:
+    """The key of a recipe's server, read now. Raises Refused with file and line when there is none, or no good one."""
+    found = read("server_key", source)
+    if not found:
+        raise Refused(f"`server_key`: {named(source)} holds no key.", where=where, fix=f"Set it; {server_keys.MAKE}")
+    if not server_keys.valid(found.reveal()):
+        raise Refused(f"`server_key`: a key must be {server_keys.VALID}.", where=where, fix=server_keys.MAKE)
+    return found
+
+
+def read(name: str, source: Source) -> Secret | None:
     """The secret now; None when its environment variable is not set, or its file not there. Raises Failed, naming it."""
     if source.env is not None:
         value = os.environ.get(source.env)
         return Secret(value) if value else None
     if source.file is not None:
         return _file(name, Path(source.file).expanduser())
-    return _command(name, source.command or [])
+    return _command(name, list(source.command or ()))
 
 
 def refuse_short(name: str, secret: Secret | None, where: str) -> None:
@@ -36,7 +68,7 @@ def refuse_short(name: str, secret: Secret | None, where: str) -> None:
         raise Refused(message, where=where, fix="Masking it would garble ordinary words; use a longer one.")
 
 
-def named(source: SecretSource) -> str:
+def named(source: Source) -> str:
     """The place, for a sentence."""
     if source.env is not None:  # some write the secret itself there
         return f"the environment variable {'of that name' if is_secret('', source.env) else source.env}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines import server_key
 from sparkwright.engines.advice import Memory
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.parallel import Share, Split
@@ -144,14 +143,7 @@ class Recipe:
         """The server's key, read now from its source. Raises Refused with file and line when there is none, or no good one."""
         if self.file.server_key is None:
             return {}
-        where = self.source.where("server_key")
-        found = secret_source.read("server_key", self.file.server_key)
-        if not found:
-            source = secret_source.named(self.file.server_key)
-            raise Refused(f"`server_key`: {source} holds no key.", where=where, fix=f"Set it; {server_key.MAKE}")
-        if not server_key.valid(found.reveal()):
-            raise Refused(f"`server_key`: a key must be {server_key.VALID}.", where=where, fix=server_key.MAKE)
-        return {self.key_secret: found}
+        return {self.key_secret: secret_source.server_key(self.file.server_key, self.source.where("server_key"))}
 
 
 def names(project: Path) -> list[str]:

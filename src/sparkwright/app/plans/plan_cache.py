@@ -1,0 +1,222 @@
+"""A host's plan, kept with all that it was made from: while none of that changes, nothing needs to be planned anew.
+
+Planning is two thirds of what a deploy without changes costs the laptop: Pydantic, Jinja2, the engines' rules, the compiler
+(docs/decisions/0018). What is kept is data, in the laptop's cache folder, readable by its user only. A file that is damaged, of
+another version or somebody else's counts as absent. No secret is kept: where they come from is, and they are read for each run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sparkwright import host_side
+from sparkwright.console.events.summary import Served
+from sparkwright.fleet.member import Member
+from sparkwright.host.state import write_atomically
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.plan import Plan
+from sparkwright.secret import Secret
+from sparkwright.trust import bounds, private
+from sparkwright.units import MIB
+
+if TYPE_CHECKING:
+    from sparkwright.project.inventory.secret_source import Source
+
+SCHEMA = 1
+#: what a plan is made from, below a project. A playbook includes only files beside it
+FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
+#: a project with more than these is planned anew each time; the largest lock holds 1 MB
+MOST_FILES, MOST_BYTES = 1000, 32 * MIB
+#: plans that are kept: one for each host, playbook and set of options; each has some 60 KB
+KEPT, PLAN_BYTES = 64, 8 * MIB
+#: what a command's options say of its output only
+OUTPUT = ("json",)
+#: options with which a run has a record of its hosts, or something else to do than to run a plan
+OTHER_RUNS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
+
+
+@dataclass(frozen=True)
+class KeptSource:
+    """A `secret_source.Source` as it is kept."""
+
+    env: str | None
+    file: str | None
+    command: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, data: Sequence[Any]) -> KeptSource:
+        """The source again. Raises ValueError and TypeError."""
+        env, file, command = data
+        return cls(env, file, None if command is None else tuple(command))
+
+
+def _source(one: Source) -> list[Any]:
+    return [one.env, one.file, one.command]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A plan, with what is said and known beside it.
+
+    host: its address, login and environment. user: who logs in there. restart: see app/plans/restart_plan.py; None for a play
+    that verifies nothing. notes: what planning said of the host. serves: for the panel; None for a play that serves nothing.
+    keys: where the server's key comes from, with "file:line", by its secret's name. engine: what spark.lock says of the image's.
+    """
+
+    host: Host
+    user: str
+    plan: Plan
+    restart: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    serves: Served | None = None
+    keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `of` is its inverse."""
+        host = self.host
+        about = {name: getattr(host, name) for name in ("name", "address", "connection", "port", "recipe", "where")}
+        return {
+            "host": {**about, "user": host.user, "env": dict(host.env)},
+            "sources": {name: _source(one) for name, one in host.secret_sources.items()},
+            "keys": {name: [_source(one), where] for name, (one, where) in self.keys.items()},
+            "user": self.user,
+            "plan": self.plan.to_json(),
+            "restart": self.restart,
+            "notes": self.notes,
+            "serves": asdict(self.serves) if self.serves else None,
+            "engine": self.engine,
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Made:
+        """The plan again. Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
+        sources = {name: KeptSource.of(one) for name, one in data["sources"].items()}
+        return cls(
+            host=Host(**data["host"], secret_sources=sources),
+            user=data["user"],
+            plan=Plan.from_json(data["plan"]),
+            restart=data["restart"],
+            notes=tuple(data["notes"]),
+            serves=Served(**data["serves"]) if data["serves"] else None,
+            keys={name: (KeptSource.of(one), str(where)) for name, (one, where) in data["keys"].items()},
+            engine=dict(data["engine"]),
+        )
+
+
+class Place:
+    """Where the plan of one command is kept, and what it would be made from now."""
+
+    def __init__(self, project: Path, playbook: str, given: Mapping[str, Any]) -> None:
+        about = {name: value for name, value in given.items() if name not in OUTPUT}
+        name = json.dumps([str(project.resolve()), playbook, about], sort_keys=True, default=str)
+        self._project = project
+        self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+        self._inputs = ""
+        #: whether a plan of this command can be kept at all
+        self.usable = (project / "playbooks" / f"{playbook}.yml").is_file() and not any(map(given.get, OTHER_RUNS))
+        if self.usable:
+            with contextlib.suppress(OSError, ValueError):
+                self._inputs = _inputs(project)
+
+    def find(self) -> Made | None:
+        """The plan that is kept here, if it is made from what is there now."""
+        if not self._inputs:
+            return None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            digest, _, text = _own(self._file).partition(b"\n")
+            if digest.decode() == _digest(self._inputs, text):
+                return Made.of(bounds.parsed(text))
+        return None
+
+    def keep(self, made: Mapping[str, Made], member: Member) -> None:
+        """Keep the plan of a member that has run, unless what it is made from has changed since, or a secret stands in it."""
+        if member.host.name in made and member.host.connection == "ssh":
+            self._keep(made[member.host.name], member.secrets)
+
+    def _keep(self, made: Made, secrets: Mapping[str, Secret]) -> None:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if not self._inputs or self._inputs != _inputs(self._project):
+                return
+            text = json.dumps(made.to_json())
+            if text.count(made.plan.run_id) != 1 or any(_shows(text, one.reveal()) for one in secrets.values()):
+                return
+            folder = private.folder(self._file.parent)
+            write_atomically(self._file, f"{_digest(self._inputs, text.encode())}\n{text}".encode())
+            _prune(folder)
+
+
+def _own(path: Path) -> bytes:
+    """A file that only this user could have written. Raises OSError and ValueError."""
+    found = path.lstat()
+    if found.st_uid != os.geteuid() or found.st_mode & private.OTHERS or not stat.S_ISREG(found.st_mode):
+        raise ValueError("somebody else's")
+    return bounds.bytes_of(path, PLAN_BYTES)
+
+
+def _shows(text: str, secret: str) -> bool:
+    return secret in text or json.dumps(secret)[1:-1] in text
+
+
+def _digest(inputs: str, text: bytes) -> str:
+    return hashlib.sha256(f"{inputs}\n".encode() + text).hexdigest()
+
+
+def _prune(folder: Path) -> None:
+    """Of the plans the newest stay."""
+    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in found[KEPT:]:
+        path.unlink(missing_ok=True)
+
+
+def _inputs(project: Path) -> str:
+    """Names all that a plan is made from: the program, the folder that it speaks from, and the content of the project's files.
+
+    Raises OSError and ValueError.
+    """
+    total = hashlib.sha256(repr([SCHEMA, *_program(), os.getcwd(), str(project)]).encode())  # noqa: PTH109
+    size = count = 0
+    for path in _files(project):
+        data = bounds.bytes_of(Path(path), MOST_BYTES)
+        size, count = size + len(data), count + 1
+        if size > MOST_BYTES or count > MOST_FILES:
+            raise ValueError("too much to look through")
+        total.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
+    return total.hexdigest()
+
+
+def _files(project: Path) -> Iterator[str]:
+    lock = str(project / LOCK)
+    if os.path.lexists(lock):
+        yield lock
+    for folder in FOLDERS:
+        for at, below, names in os.walk(project / folder, followlinks=True):
+            below.sort()
+            yield from (f"{at}/{name}" for name in sorted(names))
+
+
+def _program() -> Iterator[Any]:
+    """What plans: this Python, the packages beside PyYAML, and our own files, told by their sizes and times."""
+    yield sys.version
+    yield host_side.content_hash()
+    yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116
+    folders = [str(host_side.PACKAGE)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in sorted(entries, key=lambda one: one.name):
+                if entry.is_dir():
+                    folders += [] if entry.name == "__pycache__" else [entry.path]
+                else:
+                    found = entry.stat()
+                    yield entry.name, found.st_size, found.st_mtime_ns

@@ -1,0 +1,26 @@
+"""How every run of a playbook ends on the laptop: its hosts are told of and let go, also when Ctrl-C comes in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sparkwright.errors import Inconclusive
+from sparkwright.fleet.fleet import Fleet
+
+
+@contextmanager
+def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
+    """For the block that runs it. left_behind: hears why the laptop leaves while hosts are at work."""
+    try:
+        yield
+    except Inconclusive as error:
+        left_behind(error)
+        raise
+    except KeyboardInterrupt:  # between two of the fleet's waits, which have their own answer to it
+        names = ",".join(member.host.name for member in fleet.members)
+        stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
+        left_behind(stopped)
+        raise stopped from None
+    finally:
+        fleet.close()
