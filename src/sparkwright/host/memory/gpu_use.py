@@ -60,7 +60,7 @@ class Use:
 
     @property
     def evidence(self) -> list[str]:
-        """All that was looked at where no process was seen."""
+        """All that was inspected where no process was seen."""
         lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
         others = ", ".join(map(words, self.listed.processes)) or "none"
         return [self.unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]

@@ -38,10 +38,10 @@ class Answer:
 
     def complete(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """The JSON of one that is not streamed."""
-        said = "".join(one.text for one in tokens if one.kind == "content")
+        content = "".join(one.text for one in tokens if one.kind == "content")
         thought = "".join(one.text for one in tokens if one.kind == "reasoning")
         logprobs = None if self.top is None else {"content": [self._choices(one) for one in tokens]}
-        message = {"role": "assistant", "content": said or None, REASONING: thought or None}
+        message = {"role": "assistant", "content": content or None, REASONING: thought or None}
         reason = tokens[-1].reason
         choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason, "matched_stop": None}
         about = {**self._about("chat.completion"), "choices": [choice], "usage": self._usage(len(tokens))}

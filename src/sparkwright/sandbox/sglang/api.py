@@ -79,7 +79,7 @@ class SglangApi(Handler):
             if time.monotonic() - began_s > engine.health_s or engine.stopped.wait(POLL_S):
                 engine.status = "unhealthy"
                 return 503
-        engine.stopped.wait(engine.look_s)
+        engine.stopped.wait(engine.probe_s)
         engine.counters.computed(1, 0)
         engine.status = "up"
         return 200

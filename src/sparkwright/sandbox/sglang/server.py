@@ -17,8 +17,8 @@ from sparkwright.sandbox.sglang.radix import RadixCache
 
 #: how long /health waits for a token, seconds; and in a sandbox that takes no time
 HEALTH_S, SOON_S = 20.0, 0.3
-#: /health looks for its token once a second
-LOOK_S = 1.0
+#: /health asks for its token once a second
+PROBE_S = 1.0
 
 
 class SglangServer(Process):
@@ -37,9 +37,9 @@ class SglangServer(Process):
         return SOON_S if self._instant else HEALTH_S
 
     @property
-    def look_s(self) -> float:
+    def probe_s(self) -> float:
         """How often it looks for it, seconds."""
-        return 0.0 if self._instant else LOOK_S
+        return 0.0 if self._instant else PROBE_S
 
     def serve(self) -> int:
         try:

@@ -40,9 +40,9 @@ def arguments(config: Config) -> Lines:
 def loading(config: Config, free_bytes: int) -> Lines:
     """The weights. free_bytes: before them."""
     left = free_bytes - config.weights
-    told = f"quant={config.quantization}, " if config.quantization else ""
+    quant = f"quant={config.quantization}, " if config.quantization else ""
     yield 0.3, stamped(f"Load weight begin. avail mem={_gb(free_bytes)} GB")
-    about = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {told}avail mem={_gb(left)} GB"
+    about = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_gb(left)} GB"
     yield LOAD_S, stamped(f"Load weight end. {about}, mem usage={_gb(config.weights)} GB.")
 
 
