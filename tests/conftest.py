@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +92,17 @@ def pytest_configure() -> None:
     # a thousand processes that compile the tree anew take a third of all the time
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which none would run are not even imported: a worker of `make test` is spared half of its start."""
+    if collection_path.suffix != ".py":
+        return None
+    asked, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
+    if asked == "alone":
+        return True if not name.startswith(ALONE) else None
+    slow = name.startswith(SLOW) and not name.startswith(NOT_SLOW)
+    return True if slow and "not slow" in asked else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
