@@ -86,6 +86,11 @@ class Process:
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
     @property
+    def instant(self) -> bool:
+        """Whether nothing takes its time where time proves nothing; a fault of the engine takes all of it."""
+        return self._instant and not self.fault()
+
+    @property
     def tok_per_s(self) -> float:
         """Tokens a second of one stream."""
         if self.device == "cpu":
