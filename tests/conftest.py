@@ -9,6 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,6 +67,17 @@ NOT_SLOW = (
     "tests/remote/test_ssh_target.py",
     "tests/runner/cluster/test_meeting_at_barriers.py",
 )
+#: of the quick ones, files that take long: none of them is begun when the others are through
+LONG = (
+    "tests/cli/test_system_errors.py",
+    "tests/engines/logs/test_reading.py",
+    "tests/fuzz/test_patterns.py",
+    "tests/modules/test_hf_model.py",
+    "tests/modules/test_neighbour.py",
+    "tests/real_llama/",
+    "tests/runner/test_requests.py",
+    "tests/runner/test_sudo.py",
+)
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
@@ -77,6 +91,20 @@ def pytest_configure() -> None:
     ):  # readline, which pytest imports, exports them to every command behind Python's back
         os.environ.pop(name, None)
         os.unsetenv(name)
+    # a thousand processes that compile the tree anew take a third of all the time
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which none would run are not even imported: a worker of `make test` is spared half of its start."""
+    if collection_path.suffix != ".py":
+        return None
+    asked, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
+    if asked == "alone":
+        return True if not name.startswith(ALONE) else None
+    slow = name.startswith(SLOW) and not name.startswith(NOT_SLOW)
+    return True if slow and "not slow" in asked else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -109,13 +137,19 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole fault matrix takes minutes: `make test-faults` asks for it."""
-    if EVERY_FAULT:
-        return
-    left_out = [item for item in items if item.get_closest_marker("whole")]
+    """The whole fault matrix takes minutes: `make test-faults` asks for it. Of all others, the longest stand first."""
+    left_out = [] if EVERY_FAULT else [item for item in items if item.get_closest_marker("whole")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("whole")]
+    groups = Counter(group(item.nodeid) for item in items)
+    items.sort(key=lambda item: (rank(item), -groups[group(item.nodeid)]))
+
+
+def rank(item: pytest.Item) -> int:
+    """What is begun first: the bed, on a worker of its own; short files fill up the end."""
+    first = (BED, DOCKER, (*SLOW, *LONG))
+    return next((place for place, of in enumerate(first) if item.nodeid.startswith(of)), len(first))
 
 
 def group(nodeid: str) -> str:
@@ -130,6 +164,8 @@ def group(nodeid: str) -> str:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False  # by their number: the bed would come last
 
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:

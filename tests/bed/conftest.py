@@ -112,9 +112,10 @@ def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def bare(lab: Lab) -> Lab:
-    """spark1 as new: no container, no model, no state."""
+    """spark1 as new: no container, no model, no state but what an image has said of its own options."""
     lab.on(
         "spark1",
-        "docker rm -f qwen35 qwen35-previous; rm -rf models .local/state/sparkwright; sudo systemctl restart ollama",
+        "docker rm -f qwen35 qwen35-previous; rm -rf models; sudo systemctl restart ollama; "
+        "find .local/state/sparkwright -mindepth 1 -maxdepth 1 ! -name engines -exec rm -rf {} +",
     )
     return lab

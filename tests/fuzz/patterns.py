@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
@@ -31,22 +31,30 @@ CATEGORIES = {
 READERS = ("compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split")
 
 
-def of_the_tree() -> dict[str, tuple[str, str]]:
-    """Where each stands (module and line, or name): the pattern, and how `re` is asked for it.
+def modules() -> dict[str, list[str]]:
+    """Every module of the tree that can be imported, by its package; none is imported for it."""
+    top = Path(sparkwright.__file__).parent
+    found: dict[str, list[str]] = {}
+    for path in sorted(top.rglob("*.py")):
+        if path.stem not in ("__main__", "boot"):
+            package = ".".join(path.parent.relative_to(top.parent).parts)
+            found.setdefault(package, []).append(f"{package}.{path.stem}".removesuffix(".__init__"))
+    return found
 
-    What modules hold counts, rows of tables too, and what is written into calls of `re`.
+
+def of_module(module: str) -> dict[tuple[str, str], str]:
+    """The patterns of a module and how `re` is asked for each; with its line or name.
+
+    What the module holds counts, rows of tables too, and what is written into calls of `re`.
     """
     found: dict[tuple[str, str], str] = {}
-    for module in pkgutil.walk_packages(sparkwright.__path__, "sparkwright."):
-        if module.name.endswith(("__main__", ".boot")):
-            continue
-        loaded = importlib.import_module(module.name)
-        for name, value in vars(loaded).items():
-            for one in _held(value):
-                found.setdefault((one.pattern, "search"), f"{module.name}.{name}")
-        for line, text, how in _written(Path(str(loaded.__file__))):
-            found.setdefault((text, how), f"{module.name}:{line}")
-    return {f"{where} {asked[0]!r:.60}": asked for asked, where in found.items()}
+    loaded = importlib.import_module(module)
+    for name, value in vars(loaded).items():
+        for one in _held(value):
+            found.setdefault((one.pattern, "search"), name)
+    for line, text, how in _written(Path(str(loaded.__file__))):
+        found.setdefault((text, how), f"line {line}")
+    return found
 
 
 def asked(pattern: str, how: str, text: str) -> None:
@@ -61,8 +69,20 @@ def asked(pattern: str, how: str, text: str) -> None:
             pass
 
 
-def texts(pattern: str, size: int) -> Iterator[str]:
-    """Texts of this size on which a search for the pattern goes wrong late, and many times."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A text of any size: something again and again, with its beginning and its end."""
+
+    begin: str
+    again: str
+    end: str
+
+    def text(self, size: int) -> str:
+        return self.begin + (self.again * (size // len(self.again) + 1))[:size] + self.end
+
+
+def shapes(pattern: str) -> Iterator[Shape]:
+    """Texts on which a search for the pattern goes wrong late, and many times."""
     starts = {""}
     before = ""
     for node in _parser.parse(pattern):
@@ -72,11 +92,10 @@ def texts(pattern: str, size: int) -> Iterator[str]:
     letters = _told_apart(pattern)
     for start in sorted(starts):
         if start:
-            yield (start * (size // len(start) + 1))[:size]
+            yield Shape("", start, "")
         for letter in letters:
-            yield start + letter * size + "\x01"
-            step = start + letter * 5
-            yield (step * (size // len(step) + 1))[:size] + "\x01"
+            yield Shape(start, letter, "\x01")
+            yield Shape("", start + letter * 5, "\x01")
 
 
 def _told_apart(pattern: str) -> list[str]:

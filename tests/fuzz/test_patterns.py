@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import pytest
@@ -12,19 +13,24 @@ from tests.fuzz import patterns
 MOST_S = 0.5
 #: texts that are asked at their full length: what is quadratic takes a hundred times as long as the others in 4 kB already
 LONG = 6
-ALL = patterns.of_the_tree()
+#: the longest has four times the characters: what takes so much less than the limit stays below it, twice over, though it be cubic
+CUBIC = 2 * 4**3
+MODULES = patterns.modules()
 
 
+@functools.cache  # a module also holds what it imports
 def slowest(pattern: str, how: str) -> tuple[float, str]:
     """Processor seconds, and the text that took them: the long forms of the texts whose short form took longest."""
-    first, *longer = (list(patterns.texts(pattern, size)) for size in patterns.SIZES)
-    took = [seconds(pattern, how, text) for text in first]
-    slow = sorted(range(len(first)), key=took.__getitem__, reverse=True)[:LONG]
-    worst = (took[slow[0]], first[slow[0]])
-    for text in (size[index] for size in longer for index in slow):
-        if worst[0] >= MOST_S:
-            break
-        worst = max(worst, (seconds(pattern, how, text), text))
+    short, longer, longest = patterns.SIZES
+    shapes = list(patterns.shapes(pattern))
+    took = {shape: seconds(pattern, how, shape.text(short)) for shape in shapes}
+    slow = sorted(took, key=took.__getitem__, reverse=True)[:LONG]
+    worst = (took[slow[0]], slow[0].text(short))
+    for size in (longer, longest):
+        for shape in slow:
+            if worst[0] < MOST_S and (size < longest or took[shape] * CUBIC >= MOST_S):
+                took[shape] = seconds(pattern, how, shape.text(size))
+                worst = max(worst, (took[shape], shape.text(size)))
     return worst
 
 
@@ -34,10 +40,16 @@ def seconds(pattern: str, how: str, text: str) -> float:
     return time.process_time() - began
 
 
-@pytest.mark.parametrize("where", sorted(ALL))
-def test_a_pattern_is_linear(where: str) -> None:
-    took, text = slowest(*ALL[where])
-    assert took < MOST_S, f"{took:.1f} s for {len(text)} characters: {text[:100]!r}..."
+@pytest.mark.parametrize("package", MODULES)
+def test_the_patterns_of_a_package_are_linear(package: str) -> None:
+    slow = [
+        f"{module}, {name}: {took:.1f} s for {len(text)} characters: {text[:100]!r}..., by {pattern!r}"
+        for module in MODULES[package]
+        for (pattern, how), name in patterns.of_module(module).items()
+        for took, text in [slowest(pattern, how)]
+        if took >= MOST_S
+    ]
+    assert not slow, "\n".join(slow)
 
 
 @pytest.mark.parametrize("quadratic", [r"(\S+) is not a local folder", r"\[.*\]x", r"x=([^,\s]+),"])

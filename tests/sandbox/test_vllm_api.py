@@ -123,6 +123,14 @@ def test_plain_endpoints_are_as_recorded(serve: Callable[..., Server]) -> None:
     assert sorted(models["data"][0]["permission"][0]) == sorted(real["data"][0]["permission"][0])
 
 
+def test_a_text_that_is_compared_waits_for_no_token_where_nothing_takes_its_time(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 1e-6)  # at that pace its second token takes days
+    status, found = serve().json("POST", "/v1/chat/completions", {**SAY, "logprobs": True, "top_logprobs": 2})
+    assert status == 200 and len(found["choices"][0]["logprobs"]["content"]) == found["usage"]["completion_tokens"] > 1
+
+
 @pytest.mark.parametrize("name", ["chat", "completion"])
 def test_a_whole_answer_has_the_real_fields(serve: Callable[..., Server], name: str) -> None:
     path, body = {

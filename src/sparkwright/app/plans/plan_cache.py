@@ -1,7 +1,7 @@
 """A host's plan, kept with all that it was made from: while none of that changes, nothing needs to be planned anew.
 
 Planning is two thirds of what a deploy without changes costs the laptop: Pydantic, Jinja2, the engines' rules, the compiler
-(docs/decisions/0018). What is kept is data, in the laptop's cache folder, readable by its user only. A file that is damaged, of
+(docs/decisions/0019). What is kept is data, in the laptop's cache folder, readable by its user only. A file that is damaged, of
 another version or somebody else's counts as absent. No secret is kept: where they come from is, and they are read for each run.
 """
 

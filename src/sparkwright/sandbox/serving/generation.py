@@ -27,13 +27,17 @@ class Aborted(ConnectionResetError):
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking."""
+    """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking.
+
+    compared: its client wants the text with its probabilities, all at once, whatever time that takes.
+    """
 
     prompt: list[int]
     most: int
     own: int
     thought: int
     gone: Callable[[], bool]
+    compared: bool = False
 
     @property
     def tokens(self) -> int:
@@ -73,7 +77,8 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                 last_s, streams = _counted(engine, n, arrived_s, last_s)
                 made, ended = n, request.reason if n == request.tokens else None
                 yield Token("reasoning" if n <= request.thought else "content", word, n, ended)
-                due_s = max(due_s + 1 / engine.tok_per_s / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
+                if not (request.compared and engine.instant):
+                    due_s = max(due_s + 1 / engine.tok_per_s / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
             reason = request.reason
     finally:
         engine.counters.ended(reason, made, time.monotonic() - arrived_s)

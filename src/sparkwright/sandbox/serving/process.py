@@ -94,6 +94,11 @@ class Process:
         return list(self._argv)
 
     @property
+    def instant(self) -> bool:
+        """Whether nothing takes its time where time proves nothing; a fault of the engine takes all of it."""
+        return self._instant and not self.fault()
+
+    @property
     def tok_per_s(self) -> float:
         """Tokens a second of one stream."""
         if self.device == "cpu":

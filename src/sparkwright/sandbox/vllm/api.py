@@ -138,10 +138,11 @@ class VllmApi(Handler):
             message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
             raise BadRequest(500, "InternalServerError", None, message)
         own = OWN_TOKENS + thought if tokens is None else tokens
-        request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone)
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
+        compared = top is not None and not body.get("stream")
+        request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone, compared)
         answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
         if body.get("stream"):
             self._log(200)
