@@ -37,10 +37,11 @@ def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
 def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
     with group(tmp_path, world=3) as three:
         head = three.begin(0, *STEPS)
-        worker = three.begin(1, *STEPS, cluster={"join_s": 1.0})
+        until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
+        worker = three.begin(1, *STEPS, cluster={"join_s": 5.0})
         for one in (head, worker):
             recap = one.recap()
-            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 1 s.")
+            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 5 s.")
             assert one.said() == ""
 
 
