@@ -62,7 +62,7 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
 
 def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
     """Each has the lock of one host and waits for that of the other: the wait has a limit, and both let go."""
-    one, two = Group(tmp_path, name="one", join_s=3), Group(tmp_path, name="two", join_s=3)
+    one, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
     two.members = [type(member)(member.home, member.name) for member in one.members]
     try:
         one.begin(0, *STEPS)
@@ -74,7 +74,7 @@ def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tm
         for members in (one.members, two.members):
             for member in members:
                 assert member.process is not None
-                member.process.wait(60)
+                member.process.wait(120)
                 assert member.said() == ""
         for member in one.members:
             assert not member.locked
