@@ -37,10 +37,11 @@ def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
 def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
     with group(tmp_path, world=3) as three:
         head = three.begin(0, *STEPS)
-        worker = three.begin(1, *STEPS, cluster={"join_s": 1.0})
+        until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
+        worker = three.begin(1, *STEPS, cluster={"join_s": 5.0})
         for one in (head, worker):
             recap = one.recap()
-            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 1 s.")
+            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 5 s.")
             assert one.said() == ""
 
 
@@ -61,7 +62,7 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
 
 def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
     """Each has the lock of one host and waits for that of the other: the wait has a limit, and both let go."""
-    one, two = Group(tmp_path, name="one", join_s=3), Group(tmp_path, name="two", join_s=3)
+    one, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
     two.members = [type(member)(member.home, member.name) for member in one.members]
     try:
         one.begin(0, *STEPS)
@@ -73,7 +74,7 @@ def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tm
         for members in (one.members, two.members):
             for member in members:
                 assert member.process is not None
-                member.process.wait(60)
+                member.process.wait(120)
                 assert member.said() == ""
         for member in one.members:
             assert not member.locked

@@ -104,8 +104,12 @@ def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> Non
     with group(tmp_path, world=3) as three:
         short, slow = barrier("prepared", timeout_s=0.5), barrier("prepared")
         head = three.begin(0, swap(slow, rescue=RESCUE))
-        three.begin(1, swap(short, rescue=RESCUE))
+        go = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
+        impatient = three.begin(1, go, swap(short, rescue=RESCUE))
         late = three.begin(2, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), swap(slow, rescue=RESCUE))
+        until(lambda: any("Meet" in one.get("name", "") for one in head.story()), "all have come")
+        until(lambda: head.notes()[-1:] == ["waiting for spark2 (rank 1), spark3 (rank 2)"], "the head is there")
+        (impatient.home / "ready").touch()
         until(lambda: head.outcome("Meet at prepared")[0], "the head learns it")
         (late.home / "ready").touch()
         message = "spark3 (rank 2) never came to barrier 'prepared' within 0.5 s."
