@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import yaml
 
@@ -110,10 +110,23 @@ class Images:
             docker("rmi", "-f", image, check=False)
 
 
-class Desk:
-    """A project with one host, `here`, that is this machine. Its container's name is its own."""
+class Names(Protocol):
+    """Who knows the images' whole names."""
 
-    def __init__(self, folder: Path, images: Images, hub: str) -> None:
+    def name(self, short: str) -> str:
+        """REGISTRY/REPOSITORY:TAG."""
+
+
+class Desk:
+    """A project with one host, `here`, that is this machine. Its container's name is its own.
+
+    haste: what the playbooks' modules are given beside.
+    """
+
+    haste: ClassVar[dict[str, str]] = HASTE
+    timeout_s = 240.0
+
+    def __init__(self, folder: Path, images: Names, hub: str) -> None:
         self.root, self.images, self.port = folder / "project", images, free_port()
         self.name = f"real-{secrets.token_hex(4)}"
         home = folder / "home"
@@ -123,7 +136,7 @@ class Desk:
         for name in ("hosts", "recipes"):
             (self.root / name).mkdir()
         for book in (self.root / "playbooks").rglob("*.yml"):
-            for module, shorter in HASTE.items():
+            for module, shorter in self.haste.items():
                 book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
@@ -156,6 +169,10 @@ class Desk:
             "expect": {"ready_s": 60},
             **(more or {}),
         }
+        self.serves(stated)
+
+    def serves(self, stated: dict[str, Any]) -> None:
+        """The recipe of the host, from the next deploy on."""
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
     def llama(self, *, file: str = GOOD, **flags: Any) -> None:
@@ -183,7 +200,7 @@ class Desk:
         self.recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=at_once)
 
     def run(self, *words: str) -> Said:
-        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
+        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def deploy(self) -> Said:

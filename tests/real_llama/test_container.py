@@ -7,15 +7,12 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sparkwright.sandbox import hub
-from sparkwright.sandbox.web import Server
+from tests import own_hub
 from tests.e2e.conftest import Said
 from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker
 from tests.registry.server import PROGRAM, Registry
@@ -25,23 +22,8 @@ from tests.registry.server import PROGRAM, Registry
 def hub_url(tiny: Path) -> Iterator[str]:
     """A hub with the tiny model, whole and cut in half, beside those of the sandbox."""
     whole = tiny.read_bytes()
-    ours, others = {GOOD: whole, BROKEN: whole[: len(whole) // 2]}, hub.content
-
-    def content(model: str, path: str, *, moved: bool = False) -> bytes:
-        return ours[path] if model == GGUF_REPO else others(model, path, moved=moved)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(hub.GGUF, GGUF_REPO, (GOOD, BROKEN))
-        patch.setattr(hub, "files", partial(_files, hub.files))
-        patch.setattr(hub, "content", content)
-        server = Server(0, hub.HubApi, hub.Hub())
-        server.start()
-        yield f"http://127.0.0.1:{server.port}"
-        server.stop()
-
-
-def _files(others: Any, model: str) -> list[str]:
-    return [GOOD, BROKEN] if model == GGUF_REPO else list(others(model))
+    with own_hub.serving({GGUF_REPO: {GOOD: whole, BROKEN: whole[: len(whole) // 2]}}) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -102,12 +102,12 @@ class Registry:
         rows = []
         for platform in platforms:
             manifest = self._manifest(repository, platform, seed, layer_bytes, version, config)
-            digest = self._put_manifest(repository, None, manifest, MANIFEST)
+            digest = self.put_manifest(repository, None, manifest, MANIFEST)
             os_name, _, architecture = platform.partition("/")
             about = {"os": os_name, "architecture": architecture}
             rows.append({"mediaType": MANIFEST, "digest": digest, "size": len(manifest), "platform": about})
         index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}).encode()
-        return self._put_manifest(repository, tag, index, INDEX)
+        return self.put_manifest(repository, tag, index, INDEX)
 
     def delete(self, repository: str, digest: str) -> None:
         answer = requests.delete(f"http://{self.address}/v2/{repository}/manifests/{digest}", timeout=10)
@@ -129,7 +129,7 @@ class Registry:
         for name, content in [*rows, *([("wait", WAITS)] if wanted is not None else [])]:
             raw = _tar(name, content)
             packed = gzip.compress(raw, mtime=0)
-            layers.append({"mediaType": LAYER, "size": len(packed), "digest": self._put_blob(repository, packed)})
+            layers.append({"mediaType": LAYER, "size": len(packed), "digest": self.put_blob(repository, packed)})
             diff_ids.append(_sha(raw))
         os_name, _, architecture = platform.partition("/")
         config = {
@@ -146,10 +146,10 @@ class Registry:
             "history": [{"created": "2026-10-01T00:00:00Z", "created_by": "tests"} for _ in layers],
         }
         data = json.dumps(config).encode()
-        about = {"mediaType": CONFIG, "size": len(data), "digest": self._put_blob(repository, data)}
+        about = {"mediaType": CONFIG, "size": len(data), "digest": self.put_blob(repository, data)}
         return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": about, "layers": layers}).encode()
 
-    def _put_blob(self, repository: str, data: bytes) -> str:
+    def put_blob(self, repository: str, data: bytes) -> str:
         base = f"http://{self.address}"
         where = requests.post(f"{base}/v2/{repository}/blobs/uploads/", timeout=10).headers["Location"]
         joined = "&" if "?" in where else "?"
@@ -157,7 +157,7 @@ class Registry:
         assert answer.status_code == 201, answer.text
         return _sha(data)
 
-    def _put_manifest(self, repository: str, tag: str | None, data: bytes, kind: str) -> str:
+    def put_manifest(self, repository: str, tag: str | None, data: bytes, kind: str) -> str:
         url = f"http://{self.address}/v2/{repository}/manifests/{tag or _sha(data)}"
         answer = requests.put(url, data=data, headers={"Content-Type": kind}, timeout=10)
         assert answer.status_code == 201, answer.text

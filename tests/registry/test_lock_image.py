@@ -36,7 +36,7 @@ def test_a_manifest_without_an_index_is_an_entry_too(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
     manifest = registry._manifest(repository, "linux/amd64", 0, (1000,), "0.32.0")
-    digest = registry._put_manifest(repository, "one", manifest, "application/vnd.docker.distribution.manifest.v2+json")
+    digest = registry.put_manifest(repository, "one", manifest, "application/vnd.docker.distribution.manifest.v2+json")
     entry = LockImage().run(LockImage.Args(f"{registry.address}/{repository}:one"), context).data
     assert (entry["digest"], entry["platforms"]) == (digest, ["linux/amd64"])
     assert entry["manifests"][0]["digest"] == digest

@@ -1,0 +1,134 @@
+"""A user's project on this machine's own Docker Engine, with the real vLLM for a CPU as what it serves with."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.e2e.conftest import Said
+from tests.real_engine.engine import Engine
+from tests.real_llama.container_desk import Desk as AnyDesk
+from tests.real_llama.container_desk import docker
+
+DENSE, RECURRENT = "tests/tiny-dense", "tests/tiny-gated-delta"
+KINDS = {DENSE: "dense", RECURRENT: "gated_delta"}
+#: eager: nothing is compiled. The share is of the host's memory, for what is not said in CACHE
+FLAGS = {"served-model-name": "tiny", "max-model-len": 4096, "gpu-memory-utilization": 0.12, "enforce-eager": True}
+#: of the KV cache on a CPU, GiB
+CACHE = "VLLM_CPU_KVCACHE_SPACE"
+ENV = {CACHE: "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+OFF = {"chunked_prefill": "disabled"}
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The images by version. usual: the version that is served unless another is said."""
+
+    by_version: dict[str, str]
+    usual: str
+
+    def name(self, version: str) -> str:
+        return self.by_version[version]
+
+    def remove(self) -> None:
+        """None of them is left in the Docker Engine."""
+        for name in self.by_version.values():
+            rows = docker("images", "--digests", "--format", "{{.ID}}", name.rpartition(":")[0], check=False)
+            for image in set(rows.split()):
+                docker("rmi", "-f", image, check=False)
+
+
+class Desk(AnyDesk):
+    """Its playbooks are the shipped ones as they are, and a start takes what the engine takes."""
+
+    haste: ClassVar[dict[str, str]] = {}
+    timeout_s = 900.0
+
+    def __init__(self, folder: Path, shelf: Shelf, hub: str) -> None:
+        super().__init__(folder, shelf, hub)
+        self.shelf = shelf
+
+    def recipe_of(
+        self,
+        *,
+        model: str = DENSE,
+        version: str = "",
+        env: dict[str, str] | None = None,
+        expect: dict[str, Any] | None = None,
+        more: dict[str, Any] | None = None,
+        **flags: Any,
+    ) -> None:
+        """What the host serves from the next deploy on. flags: with `_` for `-`. more: keys of the recipe beside the usual."""
+        box = {"name": self.name, "gpus": "", "ports": [f"127.0.0.1:{self.port}:8000"], "env": {**ENV, **(env or {})}}
+        stated = {
+            "image": self.shelf.name(version or self.shelf.usual),
+            "model": {"id": model, "dir": f"~/models/{KINDS[model]}", "mount": "/models/tiny"},
+            "container": box,
+            "publish": "loopback",
+            "vllm": {**FLAGS, **{key.replace("_", "-"): value for key, value in flags.items()}},
+            "expect": {"ready_s": 300, **(expect or {})},
+        }
+        self.serves({**stated, **(more or {})})
+
+    def deployed(self, **recipe: Any) -> Said:
+        """The server of this recipe, proved. One that serves already is left alone."""
+        self.recipe_of(**recipe)
+        said = self.deploy()
+        assert said.proved, said.out[-3000:] + said.err
+        return said
+
+    def holds(self, **recipe: Any) -> bool:
+        """Whether a deploy of this recipe would change nothing."""
+        self.recipe_of(**recipe)
+        return self.run("plan", "--host", "here").code == 0
+
+    def refused(self, **recipe: Any) -> str:
+        """The sentence with which a deploy of this recipe is refused; what serves is not touched."""
+        before = self.state()
+        self.recipe_of(**recipe)
+        said = self.deploy()
+        assert said.code == 5, said.out[-3000:] + said.err
+        assert self.state() == before
+        return str(said.recap["error"])
+
+    def state(self) -> tuple[str, str, bool, str]:
+        """The container: its Id, its last start, whether it runs, its restart policy."""
+        found = self.container()
+        state = found["State"]
+        return found["Id"], state["StartedAt"], state["Running"], found["HostConfig"]["RestartPolicy"]["Name"]
+
+    def generates(self) -> bool:
+        """Whether the health check, which asks for a token, calls it healthy."""
+        return self.run("health.check", "--host", "here").code == 0
+
+    def settings(self) -> dict[str, Any]:
+        """What the engine's own log says of its last start."""
+        said = self.run("logs", "--host", "here", "--state", "--json")
+        return dict(json.loads(said.out))
+
+    def processes(self) -> dict[str, int]:
+        """The processes in the container, by their titles, with the numbers that the host knows them by."""
+        rows = docker("top", self.name, "-eo", "pid,args").splitlines()[1:]
+        return {title: int(pid) for pid, _, title in (row.strip().partition(" ") for row in rows)}
+
+    def until_exited(self) -> int:
+        """Wait for the container's end. Returns its exit code."""
+        return int(docker("wait", self.name))
+
+    def until(self, what: str, timeout_s: float = 60.0) -> None:
+        """Wait until Docker calls the container this."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.container()["State"]["Status"] != what:
+            assert time.monotonic() < deadline_s, self.container()["State"]
+            time.sleep(0.1)
+
+
+def hub_files(engine: Engine) -> dict[str, dict[str, bytes]]:
+    """The tiny models as a hub has them."""
+    return {
+        name: {path.name: path.read_bytes() for path in sorted((engine.models / kind).iterdir()) if path.is_file()}
+        for name, kind in KINDS.items()
+    }

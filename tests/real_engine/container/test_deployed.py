@@ -1,0 +1,169 @@
+"""The real vLLM in a real container: deployed from a registry and a hub on loopback, broken, killed, healed, rolled back, measured.
+
+The image is a whole one, see image.py. A start takes half a minute, so each test goes on with what the one before left; alone, each
+deploys what it begins with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+
+import pytest
+
+from tests.real_engine.container.desk import CACHE, OFF, RECURRENT, Desk
+from tests.real_llama.container_desk import docker
+
+pytestmark = pytest.mark.engine
+
+#: GiB: more than any machine that these tests run on has
+TOO_MUCH = "100000"
+TAKEN = f"its KV cache was to take {TOO_MUCH}.0 GiB of memory"
+AB = (
+    "bench.ab",
+    "--host",
+    "here",
+    "-a",
+    "served",
+    "-b",
+    "other",
+    "--loads",
+    "serve",
+    "--requests",
+    "4",
+    "--concurrency",
+)
+SMALL = ("2", "--prompt-tokens", "64", "--output-tokens", "32", "--json")
+
+
+def test_a_first_deploy_pulls_and_proves_all_of_it(desk: Desk) -> None:
+    first = desk.deployed()
+    digest = first.task("Pull image by digest")
+    assert digest["status"] == "changed"
+    assert "@sha256:" in desk.container()["Config"]["Image"]
+    model = first.task("Download model and verify every file")
+    assert "all hashes match" in model["msg"]
+    assert desk.shelf.usual in first.task("Check flags against engine and model")["msg"]
+    assert first.task("Check that it generates")["data"]["verdict"] == "ready"
+    read = first.task("Check the engine log")["data"]["state"]
+    assert (read["version"], read["chunked_prefill"], read["prefix_caching"]) == (desk.shelf.usual, True, True)
+    assert first.task("Measure throughput")["data"]["tok_per_s"] > 0
+    assert first.task("Compare the reference text")["status"] == "ok"
+    before = desk.state()
+    assert before[2:] == (True, "unless-stopped")
+    second = desk.deploy()
+    assert (second.code, second.recap["changed"], desk.state()) == (0, 0, before), second.out
+
+
+def test_what_this_engine_refuses_is_refused_before_the_swap(desk: Desk) -> None:
+    desk.deployed()
+    why = desk.refused(model=RECURRENT, expect=OFF, enable_prefix_caching=True)
+    assert "chunked prefill can't be off here: prefix caching on a recurrent model needs it" in why
+    why = desk.refused(calculate_kv_scales=True)
+    assert f"calculate-kv-scales: the engine does not list it, it was removed in 0.28.0; vLLM {desk.shelf.usual}" in why
+
+
+def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None:
+    """Without a restart policy that acts by itself, so that what is seen is the end and not Docker's next start."""
+    desk.deployed()
+    before = desk.state()
+    docker("update", "--restart", "no", desk.name)
+    os.kill(next(pid for title, pid in desk.processes().items() if "EngineCore" in title), signal.SIGKILL)
+    code = desk.until_exited()
+    assert desk.run("health.check", "--host", "here").code == 1
+    said = desk.run("status", "--host", "here")
+    assert (said.code, f"exit code {code}" in said.out) == (1, True), said.out
+    said = desk.run("diagnose", "--host", "here")
+    assert (said.code, f"exited ({code})" in said.out) == (1, True), said.out
+    again = desk.deploy()
+    assert again.proved, again.out[-3000:]
+    assert desk.state()[0] == before[0] and desk.state()[3] == "unless-stopped"
+
+
+def test_chunked_prefill_is_switched_off(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.state()
+    said = desk.deployed(expect=OFF)
+    read = said.task("Check the engine log")["data"]["state"]
+    assert read["chunked_prefill"] is False
+    assert desk.state()[0] != before[0]
+
+
+def test_a_kv_cache_larger_than_memory_is_told_and_rolled_back(desk: Desk) -> None:
+    desk.deployed(expect=OFF)
+    before = desk.state()
+    desk.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
+    said = desk.deploy()
+    assert said.code == 1, said.out[-3000:]
+    why = said.task("Wait until it is ready")["msg"]
+    assert TAKEN in why
+    assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
+    assert desk.generates()
+    assert desk.settings()["chunked_prefill"] is False
+    incident = json.loads(desk.run("incident", "--host", "here", "--json").out)
+    kept = [(desk.root / incident["folder"] / name).read_text() for name in incident["files"] if "log" in name]
+    assert any("Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE" in text for text in kept), incident["files"]
+
+
+def test_a_failed_server_that_is_left_is_diagnosed_and_rolled_back_by_hand(desk: Desk) -> None:
+    desk.deployed(expect=OFF)
+    before = desk.state()
+    desk.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
+    assert desk.run("deploy", "--host", "here", "--no-rollback", "--json").code == 1
+    said = desk.run("diagnose", "--host", "here")
+    assert (said.code, TAKEN in said.out) == (1, True), said.out
+    said = desk.run("rollback", "--host", "here", "--json")
+    assert said.proved, said.out[-3000:]
+    assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
+
+
+def test_a_roll_back_returns_to_the_state_before(desk: Desk) -> None:
+    if not desk.holds(expect=OFF):
+        desk.deployed()
+        desk.deployed(expect=OFF)
+    said = desk.run("rollback", "--host", "here", "--json")
+    assert said.proved, said.out[-3000:]
+    assert desk.settings()["chunked_prefill"] is True
+    desk.recipe_of()
+    assert desk.deploy().recap["changed"] == 0
+
+
+def test_two_recipes_are_measured_and_the_server_is_restored(desk: Desk) -> None:
+    desk.recipe_of(expect=OFF)
+    (desk.root / "recipes/served.yml").rename(desk.root / "recipes/other.yml")
+    desk.deployed()
+    before = desk.state()
+    said = desk.run(*AB, *SMALL)
+    assert said.code == 0, said.out[-3000:] + said.err
+    found = json.loads((desk.root / "results/ab-here/results.json").read_text())
+    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
+    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
+    assert any("the arms differ in" in note and "chunked_prefill" in note for note in found["notes"]), found["notes"]
+    assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
+    assert desk.generates()
+    (desk.root / "recipes/other.yml").unlink()
+
+
+def test_a_server_with_a_key_asks_for_it(desk: Desk) -> None:
+    key = "spk-" + secrets.token_hex(20)
+    desk.env["SPARK_KEY"] = key
+    try:
+        said = desk.deployed(more={"server_key": {"env": "SPARK_KEY"}})
+    finally:
+        del desk.env["SPARK_KEY"]
+    assert said.task("Check that it generates")["data"]["verdict"] == "ready"
+    assert desk.generates(), "a check reads it on the host"
+    assert key not in json.dumps(desk.container()) + docker("logs", desk.name) + said.out + said.err
+
+
+def test_an_end_with_exit_code_0_is_a_failure(desk: Desk) -> None:
+    """vLLM ends with 0 when it is asked to, and Docker starts it again but for that."""
+    desk.deployed()
+    docker("update", "--restart", "no", desk.name)
+    os.kill(desk.container()["State"]["Pid"], signal.SIGTERM)
+    assert desk.until_exited() == 0
+    assert desk.run("health.check", "--host", "here").code == 1
+    said = desk.run("status", "--host", "here")
+    assert (said.code, "exit code 0" in said.out) == (1, True), said.out
