@@ -263,7 +263,7 @@ _ROWS: dict[str, Option] = {
     )
 }
 
-#: every option but image, entrypoint, command, restart policy, key and files, which have rules of their own in container_options.py
+#: every option but image, entrypoint, command, restart policy, key and files, which have rules of their own
 OPTIONS: tuple[Option, ...] = tuple(
     _ROWS.get(_shown(name)) or _plain(name, option) for name, option in DOCKER_OPTIONS.items()
 )
