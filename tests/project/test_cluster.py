@@ -59,7 +59,7 @@ def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
     assert worker["env"]["VLLM_HOST_IP"] == "192.168.100.11"  # type: ignore[index]
     assert worker["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"  # type: ignore[index]
     assert "--headless" not in head["command"]  # type: ignore[operator]
-    assert {key for key in head if head[key] != worker[key]} == {"command", "env", "labels"}
+    assert {key for key in head if head[key] != worker[key]} == {"command", "env", "labels", "ports"}
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ Reader = Callable[[ContainerSpec, Inspect, Inspect], Any]
 class Option:
     """wanted: None when it is not compared. found: what the container has, in the same spelling. why: what a difference means.
 
-    key, section, asked: its name in the engine's HostConfig or Config and the value to create with, None for none, for one that
-    stands there.
+    open: left out, it is not compared: the engine's configuration decides. key, section, asked: its name in the engine's
+    HostConfig or Config and the value to create with, None for none, for one that stands there.
     """
 
     field: str
@@ -40,6 +40,7 @@ class Option:
     key: str = ""
     section: str = "HostConfig"
     asked: Callable[[ContainerSpec], Any] = lambda spec: None
+    open: bool = False
 
 
 def _host(
@@ -79,7 +80,7 @@ def _plain(name: str, option: DockerOption) -> Option:
     def found(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
         return option.alike(container[option.section].get(key))
 
-    return Option(_shown(name), wanted, found, option.why, key, option.section, asked)
+    return Option(_shown(name), wanted, found, option.why, key, option.section, asked, option.open)
 
 
 def _shown(name: str) -> str:
@@ -258,12 +259,13 @@ _ROWS: dict[str, Option] = {
             lambda s, c, i: _log(c).get("Type"),
             key="LogConfig",
             asked=_asked_log,
+            open=True,
         ),
-        Option("log-options", lambda s, c, i: dict(s.log_options) or None, _found_log_options),
+        Option("log-options", lambda s, c, i: dict(s.log_options) or None, _found_log_options, open=True),
     )
 }
 
-#: every option but image, entrypoint, command, restart policy, key and files, which have rules of their own
+#: every option but image, entrypoint, command, restart policy, key and files: their rules are in container_options.py
 OPTIONS: tuple[Option, ...] = tuple(
     _ROWS.get(_shown(name)) or _plain(name, option) for name, option in DOCKER_OPTIONS.items()
 )

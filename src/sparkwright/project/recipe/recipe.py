@@ -208,7 +208,7 @@ def container_spec(
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
-        ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
+        ports=tuple(_ports(recipe, host)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
         labels={**box.labels, **recipe.engine.labels, **_place(host)},
         entrypoint=key.program(entrypoint) if key else entrypoint,
@@ -231,6 +231,13 @@ def _added(own: Any, more: Any) -> Any:
     if isinstance(own, tuple | list):
         return type(own)(dict.fromkeys((*own, *more)))
     return more
+
+
+def _ports(recipe: Recipe, host: Host) -> list[str]:
+    """Where the server answers; nowhere for a worker of a cluster."""
+    if host.cluster is not None and host.name != host.cluster.head:
+        return []
+    return _listening(recipe) if on_host_network(recipe.file) else _published(recipe.file, host)
 
 
 def _listening(recipe: Recipe) -> list[str]:
