@@ -64,3 +64,15 @@ def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> Non
     assert answer.code == 5
     assert "pair is a cluster, and this release cannot run `verify` on one yet." in answer.err
     assert pair.running() == {}
+
+
+def test_status_speaks_of_each_rank_and_a_plan_of_what_would_change(pair: Pair) -> None:
+    deployed(pair)
+    rows = [json.loads(line) for line in pair.run("status", "--host", "pair", "--json").out.splitlines()]
+    assert {row["host"]: row["state"] for row in rows} == {"one": "up", "two": "unknown"}
+    assert pair.run("plan", "--host", "pair").code == 0
+    pair.recipe(max_num_seqs=4)
+    before = pair.running()
+    answer = pair.run("plan", "--host", "pair")
+    assert (answer.code, pair.running()) == (2, before)
+    assert answer.out.count("max-num-seqs") >= 2
