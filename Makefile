@@ -1,7 +1,8 @@
 # make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
 # make test: what tells most in a few minutes; needs neither ssh nor Docker
 # make test-all: everything that this machine can; what touches ssh and Docker runs where they are
-# make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/)
+# make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/); VERSION=0.19.1 for another
+# make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before
 # make bed:  two pretend Sparks over real ssh (root, Docker); `make bed-down` removes them
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ define pytest
 	  $(BIN)/pytest $(2) --last-failed --last-failed-no-failures none -v; }
 endef
 
-.PHONY: demo test test-all test-engine test-faults molecule lint lint-types lint-rest audit runtime-lock bed bed-down docs picture bench clean
+.PHONY: demo test test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -49,7 +50,11 @@ test-all: .venv/.installed-test lint
 	$(call pytest,-m alone,-m alone)
 
 test-engine: .venv/.installed-test
-	$(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine
+	$(if $(VERSION),SPARKWRIGHT_ENGINE_VERSION=$(VERSION)) $(if $(STARTS),SPARKWRIGHT_ENGINE_STARTS=$(STARTS)) \
+	  $(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine
+
+engine-release: .venv/.installed-test
+	$(BIN)/python -m tests.real_engine.releases.take_in $(VERSION)
 
 # every fault at every step of a swap, some minutes, with the table of who serves afterwards, and every fault by what each
 # command says of it (`python -m tests.e2e.states --print` observes that table anew); then ten thousand damaged

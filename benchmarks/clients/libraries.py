@@ -37,7 +37,7 @@ def ours() -> Library:
 
 def vllm() -> Library:
     """vLLM's request function. Raises Absent."""
-    python = Path(os.environ.get("ENGINE_PYTHON", TOP / ".engine/venv/bin/python"))
+    python = Path(os.environ.get("ENGINE_PYTHON", TOP / ".engine/0.32.0/venv/bin/python"))
     if not python.exists():
         raise Absent(
             f"there is no {python}: `make test-engine` makes it, or ENGINE_PYTHON names a Python that has vLLM"

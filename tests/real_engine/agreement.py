@@ -1,6 +1,7 @@
-"""One case, run: what was predicted, what the log was read as, and what the engine itself says. All three have to agree.
+"""One case: what was predicted, what the log was read as, and what the engine itself says. All three have to agree.
 
-The engine's own word: its exit code, `/server_info` (which only dev mode opens) and a generated token.
+The engine's own word: its exit code, `/server_info` (which only dev mode opens) and a generated token. Of a case whose arguments were
+only asked about (releases/asked.py): the configuration that it makes of them.
 """
 
 from __future__ import annotations
@@ -23,18 +24,27 @@ from sparkwright.modules.proof.verify_health import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_engine import prediction
 from tests.real_engine.cases import Case, Prediction
-from tests.real_engine.engine import Engine, Server, serving
+from tests.real_engine.engine import VERSION, Engine, Server, serving
+from tests.real_engine.releases.asked import Answer
+from tests.real_engine.releases.install import NEWEST
 
 SETTINGS = ("chunked_prefill", "prefix_caching", "mamba_cache_mode", "block_size")
 #: a log that shows a start names these two always
 ALWAYS_READ = ("chunked_prefill", "prefix_caching")
 STREAMS, STREAM_TOKENS, SAME_COUNT = 3, 128, 0.01
 TRIES = 4
+#: what ends a start on a CPU, and nowhere else: a line of the log, and what it is. That is no disagreement.
+CPU_ONLY = {
+    "too many values to unpack (expected 2)": "the CPU backend can't run recurrent layers",
+    "FP8 KV cache on CPU requires x86": "FP8 caches need AVX-512 or AMX on a CPU",
+    "on the CPU backend is not compatible with FP8 KV cache": "the CPU backend has no FP8 cache beside chunked prefill",
+}
 
 
 @dataclass
 class Outcome:
-    """read: what sparkwright's reader made of the log. true: what the engine said of itself over HTTP."""
+    """read: what sparkwright's reader made of the log. true: what the engine said of itself. started: False where it was only asked.
+    not_here: why it can't start on a CPU."""
 
     case: Case
     predicted: Prediction
@@ -47,6 +57,8 @@ class Outcome:
     health: str = ""
     figures: str = ""
     wrong: list[str] = field(default_factory=list)
+    started: bool = True
+    not_here: str = ""
 
     def evidence(self) -> str:
         """The line that decided: of a refusal its reason, of a start the config dump."""
@@ -55,63 +67,102 @@ class Outcome:
         return self.read.readings.get("chunked_prefill", Reading()).evidence
 
 
-def run(case: Case, engine: Engine, runs: Path) -> Outcome:
-    """Start it, ask it, stop it, compare. Its log, command and result stay in runs/NAME."""
+def run(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) -> Outcome:
+    """Start it, ask it, stop it, compare. Its log, command and result stay in runs/NAME.
+
+    answer: what it made of the arguments, for a release that does not tell its settings over HTTP.
+    """
     folder = runs / case.name
     model = str(engine.models / case.model)
     argv = case.argv(model)
+    said = prediction.predicted(case, engine.model_config(case.model), VERSION)
     with serving(engine, argv, folder / "server.log") as server:
-        outcome = Outcome(
-            case,
-            prediction.predicted(case, engine.model_config(case.model)),
-            folder,
-            server.ready,
-            None,
-            0,
-            server.reader.state,
-        )
+        outcome = Outcome(case, said, folder, server.ready, None, 0, server.reader.state)
         if server.ready:
+            outcome.true = _own_word(server) or dict(answer.settings or {} if answer else {})
             _ask(server, outcome, flags.served_name(case.settings(), model))
     outcome.exit_code = server.exit_code
     outcome.took_s = server.took_s
-    outcome.read = read((folder / "server.log").read_bytes(), LOG)
+    log = (folder / "server.log").read_bytes()
+    outcome.read = read(log, LOG)
+    outcome.not_here = "" if outcome.starts else _not_here(log.decode(errors="replace"))
     _keep(server, folder)
     outcome.wrong += disagreements(outcome, model)
     return outcome
 
 
+def of_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome:
+    """The same of a case that was asked about only."""
+    folder = runs / case.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "server.log").write_text(answer.output)
+    said = prediction.predicted(case, engine.model_config(case.model), VERSION)
+    outcome = Outcome(case, said, folder, answer.exit_code == 0, answer.exit_code or None, 0, read(answer.output, LOG))
+    outcome.started = False
+    outcome.not_here = "" if outcome.starts else _not_here(answer.output)
+    outcome.true = dict(answer.settings or {})
+    outcome.wrong = disagreements(outcome, str(engine.models / case.model))
+    return outcome
+
+
+def _not_here(log: str) -> str:
+    return next((why for line, why in CPU_ONLY.items() if line in log), "")
+
+
 def disagreements(outcome: Outcome, model: str) -> list[str]:
     """Sentences for all that does not agree; none is what is wanted."""
-    sides = {"predicted": outcome.predicted, "expected": outcome.case.expected}
-    wrong = [sentence for side, said in sides.items() for sentence in _against(said, side, outcome)]
-    read = outcome.read
-    if not outcome.starts:
-        sentence = outcome.case.expected.why.replace("{model}", model)
-        same = read.failure.value == sentence or outcome.case.expected.starts
-        return wrong if same else [*wrong, f"expected {sentence!r}; the log was read as {read.failure.value!r}"]
-    wrong += [] if read.ready else ["the log was read as not ready"]
-    wrong += [f"the log was read as a death: {read.failure.value}"] if read.failure.value else []
+    expected = outcome.case.expected if VERSION == NEWEST else Prediction(None)
+    sides = {"predicted": outcome.predicted, "expected": expected}
+    wrong = [sentence for side, said in sides.items() for sentence in against(said, side, outcome)]
+    if not outcome.starts and not outcome.not_here:
+        return wrong + _misread_refusal(outcome.read, expected, model)
+    return wrong + (_misread_start(outcome) if outcome.started else [])
+
+
+def _misread_refusal(state: EngineState, expected: Prediction, model: str) -> list[str]:
+    sentence = expected.why.replace("{model}", model)
+    if expected.starts is False and state.failure.value != sentence:
+        return [f"expected {sentence!r}; the log was read as {state.failure.value!r}"]
+    return [] if state.failure.value else ["nothing was read from the log of a refusal"]
+
+
+def _misread_start(outcome: Outcome) -> list[str]:
+    state, wrong = outcome.read, []
+    if outcome.starts:
+        wrong += [] if state.ready else ["the log was read as not ready"]
+        wrong += [f"the log was read as a death: {state.failure.value}"] if state.failure.value else []
     for name in SETTINGS:
-        true, seen = outcome.true.get(name), read.value(name)
-        if seen != true and (seen is not None or name in ALWAYS_READ):
+        true, seen = outcome.true.get(name), state.value(name)
+        if name in outcome.true and seen != true and (seen is not None or name in ALWAYS_READ):
             wrong.append(f"{name}: read {seen}, is {true}")
     return wrong
 
 
-def _against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
+def against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
+    """What was said and is not so. Of a start that a CPU can't do, what its log says of its settings counts."""
     if said.starts is None:
         return []
-    if said.starts != outcome.starts:
+    late = not outcome.started and said.why.startswith(prediction.LATE)
+    if said.starts != outcome.starts and not outcome.not_here and not late:
         told = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
         return [f"{side} that it {'starts' if said.starts else 'is refused'}; it {told}"]
-    if not outcome.starts:
+    if not outcome.starts and not outcome.not_here:
         return []
-    pairs = [(name, getattr(said, name), outcome.true.get(name)) for name in SETTINGS]
-    return [f"{name}: {side} {asked}, is {true}" for name, asked, true in pairs if asked is not None and asked != true]
+    pairs = [(name, getattr(said, name), effective(outcome).get(name)) for name in SETTINGS]
+    return [
+        f"{name}: {side} {asked}, is {true}"
+        for name, asked, true in pairs
+        if None not in (asked, true) and asked != true
+    ]
+
+
+def effective(outcome: Outcome) -> dict[str, Any]:
+    """The settings: the engine's own word, or of a start that a CPU can't do its log's."""
+    read_there = {name: outcome.read.value(name) for name in SETTINGS if outcome.read.value(name) is not None}
+    return outcome.true or (read_there if outcome.not_here else {})
 
 
 def _ask(server: Server, outcome: Outcome, model: str) -> None:
-    outcome.true = _own_word(server)
     with tempfile.TemporaryDirectory() as home:
         context = RecordingContext(Path(home))
         health = VerifyHealth().run(VerifyHealth.Args(base_url=server.base_url, model=model), context)
@@ -125,12 +176,13 @@ def _ask(server: Server, outcome: Outcome, model: str) -> None:
 def _own_word(server: Server) -> dict[str, Any]:
     config = (server.ask("/server_info?config_format=json").json() or {}).get("vllm_config") or {}
     cache = config.get("cache_config") or {}
-    return {
+    told = {
         "chunked_prefill": (config.get("scheduler_config") or {}).get("enable_chunked_prefill"),
         "prefix_caching": cache.get("enable_prefix_caching"),
         "mamba_cache_mode": cache.get("mamba_cache_mode"),
         "block_size": cache.get("block_size"),
     }
+    return told if config else {}
 
 
 def _measure(server: Server, outcome: Outcome, model: str, context: RecordingContext) -> None:

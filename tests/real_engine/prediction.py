@@ -9,18 +9,25 @@ from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.prediction import predict
 from tests.real_engine.cases import Case, Prediction
+from tests.real_engine.releases.install import NEWEST
 
-VERSION = "0.32.0"
+#: what a rule says where the release is not known to refuse
+MAY_REFUSE = "may refuse"
+#: rules of what is checked only once the weights are loaded: of a case that was only asked about nothing is seen of it
+LATE = ("block-over-budget", "seqs-over-mamba-blocks")
 
 
-def predicted(case: Case, model_config: Mapping[str, Any]) -> Prediction:
+def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST) -> Prediction:
     """The prediction for these flags and this model's config.json (empty when there is no such model: nothing is said then)."""
     if not model_config or case.words:
         return Prediction(None)
     asked = rules.Asked(case.settings(), model_by_flag=not case.first_word)
-    kind, version = classify(model_config), versions.parse(VERSION)
-    errors = [one for one in rules.check(asked, kind, version) if one.severity == "error"]
+    kind, version = classify(model_config), versions.parse(release)
+    findings = rules.check(asked, kind, version)
+    errors = [one for one in findings if one.severity == "error"]
     if errors:
         return Prediction(False, why=f"{errors[0].rule}: {errors[0].sentence}")
+    if any(MAY_REFUSE in one.sentence for one in findings):
+        return Prediction(None)
     found = predict.effective(asked, kind, version)
     return Prediction(True, found.chunked_prefill, found.prefix_caching, found.mamba_cache_mode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -17,9 +16,9 @@ from sparkwright.engines.vllm.logs import settings
 from sparkwright.measure import lab, prefix, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
-from tests.real_engine.engine import ROOT, Engine, EngineMissing, Server, installed, serving
+from tests.real_engine.engine import RUNS, Engine, Server, serving
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 CONTEXT = 4096
 RECURRENT = ("--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "16")
@@ -28,19 +27,10 @@ STEPS = (256, 512, 1024)
 TIMES = 5
 
 
-@pytest.fixture(scope="module")
-def engine(pytestconfig: pytest.Config) -> Engine:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return installed()
-    except EngineMissing as error:
-        pytest.exit(str(error), returncode=1)
-
-
 @contextmanager
 def started(engine: Engine, name: str, model: str, *words: str) -> Iterator[Server]:
     path = engine.models / model
-    with serving(engine, (str(path), *RECURRENT, *words), ROOT / "runs" / f"lab-{name}" / "server.log") as server:
+    with serving(engine, (str(path), *RECURRENT, *words), RUNS / f"lab-{name}" / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         yield server
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.real_engine.engine import ENVIRONMENT, Engine, EngineMissing, installed
+from tests.real_engine.engine import ENVIRONMENT, Engine
 from tests.real_engine.keep import DATA
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 SOURCE = Path(__file__).parents[2] / "src"
 ASK = Path(__file__).parent / "ask_parser.py"
-
-
-@pytest.fixture(scope="module")
-def engine(pytestconfig: pytest.Config) -> Engine:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return installed()
-    except EngineMissing as error:
-        pytest.exit(str(error), returncode=1)
 
 
 def test_the_parser_says_what_was_kept_of_it(engine: Engine, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,10 @@ from sparkwright.measure import http_probe
 from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
-from tests.real_engine.engine import Engine, EngineMissing, installed, serving
+from tests.real_engine.engine import Engine, serving
 from tests.watching import Watch
 
-pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def engine(pytestconfig: pytest.Config) -> Engine:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return installed()
-    except EngineMissing as error:
-        pytest.exit(str(error), returncode=1)
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 
 def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tmp_path: Path) -> None:

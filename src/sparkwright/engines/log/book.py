@@ -70,7 +70,7 @@ class LogBook:
     @cached_property
     def needles(self) -> Needles:
         """Finds the lines that one of the tables may match."""
-        return Needles((row.needle for row in self._rows()), self.noise)
+        return Needles((row.needle for row in self.rows()), self.noise)
 
     @cached_property
     def stage_names(self) -> tuple[str, ...]:
@@ -82,7 +82,8 @@ class LogBook:
         rows = (*self.banners, self.arguments, *self.refusals, *self.refused)
         return any(row.match(line) for row in rows)
 
-    def _rows(self) -> Iterator[Line]:
+    def rows(self) -> Iterator[Line]:
+        """Every line that the tables look for."""
         yield from (*self.banners, self.arguments, *self.refusals, *self.refused, *self.hooked)
         yield from (row for _, rows in self.stages for row in rows)
         yield from (row for _, row in self.values)

@@ -35,8 +35,10 @@ MAX_NUM_SEQS = "max-num-seqs"
 #: 18547, 20914), and prefix caching of a recurrent model to False, "since it is not yet supported" (source of 0.11.0)
 CHUNKED_PREFILL_OPTIONAL_SINCE = "0.11.1"
 RECURRENT_PREFIX_CACHING_SINCE = "0.11.1"
-#: from which release on a recurrent layer's state is kept at the ends of whole blocks only
+#: from which release on a recurrent layer's state is kept at the ends of whole blocks only, unless `all` is asked for; and from which
+#: on that is refused
 ALIGN_ONLY_SINCE = "0.28.0"
+ALL_REFUSED_SINCE = "0.32.0"
 
 #: oldest first
 DEFAULTS: dict[str, tuple[Default, ...]] = {

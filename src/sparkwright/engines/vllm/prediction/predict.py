@@ -18,7 +18,8 @@ from sparkwright.engines.vllm.prediction import ascend, defaults
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
 
-#: architectures whose cache mode was `all` until 0.27 when nothing was said. source 0.17.1 (SupportsMambaPrefixCaching)
+#: architectures whose cache mode was `all` until 0.27 when nothing was said, and until 0.31 when asked for. source 0.17.1
+#: (SupportsMambaPrefixCaching); seen: 0.28.0
 CACHE_MODE_ALL = frozenset(
     """
         BambaForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
@@ -94,11 +95,12 @@ def _mamba_cache_mode(
         return None
     if not prefix:
         return "none"
-    since_align_only = at_least(version, defaults.ALIGN_ONLY_SINCE)
     answer = asked.flag("mamba-cache-mode")
-    if since_align_only or architecture.name not in CACHE_MODE_ALL or answer == "align":
+    if architecture.name not in CACHE_MODE_ALL or answer == "align":
         return "align"
-    return "all" if since_align_only is False else None
+    until = defaults.ALL_REFUSED_SINCE if answer == "all" else defaults.ALIGN_ONLY_SINCE
+    align_only = at_least(version, until)
+    return None if align_only is None else "align" if align_only else "all"
 
 
 def _budget(asked: Asked, chunked: bool | None, length: int | None) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
+from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 THINKING_SWITCH = "default-chat-template-kwargs"
 
@@ -78,14 +78,17 @@ def thinking(case: Case) -> Iterator[Finding]:
 
 @rule(
     "config-file-switches",
-    sources=("#51573: a false in the --config file is dropped before 0.28",),
-    example=Example({"config": "/etc/vllm.yaml"}, version="0.20.0"),
+    sources=(
+        "0.28.0 and 0.32.0, asked: a number in that file is heard, a false is not",
+        "#51573 repaired it in 0.28, but not for `vllm serve`",
+    ),
+    example=Example({"config": "/etc/vllm.yaml"}),
 )
 def config_file(case: Case) -> Iterator[Finding]:
-    """Before 0.28, --config drops every switch that is false.
+    """--config drops every switch that is false.
     `enable-chunked-prefill: false` in that file is silently ignored. Under `vllm:` in a recipe it becomes a flag and works.
     """
-    if case.flag("config") is not None and graded(case.within("", "0.28.0")) is not None:
-        sentence = "config: switches set to false in that file are silently ignored before 0.28."
+    if case.flag("config") is not None:
+        sentence = "config: switches set to false in that file are silently ignored."
         way = Way("set the flags in the recipe", {"config": None})
-        yield Finding("warning", sentence, (way,), "vLLM #51573", "config")
+        yield Finding("warning", sentence, (way,), "0.28.0 and 0.32.0, asked", "config")

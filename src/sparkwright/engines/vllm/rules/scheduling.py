@@ -101,19 +101,22 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
         "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
         "source of 0.33.0: the option has no effect",
         "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
+        "0.28.0, asked: `all` is still used for a Mamba2 model that asks for it",
     ),
     example=Example({"mamba-cache-mode": "all"}, model=HYBRID),
 )
 def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
-    The mode follows from prefix caching and the model. `all` was for the Mamba2 family until 0.27; other hybrids fell back
-    to `align` with a warning. 0.28 deprecated it, 0.32 refuses it.
+    The mode follows from prefix caching and the model. `all` was for the Mamba2 family, by default until 0.27; other hybrids fell
+    back to `align` with a warning. 0.28 uses it only where it is asked for, 0.32 refuses it.
     """
     if case.flag("mamba-cache-mode") != "all":
         return
-    refused = case.within("0.32.0")
+    refused = case.within(defaults.ALL_REFUSED_SINCE)
     severity = graded(refused) or "warning"
-    outcome = "refuses it (choices are align and none)" if refused else "ignores it here or falls back to align"
+    used = case.effective.mamba_cache_mode == "all"
+    accepted = "uses it, and 0.32 and later refuse it" if used else "ignores it here or falls back to align"
+    outcome = "refuses it (choices are align and none)" if refused else accepted
     outcome = "may refuse it" if refused is None else outcome
     sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
     way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})

@@ -1,0 +1,170 @@
+"""How true the streaming client is against a real llama-server, which tells its own rate and times in every stream.
+
+    make bench-llama                (or: .venv/bin/python benchmarks/llama.py)
+
+The server is that of tests/real_llama, with a model of random weights that generates about as fast as one on a Spark. Rates: each
+stream's, by our client, over the server's own `predicted_per_second`. Time to the first token: ours, and that of a reader that
+does nothing but receive from a socket, in turns, each less the server's own `prompt_ms` of the same request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+TOP = Path(__file__).parent.parent
+sys.path[:0] = [str(TOP), str(TOP / "src")]
+
+from tests.real_llama import server as servers
+from tests.real_llama import tiny_gguf
+
+from sparkwright.engines import openai_api
+from sparkwright.engines.llama_cpp.http import HTTP
+from sparkwright.measure import stream
+from sparkwright.measure.beside.undisturbed import undisturbed
+
+SHAPE = tiny_gguf.Shape(layers=6, heads=8, kv_heads=4, head=64, inner=2048)
+SLOTS, CONTEXT = 4, 8192
+TOKENS = 128
+RUNS = 7
+FIRST_TOKENS = 40
+PROMPT = "{}: tell me all that you know about this number."
+
+numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class First:
+    """The time to a first token, and the server's own part of it. Milliseconds."""
+
+    ttft_ms: float
+    prompt_ms: float
+
+    @property
+    def rest_ms(self) -> float:
+        return self.ttft_ms - self.prompt_ms
+
+
+def main() -> None:
+    """Print both tables."""
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {TOKENS} tokens a stream, medians of {RUNS} runs")
+    with tempfile.TemporaryDirectory(prefix="bench-llama-") as name:
+        folder = Path(name)
+        model = tiny_gguf.make(folder / tiny_gguf.FILE_NAME, SHAPE)
+        words = ("-m", str(model), "-c", str(SLOTS * CONTEXT), "-np", str(SLOTS), "-a", "tiny", "--skip-chat-parsing")
+        with servers.started(folder, *words) as server:
+            if not server.until_served():
+                sys.exit(server.log)
+            rates(server.base_url)
+            first_tokens(server.base_url)
+    print(f"load {os.getloadavg()[0]:.1f} at the end")
+
+
+def body(tokens: int) -> dict[str, Any]:
+    """A measured request whose prompt no cache holds."""
+    return openai_api.measured_stream(HTTP, "tiny", PROMPT.format(next(numbers)), tokens)
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------------
+
+
+def rates(base_url: str) -> None:
+    """Ours over the server's, stream by stream."""
+    print(f"{'streams':>8} {'server, tok/s':>14} {'ours / server':>14} {'farthest':>9}")
+    compared(base_url, 1)  # the first request warms it up
+    found: dict[int, list[tuple[float, float]]] = {1: [], SLOTS: []}
+    for _ in range(RUNS):
+        for streams, rows in found.items():
+            rows += compared(base_url, streams)
+    for streams, rows in found.items():
+        said, ratio = (statistics.median(column) for column in zip(*rows, strict=True))
+        farthest = max((row[1] for row in rows), key=lambda one: abs(one - 1))
+        print(f"{streams:>8} {said:>14.1f} {ratio:>14.4f} {farthest:>9.4f}", flush=True)
+
+
+def compared(base_url: str, streams: int) -> list[tuple[float, float]]:
+    """Of each stream: the server's rate, and ours over it."""
+    with ThreadPoolExecutor(streams) as pool, undisturbed():
+        recordings = list(
+            pool.map(lambda asked: stream.record(base_url, asked), [body(TOKENS) for _ in range(streams)])
+        )
+    rows = []
+    for recording in recordings:
+        ours_per_s = stream.read(recording, HTTP.counted).tok_per_s or 0.0
+        said = timings(b"".join(piece for _, piece in recording.pieces))["predicted_per_second"]
+        rows.append((said, ours_per_s / said))
+    return rows
+
+
+def timings(answer: bytes) -> dict[str, float]:
+    """The last timings that a stream holds: the server's own word on all of it."""
+    last = [line for line in answer.split(b"\n") if b'"timings"' in line][-1]
+    return dict(json.loads(last.partition(b"data: ")[2])["timings"])
+
+
+# -- the first token -----------------------------------------------------------------------------------------------------------
+
+
+def first_tokens(base_url: str) -> None:
+    """Ours and the plain reader's, in turns."""
+    clients: dict[str, Callable[[str], First]] = {"ours": ours, "plain socket": plain}
+    found: dict[str, list[First]] = {name: [] for name in clients}
+    for _ in range(FIRST_TOKENS):
+        for name, client in clients.items():
+            found[name].append(client(base_url))
+    print(f"\n{'client':>13} {'TTFT, ms':>9} {'prompt_ms':>10} {'TTFT - prompt_ms':>17}")
+    for name, rows in found.items():
+        told = (statistics.median([row.ttft_ms for row in rows]), statistics.median([row.prompt_ms for row in rows]))
+        print(f"{name:>13} {told[0]:>9.2f} {told[1]:>10.2f} {statistics.median([row.rest_ms for row in rows]):>17.2f}")
+    pairs = zip(*found.values(), strict=True)
+    error = statistics.median([one.rest_ms - other.rest_ms for one, other in pairs])
+    print(f"our error: {error:+.2f} ms")
+
+
+def ours(base_url: str) -> First:
+    """As every measurement of sparkwright's."""
+    recording = stream.record(base_url, body(8))
+    found = stream.read(recording, HTTP.counted)
+    own = timings(b"".join(piece for _, piece in recording.pieces))
+    return First(1000 * (found.ttft_s or 0), own["prompt_ms"])
+
+
+def plain(base_url: str) -> First:
+    """Nothing but a socket: the request, and the time at which the first bytes with text came."""
+    where = urlsplit(base_url)
+    request = stream.request_bytes(base_url, body(8), "")
+    with socket.create_connection((where.hostname or "", where.port or 0)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent_s = time.perf_counter()
+        connection.sendall(request)
+        answer, first_s = b"", 0.0
+        while b"data: [DONE]" not in answer:
+            piece = connection.recv(1 << 16)
+            now_s = time.perf_counter()
+            answer += piece
+            if not first_s and begun(answer):
+                first_s = now_s
+            if not piece:
+                sys.exit("the stream ended early")
+    return First(1000 * (first_s - sent_s), timings(answer)["prompt_ms"])
+
+
+def begun(answer: bytes) -> bool:
+    """Whether a chunk with a generated token is there: the first chunk only names the role."""
+    return b'"predicted_n":' in answer and b'"predicted_n":0' not in answer.rpartition(b"data: ")[2]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The engine of a run; and what is held against one release only."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.real_engine.engine import VERSION, Engine, EngineMissing, installed
+from tests.real_engine.releases.install import NEWEST
+
+
+@pytest.fixture(scope="session")
+def engine(pytestconfig: pytest.Config) -> Engine:
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # ended from outside, it still stops the engine it started
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n  {text}", flush=True)
+
+    try:
+        return installed(say)
+    except EngineMissing as error:
+        pytest.exit(str(error), returncode=1)
+
+
+@pytest.fixture
+def newest() -> None:
+    """Of a test that holds what was learnt from the newest release."""
+    if VERSION != NEWEST:
+        pytest.skip(f"this is held against {NEWEST}")

@@ -1,0 +1,101 @@
+"""Asks a real vLLM what it makes of command lines, without starting an engine; run by the engine's own Python.
+
+    echo '{"NAME": ["--model", "/models/dense", ...]}' | ENGINE/bin/python tests/real_engine/releases/ask_release.py ANSWERS.json
+
+Each line goes through vLLM's own `vllm serve` in a process forked from this one, up to where it would start the engine: its parser,
+its checks, and the configuration that it makes of them. That takes a second, not a start; what only a started engine does is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.cli import main as cli
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.model_executor.models.registry import ModelRegistry
+from vllm.usage.usage_lib import UsageContext
+
+#: what logs the arguments, newest first
+LOGS_ARGUMENTS = ("vllm.entrypoints.serve.utils.api_utils", "vllm.entrypoints.utils")
+#: of an argument: what a person reads as it is
+PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
+
+
+def main(target: Path) -> None:
+    """Write what became of every line, and the architectures that it has a model for."""
+    lines = {name: asked(argv) for name, argv in json.load(sys.stdin).items()}
+    target.write_text(json.dumps({"lines": lines, "architectures": sorted(ModelRegistry.get_supported_archs())}))
+
+
+def asked(argv: list[str]) -> dict[str, Any]:
+    """What becomes of `vllm serve ARGV`. settings: None where it ended before it had any. arguments: what its parser made of the line."""
+    with tempfile.TemporaryDirectory() as scratch:
+        output, found = Path(scratch, "output"), Path(scratch, "found")
+        child = os.fork()
+        if not child:
+            _run(argv, output, found)
+        _, status = os.waitpid(child, 0)
+        return {
+            "exit_code": os.waitstatus_to_exitcode(status),
+            "output": output.read_text(errors="replace"),
+            **(json.loads(found.read_text()) if found.exists() else {"settings": None, "arguments": {}}),
+        }
+
+
+def _run(argv: list[str], output: Path, found: Path) -> None:
+    code = 1
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = ["vllm", "serve", *argv]
+    ServeSubcommand.cmd = staticmethod(lambda args: _configure(args, found))
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _configure(args: Any, found: Path) -> None:
+    """As the server does before it starts the engine."""
+    if getattr(args, "model_tag", None) is not None:
+        args.model = args.model_tag
+    arguments = {name: repr(value) for name, value in vars(args).items() if isinstance(value, PLAIN)}
+    _log_arguments(args)
+    config = AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    cache, scheduler = config.cache_config, config.scheduler_config
+    settings = {
+        "chunked_prefill": scheduler.enable_chunked_prefill,
+        "prefix_caching": cache.enable_prefix_caching,
+        "mamba_cache_mode": getattr(cache, "mamba_cache_mode", None),
+        "max_model_len": config.model_config.max_model_len,
+        "memory_utilization": cache.gpu_memory_utilization,
+    }
+    found.write_text(json.dumps({"settings": settings, "arguments": arguments}))
+
+
+def _log_arguments(args: Any) -> None:
+    for name in LOGS_ARGUMENTS:
+        with contextlib.suppress(ImportError, AttributeError):
+            importlib.import_module(name).log_non_default_args(args)
+            return
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

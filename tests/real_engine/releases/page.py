@@ -1,0 +1,186 @@
+"""docs/engine-agreement.md: a column a release, from the reports that are kept; what people wrote below it stays.
+
+PYTHONPATH=src python -m tests.real_engine.releases.page        # writes it anew, without an engine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.real_engine.cases import CASES, Prediction
+from tests.real_engine.releases import tables
+from tests.real_engine.releases.cases import ALL
+from tests.real_engine.releases.kept import Did, Report, reports
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "engine-agreement.md"
+#: what people write below this line stays
+KEPT = "## What differed"
+WORDS = {
+    "chunked_prefill": "chunked prefill",
+    "prefix_caching": "prefix caching",
+    "mamba_cache_mode": "mamba cache",
+    "block_size": "block",
+}
+SHOWN = {True: "on", False: "off", None: "unknown"}
+
+INTRODUCTION = """# What was predicted, and what the real engine did
+
+Written by `make test-engine VERSION=...` (docs/testing.md), one release at a time; what each run showed is kept in
+`tests/data/engine-agreement`. vLLM's builds for a CPU, with tiny models and the arguments of a recipe's container. The predictions
+are those of the tables as they are now: `rules.check` (refused or not) and `predict.effective` (the settings).
+"""
+
+IN_EACH = """## Case by case, in each release
+
+**bold**: not as predicted. "starts": the engine was started and generated a token. "taken": its arguments went through vLLM's parser,
+checks and configuration up to where the engine would start; no engine was started. Refusals come from there too. On 2026-11-21 all 38
+cases of 0.32.0 then known were started, refusals too, and agreed. chunks, prefix: chunked prefill and prefix caching; then the Mamba cache mode.
+"""
+
+DATED = """## What the tables date, and who stood for it
+
+"read, not seen": no release on either side of the change was run; it was read in the source or the notes of vLLM.
+"""
+
+WHOLE = """## {version}, whole
+
+"nothing" where the model has no `config.json` or the flags are raw words, which no recipe can hold. Of a server that started, the
+settings are its own (`/server_info`), and what was read in its log was held against them. Of a refusal: its exit code, and the
+sentence that a user is shown for it.
+"""
+
+
+def text(document: Path = DOCUMENT) -> str:
+    """The page as the kept reports and the tables say it; the section that people wrote is carried over."""
+    found = reports()
+    before = document.read_text() if document.exists() else ""
+    kept = before[before.index(KEPT) :] if KEPT in before else f"{KEPT}\n"
+    parts = [INTRODUCTION, _releases(found), IN_EACH, _cases(found), DATED, _dated(found)]
+    newest = found[-1]
+    return "\n".join([*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(found), kept])
+
+
+def _releases(found: Sequence[Report]) -> str:
+    rows = [
+        (
+            one.version,
+            one.date,
+            one.torch,
+            str(len(one.options)),
+            str(tables.unknown(one)),
+            str(len(one.architectures)),
+            f"{sum(did.how == 'started' for did in one.cases.values())} of {len(one.cases)}",
+            _agree(one),
+        )
+        for one in found
+    ]
+    head = ("release", "run on", "torch", "options", "not known", "architectures", "started", "cases that agree")
+    return _table(head, rows)
+
+
+def _agree(one: Report) -> str:
+    wrong = sum(bool(_wrong(name, one)) for name in one.cases)
+    cannot = sum(bool(did.not_here) for did in one.cases.values())
+    return f"{len(one.cases) - wrong} of {len(one.cases)}" + (f"; {cannot} can't run on a CPU" if cannot else "")
+
+
+def _wrong(name: str, report: Report) -> list[str]:
+    case = next((case for case in ALL if case.name == name), None)
+    return [*report.cases[name].wrong, *(tables.against(case, report) if case else [])]
+
+
+def _cases(found: Sequence[Report]) -> str:
+    rows = []
+    for case in ALL:
+        cells = [_cell(case.name, one) for one in found]
+        flags = next((one.cases[case.name].flags for one in found if case.name in one.cases), "")
+        rows.append((case.name, case.model, f"`{flags}`", *cells))
+    return _table(("case", "model", "flags", *(one.version for one in found)), rows)
+
+
+def _cell(name: str, report: Report) -> str:
+    did = report.cases.get(name)
+    if did is None:
+        return "not asked"
+    settings = did.settings
+    short = [
+        f"{word} {SHOWN.get(settings[name], settings[name])}"
+        for word, name in (("chunks", "chunked_prefill"), ("prefix", "prefix_caching"))
+        if name in settings
+    ]
+    mode = settings.get("mamba_cache_mode")
+    short += [str(mode)] if mode not in (None, "none") else []
+    told = ", ".join(short)
+    if did.not_here:
+        cell = f"not on a CPU ({did.not_here}); {told}"
+    elif not did.starts:
+        cell = f"refused ({did.exit_code})"
+    else:
+        cell = f"{'starts' if did.how == 'started' else 'taken'}: {told}"
+    wrong = _wrong(name, report)
+    return f"**{cell}**<br>{'<br>'.join(wrong)}" if wrong else cell
+
+
+def _dated(found: Sequence[Report]) -> str:
+    rows = [(one.release, one.what, one.source, one.evidence(found)) for one in tables.changes()]
+    told = ", ".join(_unseen(found))
+    return f"{_table(('from', 'what', 'source', 'evidence'), rows)}\nReleases that the tables name, read and not seen: {told}.\n"
+
+
+def _unseen(found: Sequence[Report]) -> list[str]:
+    seen = {one.version for one in found}
+    return list(dict.fromkeys(one.release for one in tables.changes() if one.release not in seen))
+
+
+def _whole(report: Report) -> str:
+    head = ("case", "model", "flags", "predicted", "what the engine did", "its own line", "s")
+    rows = []
+    for case in CASES:
+        did = report.cases[case.name]
+        wrong = "".join(f"<br>**{sentence}**" for sentence in _wrong(case.name, report))
+        said = _predicted(tables.foretold(case, report.version))
+        row = (case.name, did.model, f"`{did.flags}`", said, _did(did) + wrong, f"`{did.line}`", str(did.seconds or ""))
+        rows.append(row)
+    return _table(head, rows)
+
+
+def _did(did: Did) -> str:
+    if not did.starts:
+        return f"refused ({did.exit_code}): {did.said}"
+    return f"{'starts' if did.how == 'started' else 'taken'}: {_settings(did.settings)}"
+
+
+def _predicted(said: Prediction) -> str:
+    if said.starts is None:
+        return "nothing"
+    if not said.starts:
+        return "refused"
+    told = _settings({name: getattr(said, name) for name in WORDS if getattr(said, name) is not None})
+    return f"starts: {told}"
+
+
+def _settings(values: object) -> str:
+    assert isinstance(values, dict)
+    return ", ".join(
+        f"{word} {SHOWN.get(values[name], values[name]) if isinstance(values[name], bool | None) else values[name]}"
+        for name, word in WORDS.items()
+        if name in values
+    )
+
+
+def _figures(found: Iterable[Report]) -> str:
+    lines = [f"* {one.version}, {case}: {figures}" for one in found for case, figures in one.figures.items()]
+    told = (
+        "Sparkwright's own clients against the running servers (`verify_health`, `smoke_test`, and both sides' tokens):"
+    )
+    return f"{told}\n\n" + "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(text())

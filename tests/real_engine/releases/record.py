@@ -1,0 +1,95 @@
+"""Makes a release's report of what one whole run of its engine showed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sparkwright.engines.vllm.flags import flag_shapes
+from sparkwright.engines.vllm.log import LOG
+from tests.real_engine.agreement import SETTINGS, Outcome, effective
+from tests.real_engine.engine import VERSION, Engine
+from tests.real_engine.releases.asked import HELP, PLAIN, Answers
+from tests.real_engine.releases.cases import KEY, STARTED
+from tests.real_engine.releases.kept import Did, Report
+
+EVIDENCE_CHARS = 150
+DUMPED = re.compile(r"enable_prefix_caching=\w+, .*?enable_chunked_prefill=\w+")
+PROCESS = re.compile(r"^\(?\w+ pid=\d+\) ")
+#: defaults that are this machine's, this folder's or this run's
+OWN_DEFAULTS = ("model", "model_tag", "subparser", "dispatch_function")
+
+
+def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Report:
+    """All that is kept of a run."""
+    plain = answers.by_case[PLAIN]
+    return Report(
+        version=VERSION,
+        date=time.strftime("%Y-%m-%d"),
+        torch=_torch(engine),
+        key_shown=KEY in answers.by_case["key-on-the-command-line"].output,
+        options=flag_shapes.listed(answers.by_case[HELP].output),
+        defaults={name: text for name, text in plain.arguments.items() if name not in OWN_DEFAULTS},
+        architectures=answers.architectures,
+        cases={one.case.name: did(one, engine) for one in outcomes},
+        lines=tuple(sorted(found_lines(_texts(outcomes, answers)))),
+        figures={one.case.name: f"{one.health}; {one.figures}" for one in outcomes if one.figures},
+    )
+
+
+def did(one: Outcome, engine: Engine) -> Did:
+    """An outcome, without this machine's folders."""
+
+    def clean(text: str) -> str:
+        return text.replace(str(engine.models), "/models").replace(str(engine.venv), "/opt/engine")
+
+    settings: Mapping[str, Any] = effective(one)
+    return Did(
+        model=one.case.model,
+        flags=clean(one.case.shown()),
+        how="started" if one.started else "asked",
+        starts=one.starts,
+        exit_code=one.exit_code,
+        settings={name: settings[name] for name in (*SETTINGS, "memory_utilization") if name in settings},
+        said="" if one.starts else clean(one.read.failure.value or ""),
+        line=clean(_line(one)),
+        seconds=round(one.took_s),
+        not_here=one.not_here,
+        wrong=tuple(clean(sentence) for sentence in one.wrong),
+    )
+
+
+def found_lines(texts: Iterable[str]) -> set[str]:
+    """The patterns of sparkwright's tables that a log holds a line for."""
+    rows = {row.pattern: row for row in LOG.rows()}
+    found: set[str] = set()
+    for text in texts:
+        met = [row for row in rows.values() if row.pattern not in found and row.needle in text]
+        for line in text.splitlines() if met else ():
+            found.update(row.pattern for row in met if row.match(line))
+    return found
+
+
+def _texts(outcomes: Sequence[Outcome], answers: Answers) -> Iterable[str]:
+    """The same of every release, so that two of them can be compared."""
+    for one in outcomes:
+        if one.case.name in STARTED:
+            yield (one.folder / "server.log").read_text(errors="replace")
+    yield from (one.output for name, one in answers.by_case.items() if name != HELP)
+
+
+def _line(one: Outcome) -> str:
+    """The line that decided, as short as a table needs it."""
+    if one.starts:
+        dumped = DUMPED.search((one.folder / "server.log").read_text(errors="replace"))
+        ends = dumped[0].split(", ") if dumped else []
+        return f"Initializing a V1 LLM engine ... {ends[0]} ... {ends[-1]}" if ends else ""
+    line = PROCESS.sub("", one.evidence()).partition(" [type=")[0]
+    return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]}..."
+
+
+def _torch(engine: Engine) -> str:
+    found = next(engine.venv.glob("lib/python3.*/site-packages/torch-*.dist-info"), None)
+    return found.name.removeprefix("torch-").removesuffix(".dist-info") if found else "unknown"

@@ -1,0 +1,225 @@
+"""What sparkwright's tables say of releases, held against what real engines showed. Pure: it works on the reports alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.engines.vllm import versions
+from sparkwright.engines.vllm.architecture import architecture_support
+from sparkwright.engines.vllm.flags import flag_history, flag_shapes, flag_types, known_flags
+from sparkwright.engines.vllm.prediction import defaults
+from sparkwright.engines.vllm.rules import access
+from tests.real_engine.cases import Case, Prediction
+from tests.real_engine.prediction import LATE, predicted
+from tests.real_engine.releases.cases import ALL
+from tests.real_engine.releases.kept import Did, Report
+
+TINY = Path(__file__).parents[2] / "data" / "tiny"
+COMPARED = ("chunked_prefill", "prefix_caching", "mamba_cache_mode")
+Seen = Callable[[Report], bool | None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A sentence of the tables: from `release` on, `what` holds. seen: whether it holds in a report; None: that does not tell."""
+
+    release: str
+    what: str
+    source: str
+    seen: Seen
+
+    def wrong(self, report: Report) -> bool:
+        """Whether this release contradicts it."""
+        since = versions.at_least(versions.parse(report.version), self.release)
+        return None not in (shown := self.seen(report), since) and shown != since
+
+    def evidence(self, reports: Sequence[Report]) -> str:
+        """How far real releases stand for it, in words for a table. reports: oldest first."""
+        told = [(one.version, self.seen(one)) for one in reports]
+        without = [version for version, seen in told if seen is False]
+        having = [version for version, seen in told if seen]
+        if any(self.wrong(one) for one in reports):
+            return f"**wrong**: not in {', '.join(without) or 'none'}; in {', '.join(having) or 'none'}"
+        if without and having:
+            return f"seen: not yet in {without[-1]}, so in {having[0]}"
+        if having:
+            return f"seen in {having[0]}; when it began is read"
+        return f"not yet in {without[-1]}: read, not seen" if without else "read, not seen"
+
+
+def disagreements(report: Report) -> list[str]:
+    """Sentences for all that a release showed and the tables say otherwise."""
+    return [
+        *(f"{one.what} from {one.release} on ({one.source})" for one in changes() if one.wrong(report)),
+        *_options(report),
+        *_architectures(report),
+        *_config_file(report),
+        *(f"{case.name}: {sentence}" for case in ALL for sentence in against(case, report)),
+    ]
+
+
+def foretold(case: Case, release: str) -> Prediction:
+    """What the rules say of a case in a release."""
+    path = TINY / f"{case.model}.json"
+    return predicted(case, json.loads(path.read_text()) if path.exists() else {}, release)
+
+
+def against(case: Case, report: Report) -> list[str]:
+    """What the rules say of a case and is not so in this release."""
+    did = report.cases.get(case.name)
+    said = foretold(case, report.version)
+    if did is None or said.starts is None:
+        return []
+    if did.not_here or (did.starts and said.starts):
+        return [
+            f"{name}: predicted {wanted}, is {did.settings[name]}"
+            for name in COMPARED
+            if (wanted := getattr(said, name)) is not None and did.settings.get(name, wanted) != wanted
+        ]
+    late = did.how == "asked" and said.why.startswith(LATE)
+    if did.starts == said.starts or late:
+        return []
+    return [f"predicted that it {'starts' if said.starts else 'is refused'}; it {_became(did)}"]
+
+
+def _became(did: Did) -> str:
+    return f"was refused: {did.said}" if not did.starts else "started" if did.how == "started" else "was accepted"
+
+
+# -- options and architectures -------------------------------------------------------------------------------------------------
+
+
+def _options(report: Report) -> Iterator[str]:
+    version = versions.parse(report.version)
+    for name in sorted({*known_flags.ALL, *flag_history.BY_FLAG, *report.options}):
+        if name.startswith("no-") or name == "help":
+            continue
+        said, has = flag_history.existence(name, version).exists, _has_option(name, report)
+        if said is not None and said != has:
+            yield f"--{name}: the tables say it {'exists' if said else 'does not exist'}, and it {'does' if has else 'does not'}"
+    usual = flag_shapes.usual()
+    everywhere = known_flags.KNOWN[known_flags.OLDER] & known_flags.KNOWN[known_flags.NEWER]
+    for name in sorted(everywhere & set(report.options) & set(usual)):
+        here, there = _class(report.options[name]), _class(usual[name])
+        if here != there:
+            yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {flag_types.VERSION}"
+
+
+def _has_option(name: str, report: Report) -> bool:
+    """Of an option with a row of its own its beginning is another option: --device became --device-ids, shortened."""
+    meant = [name] if name in flag_history.BY_FLAG else known_flags.completed(name, report.options)
+    return len(meant) == 1 and meant[0] in report.options
+
+
+def unknown(report: Report) -> int:
+    """Of how many options the tables can't say whether this release has them."""
+    version = versions.parse(report.version)
+    return sum(flag_history.existence(name, version).exists is None for name in report.options)
+
+
+def _class(shape: str) -> str:
+    """A shape without its choices: a list of them is one word."""
+    if not shape.startswith("{"):
+        return shape
+    return "words" if shape.endswith(flag_shapes.MANY) else "word"
+
+
+def _architectures(report: Report) -> Iterator[str]:
+    for name in architecture_support.SUPPORT:
+        said, has = architecture_support.loads(name, report.version), name in report.architectures
+        if said is not None and said != has:
+            yield f"{name}: the tables say it {'loads' if said else 'does not load'}, and it {'does' if has else 'does not'}"
+
+
+def _config_file(report: Report) -> Iterator[str]:
+    did = report.cases.get("switch-off-in-a-config-file")
+    if did is not None and did.settings.get("prefix_caching") is False:
+        yield "a false in a --config file is heard, and the rule config-file-switches says that it is not"
+
+
+# -- changes from release to release ---------------------------------------------------------------------------------------------
+
+
+def changes() -> list[Change]:
+    """Every change that the tables date, in the order of the releases."""
+    found = [*_of_options(), *_of_settings()]
+    return sorted(found, key=lambda one: (versions.parse(one.release), one.what))  # type: ignore[arg-type, return-value]
+
+
+def _of_options() -> Iterator[Change]:
+    for row in flag_history.ROWS:
+        source = " ".join(filter(None, (row.source, f"({row.sure})")))
+        if row.since:
+            yield Change(row.since, f"`--{row.flag}` exists", source, _has(row))
+        if row.removed:
+            yield Change(row.removed, f"`--{row.flag}` is gone", source, _gone(row))
+
+
+def _has(row: flag_history.Row) -> Seen:
+    """A release after it went tells nothing of its beginning."""
+
+    def seen(report: Report) -> bool | None:
+        gone = row.removed and versions.at_least(versions.parse(report.version), row.removed)
+        return None if gone else row.flag in report.options
+
+    return seen
+
+
+def _gone(row: flag_history.Row) -> Seen:
+    """A release before it came tells nothing of its end."""
+
+    def seen(report: Report) -> bool | None:
+        came = not row.since or versions.at_least(versions.parse(report.version), row.since)
+        return row.flag not in report.options if came else None
+
+    return seen
+
+
+def _of_settings() -> Iterator[Change]:
+    for row in defaults.DEFAULTS[defaults.MEMORY_UTILIZATION][1:]:
+        usual = repr(row.value)
+        yield Change(
+            row.since,
+            f"`--gpu-memory-utilization` is {usual} by default",
+            row.source,
+            lambda report, usual=usual: report.defaults.get("gpu_memory_utilization") == usual,  # type: ignore[misc]
+        )
+    for row in defaults.DEFAULTS[defaults.PREFIX_CACHING_HYBRID][1:]:
+        what = "prefix caching of a recurrent hybrid is on by default"
+        yield Change(row.since, what, row.source, _setting("hybrid-defaults", "prefix_caching", row.value))
+    what = "chunked prefill can be turned off"
+    since = defaults.CHUNKED_PREFILL_OPTIONAL_SINCE
+    yield Change(since, what, "source of 0.11.0", _setting("dense-chunked-off", "chunked_prefill", False))
+    what = "prefix caching of a recurrent hybrid can be turned on"
+    since = defaults.RECURRENT_PREFIX_CACHING_SINCE
+    yield Change(since, what, "source of 0.11.0", _setting("hybrid-prefix-on", "prefix_caching", True))
+    what = "the cache mode of Mamba2 models is `align`, not `all`, with prefix caching"
+    since = defaults.ALIGN_ONLY_SINCE
+    yield Change(since, what, "source of 0.17.1", _setting("mamba2-prefix-on", "mamba_cache_mode", "align"))
+    what = "a recurrent hybrid with prefix caching is refused without chunked prefill"
+    yield Change("0.15.0", what, "source of 0.17.1 and 0.33.0", _refused("hybrid-prefix-on-chunked-off"))
+    since = defaults.ALL_REFUSED_SINCE
+    yield Change(since, "`--mamba-cache-mode all` is refused", "the help of 0.32.0", _refused("mamba-cache-all"))
+    what = "the log hides the API key of the command line"
+    yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", lambda report: not report.key_shown)
+    what = "`--model` beside a served name is refused"
+    yield Change("0.33.0", what, "source of 0.33.0", _refused("named-no-thinking"))
+
+
+def _setting(case: str, name: str, value: object) -> Seen:
+    def seen(report: Report) -> bool | None:
+        did = report.cases.get(case)
+        return None if did is None or name not in did.settings else did.settings[name] == value
+
+    return seen
+
+
+def _refused(case: str) -> Seen:
+    def seen(report: Report) -> bool | None:
+        did = report.cases.get(case)
+        return None if did is None or did.not_here else not did.starts
+
+    return seen

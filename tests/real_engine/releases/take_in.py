@@ -1,0 +1,61 @@
+"""Takes in a release of vLLM: installs it, runs the cases, keeps its report, and prints what changed since the release before it.
+
+    PYTHONPATH=src python -m tests.real_engine.releases.take_in 0.33.0        # make engine-release VERSION=0.33.0
+
+Exit code 0: the tables hold for it. 1: they don't (what to correct is printed), or it can't be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.real_engine.releases import compare, tables
+from tests.real_engine.releases.install import EngineMissing, installed
+from tests.real_engine.releases.kept import DATA, load, reports
+
+TESTS = Path(__file__).parents[1] / "test_agreement.py"
+
+
+def main(version: str) -> int:
+    """Take one in; the exit code."""
+    try:
+        if "SPARKWRIGHT_ENGINE" not in os.environ:
+            installed(version, lambda text: print(text, flush=True))
+    except EngineMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    ran = _run_cases(version)
+    path = DATA / f"{version}.json"
+    if ran not in (0, 1) or not path.exists():
+        print(f"the cases of {version} could not be run (pytest: exit code {ran})", file=sys.stderr)
+        return 1
+    return _tell(version) or ran
+
+
+def _run_cases(version: str) -> int:
+    """pytest's exit code: 1 when some case differs, which is what this is run for."""
+    line = [sys.executable, "-m", "pytest", "-m", "engine", "-q", "--tb=line", "-p", "no:xdist", str(TESTS)]
+    return subprocess.run(line, env={**os.environ, "SPARKWRIGHT_ENGINE_VERSION": version}, check=False).returncode
+
+
+def _tell(version: str) -> int:
+    """Print what changed and what the tables have wrong; 1 when there is something of the latter."""
+    new = load(DATA / f"{version}.json")
+    old = compare.before(version, reports())
+    print(f"\n# vLLM {version}" + (f" after {old.version}" if old else ": no older release is kept"))
+    for heading, lines in compare.changes(old, new).items() if old else ():
+        print(f"\n## {heading} ({len(lines)})\n")
+        print("\n".join(f"- {line}" for line in lines))
+    wrong = tables.disagreements(new)
+    print(f"\n## what sparkwright's tables have wrong ({len(wrong)})\n")
+    print("\n".join(f"- {line}" for line in wrong) or "nothing")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("which release? make engine-release VERSION=0.33.0")
+    sys.exit(main(sys.argv[1]))
