@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AK
 #: a line of a settings file: NAME=VALUE, NAME: VALUE or "NAME": "VALUE",
 _ASSIGNED = re.compile(
     r"""\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
-    r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*,?\s*(?:#.*)?$"""
+    r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*(?:,\s*)?(?:#.*)?$"""
 )
 #: a URL with a user's password in it, as a proxy's
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")

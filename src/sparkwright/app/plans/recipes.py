@@ -30,10 +30,11 @@ def docker_run_scripts(chosen: Chosen, recipe_name: str = "") -> list[tuple[str,
     Of a cluster the head's comes last: it waits for the others. recipe_name: another recipe than the hosts' own.
     """
     hosts = sorted(chosen.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
-    return [(host.name, _docker_run_script(host, chosen.project, recipe_name)) for host in hosts]
+    return [(host.name, docker_run_script(host, chosen.project, recipe_name)) for host in hosts]
 
 
-def _docker_run_script(host: Host, project: Project, recipe_name: str) -> str:
+def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
+    """The docker run script of one host. recipe_name: another recipe than its own."""
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
     return templates.rendered(project.root, "docker-run.sh.j2", names)

@@ -23,15 +23,14 @@ from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 #: what a difference shows of a content, characters
 SHOWN_CHARS = 1 << 16
 SHORT = 12
-_MOUNTED = re.compile(rf".*/{FILES_FOLDER}/([0-9a-f]{{64}})")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def mounted(container: Mapping[str, Any]) -> dict[str, str]:
     """What a container has mounted of these: digests by paths in it."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    rows = ((str(one.get("Target")), _MOUNTED.fullmatch(str(one.get("Source")))) for one in mounts)
-    return {path: row[1] for path, row in rows if row}
+    rows = ((str(one.get("Target")), _digest_in(str(one.get("Source")))) for one in mounts)
+    return {path: digest for path, digest in rows if digest}
 
 
 def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Change]:
@@ -98,8 +97,14 @@ def tidy(context: Context) -> None:
 
 def _sources(row: Mapping[str, Any]) -> Iterator[str]:
     for mount in row.get("Mounts") or ():
-        if found := _MOUNTED.fullmatch(str(mount.get("Source"))):
-            yield found[1]
+        if digest := _digest_in(str(mount.get("Source"))):
+            yield digest
+
+
+def _digest_in(source: str) -> str:
+    """The digest in the path of such a file; empty for another path."""
+    folder, _, name = source.rpartition("/")
+    return name if folder.endswith(f"/{FILES_FOLDER}") and _DIGEST.fullmatch(name) else ""
 
 
 def _placed(state: StateFolder, path: str, digest: str, given: Mapping[str, str]) -> Path:

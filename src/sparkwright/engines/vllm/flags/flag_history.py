@@ -40,6 +40,7 @@ ROWS: tuple[Row, ...] = (
     Row("max-long-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
     Row("override-attention-dtype", removed="0.28.0", instead="nothing", source="0.22.1 and 0.32.0"),
     Row("enable-bf16x3-router-gemm", "0.26.0", "0.30.0", "nothing", "0.24.0 to 0.30.0; 0.28.0, asked", "near"),
+    Row("disable-frontend-multiprocessing", "", "0.19.0", "nothing", "0.17.1 and 0.19.1, asked", "near"),
     Row("task", removed="0.13.0", instead="runner and convert (mostly: nothing)", source="#21470"),
     Row("guided-decoding-backend", removed="0.12.0", instead="structured-outputs-config.backend", source="#22772"),
     Row("guided-decoding-disable-fallback", removed="0.12.0", instead="structured-outputs-config", sure="near"),
