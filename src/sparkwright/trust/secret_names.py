@@ -24,7 +24,7 @@ _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|non
 _TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA)[A-Za-z0-9_-]{16,}")
 #: a line of a settings file: NAME=VALUE, NAME: VALUE or "NAME": "VALUE",
 _ASSIGNED = re.compile(
-    r"""\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
+    r"""^\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
     r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*(?:,\s*)?(?:#.*)?$"""
 )
 #: a URL with a user's password in it, as a proxy's

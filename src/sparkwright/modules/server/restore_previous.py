@@ -105,7 +105,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old), "needs": _needs(found, old)}
-        about["cluster"] = str((old["Config"].get("Labels") or {}).get(CLUSTER_LABEL, ""))
+        about["cluster"] = str(((old.get("Config") or {}).get("Labels") or {}).get(CLUSTER_LABEL, ""))
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
