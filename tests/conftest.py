@@ -30,6 +30,7 @@ HELD_UP_S, TRIES = 0.005, 4
 BED = ("tests/bed/",)
 #: one Docker Engine: never two of these at once
 DOCKER = (
+    "tests/cluster/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
     "tests/modules/test_inspect_server.py",
@@ -38,6 +39,7 @@ DOCKER = (
     "tests/project/test_docker_options.py",
     "tests/project/test_docker_words.py",
     "tests/real_llama/test_container.py",
+    "tests/real_llama/test_described.py",
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")

@@ -117,6 +117,13 @@ def test_interfaces_that_a_host_does_not_have_are_told_with_those_it_has(pair: P
     assert code == 1
 
 
+def test_a_host_that_is_away_is_told_and_the_others_are_checked(pair: Pair) -> None:
+    (pair.top / "project/hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\n")
+    code, out = pair.run("cluster.check", "--host", "pair,away", "--json")
+    error, found = map(json.loads, out.splitlines())
+    assert (code, error["host"], error["exit"], found["bad"]) == (3, "away", 3, False)
+
+
 def test_one_host_is_no_cluster(pair: Pair) -> None:
     code, out = pair.run("cluster.check", "--host", "spark1")
     assert (code, out) == (5, "a cluster has two hosts or more. Name its group: `--host pair`.\n")

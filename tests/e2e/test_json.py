@@ -18,13 +18,27 @@ from tests.e2e.conftest import Desk, Said, fresh_desk
 CHANGING = {
     *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch", "sandbox.down"),
     "completion",
+    "cluster.check",  # it needs two hosts: test_cluster_links.py
     *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),
     *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed")),
 }
 #: questions to hosts: what is said beside `--host`
 OF_HOSTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
-        ("plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor", "health.check"), ()
+        (
+            "plan",
+            "verify",
+            "diagnose",
+            "client",
+            "attach",
+            "runs",
+            "history",
+            "status",
+            "doctor",
+            "health.check",
+            "cluster.inspect",
+        ),
+        (),
     ),
     **dict.fromkeys(("models.list", "models.verify", "models.prune", "ollama.ps", "incident"), ()),
     "logs": ("--state",),

@@ -13,7 +13,7 @@ from sparkwright.errors import Exit
     }
 )
 def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exit]:
-    """Show the fast links of hosts, and what their files should say of them.
+    """Show the fast links of hosts, and what to write of them.
 
     Reads RDMA adapters, interfaces, rates, MTU and addresses. Exit code 2 when a host file has no `fabric:` yet; --write adds it.
     """

@@ -289,12 +289,8 @@ DOCKER_OPTIONS: dict[str, DockerOption] = {
     one.name: one.metadata["option"] for one in fields(ContainerSpec) if "option" in one.metadata
 }
 #: the fields that not every release knows
-LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | {
-    "server_key",
-    "files",
-    "log_driver",
-    "memory_swap",
-}
+_LATER = {"server_key", "files", "log_driver", "memory_swap"}
+LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | _LATER
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:

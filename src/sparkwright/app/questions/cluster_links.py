@@ -31,16 +31,16 @@ FINDINGS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVID
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
     """Show the links of the hosts and what their files should say of them; write: add it to those that say nothing."""
     chosen = choose(pattern)
-    members, codes = _ask(chosen, peers=False)
+    members, codes = _ask(chosen, peers=False, json=json)
     if json:
         for one in members:
             say_json({"host": one.host, "links": [link.to_json() for link in one.links], "fabric": _json(one.used)})
-        return _written(chosen, members, write=write, quiet=True) or codes
+        return [*_written(chosen, members, write=write, quiet=True), *codes]
     _table([_row(one.host, link) for one in members for link in one.links], COLUMNS)
     for one in members:
         if not one.links:
             say(f"{one.host}: no RDMA adapter.")
-    return _written(chosen, members, write=write, quiet=False) or codes
+    return [*_written(chosen, members, write=write, quiet=False), *codes]
 
 
 def check(pattern: str, *, json: bool) -> list[Exit]:
@@ -48,7 +48,7 @@ def check(pattern: str, *, json: bool) -> list[Exit]:
     chosen = choose(pattern)
     if len(chosen.hosts) < 2:
         raise Refused("a cluster has two hosts or more.", fix="Name its group: `--host pair`.")
-    members, codes = _ask(chosen, peers=True)
+    members, codes = _ask(chosen, peers=True, json=json)
     found = findings(members)
     bad = any(finding.verdict == "bad" for _, finding in found)
     if json:
@@ -57,11 +57,14 @@ def check(pattern: str, *, json: bool) -> list[Exit]:
         _table([{"host": host or "all", **_shown(finding)} for host, finding in found], FINDINGS)
     else:
         say(f"The links between {' and '.join(one.host for one in members)} are as a cluster needs them.")
-    return [Exit.FAILED if bad else Exit.OK, *(code for code in codes if code)]
+    return [Exit.FAILED if bad else Exit.OK, *codes]
 
 
-def _ask(chosen: Chosen, *, peers: bool) -> tuple[list[Links], list[Exit]]:
-    """The answers of those that gave one, and the exit code of every host. peers: each host tries its way to the others, too."""
+def _ask(chosen: Chosen, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
+    """The answers of those that gave one, and the exit codes of the others, which are told why.
+
+    peers: each host tries its way to the others, too.
+    """
     fleet = chosen.fleet
     fleet.connect()
     try:
@@ -77,9 +80,11 @@ def _ask(chosen: Chosen, *, peers: bool) -> tuple[list[Links], list[Exit]]:
         fleet.close()
     errors = fleet.errors()
     for name, error in errors.items():
-        say(f"{name}: {error.message}")
-    codes = [errors[one.name].exit if one.name in errors else Exit.OK for one in chosen.hosts]
-    return [first[one.name] for one in chosen.hosts if one.name in first], codes
+        if json:
+            say_json({"host": name, "error": error.message, "exit": int(error.exit)})
+        else:
+            say(f"{name}: {error.message}")
+    return [first[one.name] for one in chosen.hosts if one.name in first], [error.exit for error in errors.values()]
 
 
 def _module(chosen: Chosen, member: Member, peers: Sequence[str]) -> dict[str, Any]:

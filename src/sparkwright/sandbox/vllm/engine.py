@@ -61,8 +61,7 @@ class Engine(Process):
         if not self.take_memory(int(self.config.utilization * TOTAL)):
             free = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
             return self.last_words(startup.no_memory(self.config, free, TOTAL / GIB), 1)
-        if self.group is not None:
-            self._join(self.group)
+        self._join(self.group)
         return self._loaded(server)
 
     @property

@@ -34,11 +34,9 @@ class Group:
     links: list[socket.socket] = field(default_factory=list)
 
     @classmethod
-    def of(cls, arguments: Arguments) -> Group | None:
-        """The group that the arguments are of; None for a server of its own."""
+    def of(cls, arguments: Arguments) -> Group:
+        """The group that the arguments are of; a server of its own is one of one rank."""
         world = arguments.number("nnodes", 1)
-        if world < 2:
-            return None
         timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
         address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_PORT)
         tensor = arguments.number("tensor_parallel_size", 1)
@@ -71,6 +69,8 @@ class Group:
     def meet(self, stopped: threading.Event) -> None:
         """Return when all members are there, or when it was stopped. Raises Refused as the real ones end."""
         until_s = time.monotonic() + self.timeout_s
+        if self.world == 1:
+            return
         self._gather(stopped, until_s) if self.rank == 0 else self._come(stopped, until_s)
 
     def leave(self) -> None:
