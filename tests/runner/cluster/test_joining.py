@@ -61,7 +61,7 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
 
 
 def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
-    """Each has the lock of one host and waits for that of the other: the wait has a limit, and both let go."""
+    """Each has the lock of one host and waits for that of the other: the wait has a limit, and one of them at least lets go."""
     one, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
     two.members = [type(member)(member.home, member.name) for member in one.members]
     try:
@@ -75,11 +75,12 @@ def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tm
             for member in members:
                 assert member.process is not None
                 member.process.wait(120)
-                assert member.said() == ""
         for member in one.members:
             assert not member.locked
-            ends = [event for event in member.story() if event["event"] == "recap"]
-            assert [event["exit"] for event in ends] == [5, 5]
+            ends = sorted(event["exit"] for event in member.story() if event["event"] == "recap")
+            assert ends in ([5, 5], [0, 5])  # the other may come in time once one has let go
+            assert member.said() == "touched\n" * ends.count(0)
+        assert one.members[0].said() == one.members[1].said()
     finally:
         one.end()
         two.end()
