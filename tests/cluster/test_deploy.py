@@ -63,6 +63,14 @@ def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> Non
     answer = pair.run("verify", "--host", "pair")
     assert answer.code == 5
     assert "pair is a cluster, and this release cannot run `verify` on one yet." in answer.err
+    for command in ("health.check", "diagnose"):
+        answer = pair.run(command, "--host", "pair")
+        assert answer.code == 5
+        assert f"two is rank 1 of pair: only the head answers `{command}`. Use `--host one`." in answer.err
+    for command in ("health.install", "bench.smoke"):
+        answer = pair.run(command, "--host", "pair")
+        assert answer.code == 5
+        assert f"cannot run `{command}` on its members yet" in answer.err
     assert pair.running() == {}
 
 

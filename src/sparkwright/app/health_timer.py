@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sparkwright import units
 from sparkwright.app.connect import choose
-from sparkwright.app.plans import restart_plan
+from sparkwright.app.plans import clusters, restart_plan
 from sparkwright.app.runs import session
 from sparkwright.errors import Refused
 from sparkwright.protocol.plan import Task
@@ -39,7 +39,7 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
     absent: dict[str, Any] = {"state": "absent"}
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
-    return _on_each(pattern, json, lambda name: (users, system))
+    return _on_each(pattern, json, lambda name: (users, system), removes=True)
 
 
 def _words(option: str, text: str) -> list[str]:
@@ -73,8 +73,12 @@ def _task(args: dict[str, Any], **more: Any) -> Task:
     return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
 
 
-def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Task, ...]], *, heals: bool = False) -> list[int]:
+def _on_each(
+    host: str, json: bool, steps: Callable[[str], tuple[Task, ...]], *, heals: bool = False, removes: bool = False
+) -> list[int]:
     chosen = choose(host)
+    if not removes:
+        clusters.refuse_members(chosen, "health.install")
     for member in chosen.fleet.members:
         given = chosen.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}

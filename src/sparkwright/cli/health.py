@@ -20,9 +20,12 @@ def check(host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
     from sparkwright.app.connect import choose
+    from sparkwright.app.plans import clusters
     from sparkwright.app.runs import session
 
-    return session.ask(choose(host), {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json)
+    chosen = choose(host)
+    clusters.refuse_workers(chosen, "health.check")
+    return session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json)
 
 
 @command(

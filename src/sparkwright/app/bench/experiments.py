@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright.app.bench import run_experiment, run_local
 from sparkwright.app.connect import reach
+from sparkwright.app.plans import clusters
 from sparkwright.bench import arena, results_files, summary
 from sparkwright.bench.order import Order
 from sparkwright.bench.results_models import Results
@@ -28,6 +29,7 @@ def run(command: str, given: dict[str, Any]) -> int:
         place = {"root": Project.here_or_cwd(), "quiet": given["json"]}
         return _shown(*run_local.at_url(given["url"], given["model"], order, **place), given)
     chosen = reach(given["host"])
+    clusters.refuse_members(chosen, f"bench.{command}")
     results, code, folder = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
     return _shown(results, code, folder, given) if results is not None else code
 

@@ -44,6 +44,23 @@ def path_of(chosen: Chosen, book: str) -> Path:
     return path
 
 
+def refuse_members(chosen: Chosen, command: str) -> None:
+    """Raises Refused for a command that would treat a member of a cluster as a server of its own."""
+    if cluster := one_of(chosen):
+        message = f"{cluster.name} is a cluster, and this release cannot run `{command}` on its members yet."
+        raise Refused(
+            message, where=cluster.where, fix=f"`{program.name()} status --host {cluster.name}` shows its state."
+        )
+
+
+def refuse_workers(chosen: Chosen, command: str) -> None:
+    """Raises Refused for a command that asks for a token where no rank answers: a worker has no API."""
+    worker = next((host for host in chosen.hosts if host.cluster and host.name != host.cluster.head), None)
+    if worker is not None and worker.cluster is not None:
+        message = f"{worker.name} is {worker.cluster.place(worker.name)}: only the head answers `{command}`."
+        raise Refused(message, where=worker.cluster.where, fix=f"Use `--host {worker.cluster.head}`.")
+
+
 def new_token() -> Secret:
     """What the members' runs prove to each other that they are of one deploy."""
     return Secret(secrets.token_hex(32))

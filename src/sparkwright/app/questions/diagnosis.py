@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.plans import clusters
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.engines.vllm import key_file
@@ -39,6 +40,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     if token_s < 0:
         raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
     chosen = choose(pattern)
+    clusters.refuse_workers(chosen, "diagnose")
     if sys.stderr.isatty() and not json:
         print("Looking, and measuring what is idle: up to a minute.", file=sys.stderr)
     try:
