@@ -103,6 +103,11 @@ def test_another_image_model_or_argument_has_its_own_reference(teller: Teller, t
     assert run(teller, tmp_path, baseline_key={**KEY, "model": "other"}).data["verdict"] == "new reference"
 
 
+def test_the_reference_outlives_a_member_that_was_replaced(teller: Teller, tmp_path: Path) -> None:
+    run(teller, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
+    assert run(teller, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]}).data["verdict"] == "same"
+
+
 def test_a_new_baseline_replaces_the_reference(teller: Teller, tmp_path: Path) -> None:
     run(teller, tmp_path)
     teller.texts = ["one zwei drei"]

@@ -62,6 +62,11 @@ def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
     assert {key for key in head if head[key] != worker[key]} == {"command", "env", "labels", "ports"}
 
 
+def test_figures_of_other_members_are_not_compared(project: Path) -> None:
+    given = recipe.scope(Inventory.load(project).hosts["spark2"], "ops", recipe.load(project, "big"), {})
+    assert given["serve"]["baseline_key"]["members"] == ["spark2", "spark1"]
+
+
 @pytest.mark.parametrize(
     ("groups", "refusal"),
     [

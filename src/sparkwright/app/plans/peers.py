@@ -37,7 +37,7 @@ class Neighbours:
 
         A host that is named as its own source, and one that has the model whole, needs nobody.
         """
-        wanted = [task for task in tasks_of(plan.steps) if task.module == MODULE and task.args.get("from")]
+        wanted = [task for task in tasks_of(plan.steps) if task.module == MODULE and _names_host(task)]
         if not wanted:
             return plan
         reported = {task.id: self._reported(fleet, member, task, check=plan.check) for task in wanted}
@@ -86,6 +86,11 @@ class Neighbours:
                 raise Refused(f"no host is called {source!r}.", fix=f"There are: {', '.join(self._inventory.names())}.")
             self._members[source] = Member(host)
         return self._members[source]
+
+
+def _names_host(task: Task) -> bool:
+    """Whether it names a host and leaves it to the command to find out where that one hands the model out."""
+    return bool(task.args.get("from")) and not task.args.get("peer")
 
 
 def addresses(found: Mapping[str, Any], source: str) -> list[str]:

@@ -32,9 +32,11 @@ import sparkwright
 from sparkwright.errors import Failed
 from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import wanted
+from sparkwright.protocol import cluster
 from sparkwright.secret import Secret
 
 TOKEN = "NEIGHBOUR_TOKEN"
+COPY = b"model copy"
 IDLE_S = 120.0
 START_S = 20.0
 REACH_S = 3.0
@@ -44,6 +46,16 @@ PR_SET_NAME = 15
 #: a copy uses some 30; strangers wait outside
 CONNECTIONS = 256
 RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
+
+
+def token(secrets: Mapping[str, Secret]) -> Secret | None:
+    """What a copy is asked for with: the token made for it; between the members of a cluster, one that their own gives.
+
+    Their own never travels over HTTP: who hears this one can read the model, and nothing else.
+    """
+    if TOKEN in secrets or cluster.TOKEN not in secrets:
+        return secrets.get(TOKEN)
+    return Secret(hmac.new(secrets[cluster.TOKEN].reveal().encode(), COPY, "sha256").hexdigest())
 
 
 # -- the side that has the model ---------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from sparkwright.measure.smoke import Baseline
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
+#: of a cluster's key: who its members are. What it generates does not depend on them, how fast it does
+MEMBERS = "members"
 
 
 @dataclass(frozen=True, slots=True)

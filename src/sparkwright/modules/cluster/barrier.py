@@ -29,8 +29,8 @@ class Barrier(Module["Barrier.Args"]):
 
     Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
 
-    Returns: members (what each shares, by host, in the order of ranks), any (the names of shared values that are true on one of
-    them at least).
+    Returns: members (what each shares, by host, in the order of ranks); of the shared values that are true: any (the names of
+    those that are so on one member at least), first (by name, the first host), count (by name, on how many).
     """
 
     never_as_root = True
@@ -59,8 +59,17 @@ class Barrier(Module["Barrier.Args"]):
 
 def _data(members: dict[str, Any]) -> dict[str, Any]:
     """What is registered of what the members share."""
-    found = {name for shared in members.values() for name, value in shared.items() if value is True}
-    return {"members": members, "any": sorted(found)}
+    found: dict[str, list[str]] = {}
+    for host, shared in members.items():
+        for name in (name for name, value in shared.items() if value is True):
+            found.setdefault(name, []).append(host)
+    first = {name: hosts[0] for name, hosts in found.items()}
+    return {
+        "members": members,
+        "any": sorted(found),
+        "first": first,
+        "count": {name: len(hosts) for name, hosts in found.items()},
+    }
 
 
 def _differences(names: list[str], members: dict[str, Any]) -> Iterator[str]:

@@ -51,10 +51,12 @@ class HfModel(StateModule["HfModel.Args", Found]):
     Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
 
     from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
-    hashes. What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the
-    `memory` task lets it go; page_cache_bytes says by how much it grew.
+    hashes. In a cluster, peer says where another member serves it (`model_for_members`).
 
-    Returns: dir, commit, size_bytes, fetched (paths), mode, page_cache_bytes.
+    What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the `memory` task
+    lets it go; page_cache_bytes says by how much it grew.
+
+    Returns: dir, commit, size_bytes, complete (it was whole before), fetched (paths), mode, page_cache_bytes.
 
     Fails: gated (says where to accept the licence), hub down, disk full, no permission, a file wrong twice.
     """
@@ -72,7 +74,9 @@ class HfModel(StateModule["HfModel.Args", Found]):
         tries: int = arg("retries in a row without progress before giving up; the delay between them grows", default=6)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("host to copy the model from; empty: the hub", default="")
-        peer: list[str] = arg("URLs on which that host serves it; set by the command", default_factory=list)
+        peer: list[str] = arg(
+            "URLs on which that host serves it; set by the command, or by the play of a cluster", default_factory=list
+        )
 
     def __init__(self, retry_policy: RetryPolicy | None = None) -> None:
         self._retry_policy = retry_policy
@@ -100,8 +104,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
         size = sizes(args.files)
         summary = f"{count(len(args.files), 'file')}, {units.size(size)}, all hashes match"
         msg = "" if found.missing or found.dropped else summary
-        folder = str(found.manifest.folder)
-        return {"dir": folder, "commit": args.commit, "size_bytes": size, "fetched": [], "msg": msg}
+        about = {"dir": str(found.manifest.folder), "commit": args.commit, "complete": not found.missing}
+        return {**about, "size_bytes": size, "fetched": [], "msg": msg}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         folder, missing = found.manifest.folder, set(found.missing)
@@ -182,8 +186,9 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
         raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix="Use `invoke models.copy`.")
     from sparkwright.host.models import peer
 
-    with peer.reached(args.peer, args.from_, context.secrets.get(peer.TOKEN)) as url:
-        yield Source(url, args.id, args.commit, context.secrets.get(peer.TOKEN))
+    token = peer.token(context.secrets)
+    with peer.reached(args.peer, args.from_, token) as url:
+        yield Source(url, args.id, args.commit, token)
 
 
 def _first_mode(args: HfModel.Args) -> str:

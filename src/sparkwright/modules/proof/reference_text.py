@@ -9,7 +9,7 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import references
-from sparkwright.host.records.baselines import key_of
+from sparkwright.host.records.baselines import MEMBERS, key_of
 from sparkwright.host.records.references import Reference
 from sparkwright.measure import reference
 from sparkwright.measure.reference import Parting, Text, Verdict
@@ -24,9 +24,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
     """The server generates the text that it generated when it was verified with the same image, model and arguments.
 
     Three fixed prompts, greedily decoded, 32 tokens each. The first texts of a key (as for the throughput baseline: host, model,
-    image digest, arguments, environment) are its reference; later ones are compared with it, and never change it unless
-    `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats apart) are the same: batches,
-    caches and kernels round differently.
+    image digest, arguments, environment; not the other members of a cluster) are its reference; later ones are compared with it,
+    and never change it unless `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats
+    apart) are the same: batches, caches and kernels round differently.
 
     When every prompt parts elsewhere, or within its first 8 tokens, it is another model: failed. When only some part elsewhere,
     or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
@@ -60,7 +60,8 @@ class ReferenceText(Module["ReferenceText.Args"]):
             texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s)
         except reference.Unanswered as error:
             return _unanswered(error)
-        name = key_of(args.baseline_key, context.machine, http)
+        about = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
+        name = key_of(about, context.machine, http)
         kept = None if args.new_baseline else references.read(context.state, name)
         if kept is not None:
             return compared(kept, texts)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.engines.advice import Memory
+from sparkwright.host.records.baselines import MEMBERS
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
 from sparkwright.project.recipe import files, seat
@@ -54,7 +55,10 @@ def scope(
             "name": host.cluster.name,
             "rank": host.cluster.rank(host.name),
             "world": len(host.cluster.members),
+            "addresses": dict(zip(host.cluster.members, host.cluster.addresses, strict=True)),
         }
+        if host.model_from in host.cluster.members:
+            about["model_from"] = ""  # the play finds out which member has it
     names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
         return names
@@ -93,7 +97,7 @@ def scope(
         "container": container,
         "docker_options": [list(option) for option in (*spec.docker_options(), *files.mount_options(digests, home))],
         "docker_networks": spec.further_networks(),
-        "serve": _serve(recipe, served, memory, {**container, "command": command}, model),
+        "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model),
     }
 
 
@@ -111,7 +115,12 @@ def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, An
 
 
 def _serve(
-    recipe: Recipe, served: Serving, memory: Memory, container: Mapping[str, Any], model: Mapping[str, Any]
+    host: Host,
+    recipe: Recipe,
+    served: Serving,
+    memory: Memory,
+    container: Mapping[str, Any],
+    model: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What starting and verifying this very server takes beside its container; kept with the last good state.
 
@@ -139,6 +148,7 @@ def _serve(
             "command": container["command"],
             "env": container["env"],
             **({"files": sorted(container["files"].items())} if container.get("files") else {}),
+            **({MEMBERS: list(host.cluster.members)} if host.cluster else {}),
         },
     }
 

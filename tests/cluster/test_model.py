@@ -1,0 +1,48 @@
+"""The model of a cluster comes down once: what one member has, the others copy from it over their own link."""
+
+from __future__ import annotations
+
+import shutil
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.cluster.pair import Pair, failures
+from tests.e2e.conftest import Said
+
+DOWNLOAD = "Download model and verify every file"
+SERVE = "Serve it to members that lack it"
+COPY = "Copy model from a member and verify every file"
+
+
+def statuses(answer: Said, task: str) -> dict[str, str]:
+    """How a task ended on each host."""
+    found = [one for one in answer.events() if one["event"] == "task_finished" and one["name"] == task]
+    return {one["host"]: one["status"] for one in found}
+
+
+def message(answer: Said, task: str, host: str) -> str:
+    return next(
+        one["msg"] for one in answer.events() if one.get("name") == task and one.get("msg") and one["host"] == host
+    )
+
+
+def test_it_is_downloaded_by_one_member_and_copied_by_the_other_whichever_has_it(pair: Pair) -> None:
+    first = pair.deploy()
+    assert first.proved, list(failures(first))
+    assert statuses(first, DOWNLOAD) == {"one": "changed", "two": "skipped"}
+    assert statuses(first, COPY) == {"one": "skipped", "two": "changed"}
+    assert message(first, COPY, "two").endswith("from one")
+    before = pair.running()
+    shutil.rmtree(pair.home("one") / "models/glm")
+    again = pair.deploy()
+    assert again.proved, list(failures(again))
+    assert statuses(again, COPY) == {"one": "changed", "two": "skipped"}
+    assert message(again, COPY, "one").endswith("from two")
+    assert pair.running() == before
+    url = message(again, SERVE, "two").rpartition(" on ")[2]
+    assert url.startswith("127.0.0.2:")
+    with pytest.raises(urllib.error.URLError):  # it ended with its last reader
+        urllib.request.urlopen(f"http://{url}/here", timeout=5)
+    assert statuses(pair.deploy(), SERVE) == {"one": "skipped", "two": "skipped"}
