@@ -135,3 +135,57 @@ def test_a_host_with_no_link_is_told_so(pair: Pair) -> None:
     code, found = pair.findings()
     assert ("spark2", "fabric", "bad", "no link is up that has an IPv4 address") in found
     assert code == 1
+
+
+#: as perftest 6.06 prints a timed run; the words it was called with are kept beside it
+RATE = """echo "$@" >> {top}/{name}.words
+echo ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]'
+echo ' 65536      1058902          0.00               {gbps}		   0.176500'"""
+
+
+def rated(pair: Pair, spark1: str, spark2: str) -> tuple[int, list[tuple[str, str, str, str]]]:
+    """cluster.check --bandwidth with these programs as ib_write_bw."""
+    for name, text in (("spark1", spark1), ("spark2", spark2)):
+        path = pair.top / f"{name}.root/usr/bin/ib_write_bw"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    return pair.findings("--bandwidth")
+
+
+@pytest.mark.parametrize(
+    ("gbps", "verdict", "evidence"),
+    [
+        ("92.57", "ok", "92.6 + 92.6 = 185 Gb/s of 200"),
+        ("60.10", "warning", "60.1 + 60.1 = 120 Gb/s of 200"),
+        ("6.52", "bad", "6.5 + 6.5 = 13 Gb/s: the card is degraded"),
+    ],
+)
+def test_both_halves_of_a_link_are_measured_and_a_degraded_card_is_bad(
+    pair: Pair, gbps: str, verdict: str, evidence: str
+) -> None:
+    programs = [RATE.format(top=pair.top, name=name, gbps=gbps) for name in ("spark1", "spark2")]
+    code, found = rated(pair, *programs)
+    assert ("spark1, spark2", "bandwidth", verdict, evidence) in found
+    assert code == (1 if verdict == "bad" else 0)
+    sent, heard = ((pair.top / f"{name}.words").read_text() for name in ("spark1", "spark2"))
+    assert sorted(line.split()[-1] for line in sent.splitlines()) == ["192.168.100.2", "192.168.101.2"]
+    words = "-d rocep1s0f1 -x 3 -p 18515 -D 4 -f 1 -F --report_gbits"
+    assert words in heard.splitlines() and f"{words} 192.168.100.2" in sent.splitlines()
+
+
+def test_the_sender_tries_again_until_the_listener_is_there(pair: Pair) -> None:
+    good = RATE.format(top=pair.top, name="spark1", gbps="92.57")
+    refused = f"""mkdir {pair.top}/tried-$4 2>/dev/null && {{ echo "Couldn't connect to $9:$4" >&2; exit 1; }}"""
+    _, found = rated(
+        pair, f"{refused.replace('$4', '$6')}\n{good}", RATE.format(top=pair.top, name="spark2", gbps="92.57")
+    )
+    assert ("spark1, spark2", "bandwidth", "ok", "92.6 + 92.6 = 185 Gb/s of 200") in found
+    assert len(list(pair.top.glob("tried-*"))) == 2
+
+
+def test_what_kept_it_from_being_measured_is_told(pair: Pair) -> None:
+    code, found = pair.findings("--bandwidth")
+    assert code == 4 and "ib_write_bw is not installed, or did not end" in found[-1][3]
+    why = "Unable to find the Infiniband/RoCE device"
+    _, found = rated(pair, f"echo '{why}'; exit 1", f"echo '{why}'; exit 1")
+    assert found[-1][:3] == ("spark1, spark2", "bandwidth", "unknown") and why in found[-1][3]

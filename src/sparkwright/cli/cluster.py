@@ -22,16 +22,22 @@ def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exi
     return cluster_links.inspect(host, write=write, json=json)
 
 
-@command(help={"json": "one JSON object: findings (host, check, verdict, evidence, fix, source), bad"})
-def check(host: str = "", json: bool = False) -> list[Exit]:
+@command(
+    help={
+        "bandwidth": "measure each link for four seconds with ib_write_bw; it takes the whole link",
+        "json": "one JSON object: findings (host, check, verdict, evidence, fix, source), bad",
+    }
+)
+def check(host: str = "", bandwidth: bool = False, json: bool = False) -> list[Exit]:
     """Check the links between the hosts of a cluster.
 
     Both halves of each port, rates, MTU, subnets, RoCE addresses, firmware and kernel, and each way between the hosts with a
-    whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong; 3 unreachable.
+    whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong; 3 unreachable;
+    4 a rate could not be measured.
     """
     from sparkwright.app.questions import cluster_links
 
-    return cluster_links.check(host, json=json)
+    return cluster_links.check(host, bandwidth=bandwidth, json=json)
 
 
 TASKS = {"cluster": [inspect, check]}

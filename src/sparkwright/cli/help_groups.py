@@ -69,7 +69,7 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "ollama.ps": ("--host spark1", "--host all --json"),
         "ollama.unload": ("--host spark1", "--host spark1 --timeout-s 120"),
         "cluster.inspect": ("--host pair", "--host pair --write"),
-        "cluster.check": ("--host pair", "--host pair --json"),
+        "cluster.check": ("--host pair", "--host pair --bandwidth"),
         "runtime.fetch": ("", "--machine aarch64,x86_64 --python 3.11,3.12"),
     },
     "Project and sandbox": {

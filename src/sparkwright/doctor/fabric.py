@@ -83,16 +83,25 @@ def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Li
         carrier={"1": True, "0": False}.get(carrier),
         firmware=firmware[0] if firmware else "",
         addresses=addresses.get(interface, ()),
-        gids=tuple(_gids(host, at)),
+        gids=tuple(_gids(host, at).values()),
         pci=_pci(host, f"{net}/device"),
     )
 
 
-def _gids(host: Host, at: str) -> Iterator[str]:
+def gid_index(host: Host, adapter: str, address: str) -> int | None:
+    """Where the RoCE v2 GID of an address stands in an adapter's table: it moves. None: it has none."""
+    rows = _gids(host, f"{ADAPTERS}/{adapter}").items()
+    return next((index for index, found in rows if found == address), None)
+
+
+def _gids(host: Host, at: str) -> dict[int, str]:
+    """The addresses of an adapter's RoCE v2 GIDs, by index."""
+    found = {}
     for n in [name for name in host.names_in(f"{at}/ports/1/gids") if name.isdigit()][:MOST_GIDS]:
-        found = MAPPED.fullmatch(_line(host, f"{at}/ports/1/gids/{n}"))
-        if found and _line(host, f"{at}/ports/1/gid_attrs/types/{n}") == "RoCE v2":
-            yield str(IPv4Address(int(found[1] + found[2], 16)))
+        mapped = MAPPED.fullmatch(_line(host, f"{at}/ports/1/gids/{n}"))
+        if mapped and _line(host, f"{at}/ports/1/gid_attrs/types/{n}") == "RoCE v2":
+            found[int(n)] = str(IPv4Address(int(mapped[1] + mapped[2], 16)))
+    return found
 
 
 def _pci(host: Host, at: str) -> str:

@@ -23,7 +23,19 @@ NAMES: tuple[str, ...] = tuple(sorted(WHERE))
 
 #: modules that never speak to the Docker Engine: a playbook of nothing else needs no client of it
 WITHOUT_ENGINE = frozenset(
-    {"barrier", "command", "copy_key", "fabric", "fail", "file", "package", "systemd_unit", "template", "user_group"}
+    {
+        "barrier",
+        "command",
+        "copy_key",
+        "fabric",
+        "fail",
+        "file",
+        "link_rate",
+        "package",
+        "systemd_unit",
+        "template",
+        "user_group",
+    }
 )
 
 

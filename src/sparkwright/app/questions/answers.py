@@ -65,6 +65,7 @@ LINK: dict[str, Shape] = {
     "addresses": [re.compile(rf"{IPV4.pattern}/[0-9]{{1,2}}")],
     "gids": [IPV4],
 }
+RATE: dict[str, Shape] = {"adapter": line, "gbps": (None, within(0, 10**5)), "error": line}
 PATH: dict[str, Shape] = {
     "peer": IPV4,
     "interface": re.compile(r"[\w.+-]{0,63}"),
@@ -78,6 +79,7 @@ FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
     "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": line},
+    "link_rate": {"rates": [RATE]},
     "inspect_server": {
         **dict.fromkeys(("name", "image"), line),
         "models": {str: (None, within(1, 2**53))},

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.questions import link_bandwidth
 from sparkwright.app.questions.link_rules import Links, findings, proposed
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid
@@ -43,13 +44,18 @@ def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
     return [*_written(chosen, members, write=write, quiet=False), *codes]
 
 
-def check(pattern: str, *, json: bool) -> list[Exit]:
-    """Hold the links of the hosts against each other, and try each way. 1 for what a cluster cannot run with."""
+def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
+    """Hold the links of the hosts against each other, and try each way. 1 for what a cluster cannot run with.
+
+    bandwidth: measure them, too.
+    """
     chosen = choose(pattern)
     if len(chosen.hosts) < 2:
         raise Refused("a cluster has two hosts or more.", fix="Name its group: `--host pair`.")
     members, codes = _ask(chosen, peers=True, json=json)
     found = findings(members)
+    rates = link_bandwidth.findings(chosen, members) if bandwidth else []
+    found += rates
     bad = any(finding.verdict == "bad" for _, finding in found)
     if json:
         say_json({"findings": [{"host": host, **finding.to_json()} for host, finding in found], "bad": bad})
@@ -57,7 +63,8 @@ def check(pattern: str, *, json: bool) -> list[Exit]:
         _table([{"host": host or "all", **_shown(finding)} for host, finding in found], FINDINGS)
     else:
         say(f"The links between {' and '.join(one.host for one in members)} are as a cluster needs them.")
-    return [Exit.FAILED if bad else Exit.OK, *codes]
+    unmeasured = any(finding.verdict == "unknown" for _, finding in rates)
+    return [Exit.FAILED if bad else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
 
 
 def _ask(chosen: Chosen, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import getpass
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Address
+from typing import Any, Literal
+
+from sparkwright.doctor import fabric
+from sparkwright.doctor.host import Host
+from sparkwright.errors import Failed
+from sparkwright.host.machine import Completed
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import one_line
+
+PROGRAM = "ib_write_bw"
+MOST_ENDS = 4
+#: the sender comes before the listener is there, and tries again; a listener waits that long for its sender
+COME_S = 15.0
+TRY_AGAIN_S = 0.3
+#: perftest leaves out so much at the beginning and at the end
+MARGIN_S = 1
+#: of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third of the figures)
+ROW = re.compile(r"\s*\d{1,12}\s+\d{1,12}\s+[\d.]{1,12}\s+(\d{1,6}(?:\.\d{1,6})?)\s+[\d.]{1,16}\s*")
+REFUSED = "Couldn't connect"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Of one half of a port. gbps: None where nothing was measured; error: why."""
+
+    adapter: str
+    gbps: float | None = None
+    error: str = ""
+
+
+class LinkRate(Module["LinkRate.Args"]):
+    """How fast this host writes to another's memory over the halves of a port, all at the same time, for some seconds.
+
+    With perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and takes the whole link
+    meanwhile.
+
+    Returns: rates (adapter, gbps, error) of each half; a listener's are as its sender's.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        role: Literal["listen", "send"] = arg("whether this host waits for the other, or writes to it")
+        ends: list[dict[str, Any]] = arg("adapter, address (its own), peer (the other's), port; of each half")
+        seconds: int = arg("how long to measure, seconds", default=4)
+
+    def run(self, args: Args, context: Context) -> Result:
+        if not 0 < len(args.ends) <= MOST_ENDS or not 3 <= args.seconds <= 30:
+            raise Failed(f"1 to {MOST_ENDS} halves of a port, 3 to 30 seconds.")
+        host = Host(context, getpass.getuser())
+        commands = [_command(host, one, args) for one in args.ends]
+        with ThreadPoolExecutor(len(commands)) as pool:
+            rates = list(pool.map(lambda one: _measured(host, *one, args), commands))
+        return Result(
+            msg=f"{sum(one.gbps or 0.0 for one in rates):.0f} Gb/s", data={"rates": [asdict(one) for one in rates]}
+        )
+
+
+def _command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
+    """The adapter, and the words that measure it."""
+    adapter, own, peer = str(end["adapter"]), str(IPv4Address(end["address"])), str(IPv4Address(end["peer"]))
+    if not fabric.NAME.fullmatch(adapter):
+        raise Failed(f"{adapter!r} is not the name of an adapter.")
+    index = fabric.gid_index(host, adapter, own)
+    gid = ["-x", str(index)] if index is not None else []
+    words = ["-d", adapter, *gid, "-p", str(int(end["port"])), "-D", str(args.seconds), "-f", str(MARGIN_S), "-F"]
+    return adapter, [PROGRAM, *words, "--report_gbits", *([peer] if args.role == "send" else [])]
+
+
+def _measured(host: Host, adapter: str, words: list[str], args: LinkRate.Args) -> Rate:
+    deadline_s = time.monotonic() + COME_S
+    while True:
+        done = host.output(*words, timeout_s=args.seconds + 2 * COME_S)
+        early = args.role == "send" and done is not None and not done.ok and REFUSED in done.out + done.err
+        if not early or time.monotonic() > deadline_s:
+            return _rate(adapter, done)
+        time.sleep(TRY_AGAIN_S)
+
+
+def _rate(adapter: str, done: Completed | None) -> Rate:
+    if done is None:
+        return Rate(adapter, error=f"{PROGRAM} is not installed, or did not end")
+    found = [match[1] for match in map(ROW.fullmatch, done.out.splitlines()[-100:]) if match]
+    if found:
+        return Rate(adapter, float(found[-1]))
+    printed = [line.strip() for line in (done.out + "\n" + done.err).splitlines() if line.strip(" -")]
+    return Rate(adapter, error=one_line(printed[-1] if printed else f"{PROGRAM} printed no rate", at_most=200))
