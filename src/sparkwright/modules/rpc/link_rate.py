@@ -58,7 +58,7 @@ class LinkRate(Module["LinkRate.Args"]):
         host = Host(context, getpass.getuser())
         commands = [_command(host, one, args) for one in args.ends]
         with ThreadPoolExecutor(len(commands)) as pool:
-            rates = list(pool.map(lambda one: _measured(host, *one, args), commands))
+            rates = list(pool.map(lambda one: _measured(host, one[0], one[1], args), commands))
         return Result(
             msg=f"{sum(one.gbps or 0.0 for one in rates):.0f} Gb/s", data={"rates": [asdict(one) for one in rates]}
         )
