@@ -30,8 +30,7 @@ class Seat:
     """One member's place in a cluster.
 
     rank: 0 for the head. address, interfaces, adapters: its own on the fabric; the interfaces' RDMA adapters by name. head_address,
-    master_port: where the members meet. version: of the engine, None while not known. traced: whether its log is to tell how
-    the members are connected.
+    master_port: where the members meet. traced: whether its log is to tell how the members are connected.
     """
 
     rank: int
@@ -41,7 +40,6 @@ class Seat:
     address: str
     interfaces: Sequence[str] = ()
     adapters: Sequence[str] = ()
-    version: Version | None = None
     traced: bool = False
 
 

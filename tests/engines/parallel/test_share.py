@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.version import Version
 
@@ -26,7 +25,6 @@ HEAD = Seat(
     address="192.168.100.10",
     interfaces=TWINS[0],
     adapters=TWINS[1],
-    version=Version("0.32.0"),
 )
 WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
 
@@ -41,13 +39,13 @@ def test_the_part_is_found_by_its_engine() -> None:
 
 
 def test_a_workers_words_are_those_of_a_real_one() -> None:
-    """tests/data/vllm-0.32.0-members was started so, with another port and time limit."""
+    """tests/data/vllm-0.32.0-members was started so, with another port, and a time limit."""
     line = (
         "--tensor-parallel-size 2 --pipeline-parallel-size 1 --nnodes 2 --node-rank 1 --master-addr 192.168.100.10 "
-        "--master-port 29501 --headless --distributed-timeout-seconds 600"
+        "--master-port 29501 --headless"
     )
     assert " ".join(words(WORKER)) == line
-    assert " ".join(words(HEAD)) == line.replace("--node-rank 1", "--node-rank 0").replace("--headless ", "")
+    assert " ".join(words(HEAD)) == line.replace("--node-rank 1", "--node-rank 0").replace(" --headless", "")
 
 
 def test_members_differ_in_rank_address_and_head_only() -> None:
@@ -63,12 +61,6 @@ def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
     recipe = {"api-server-count": 4}
     assert "--api-server-count" in words(HEAD, **recipe)
     assert "--api-server-count" not in words(WORKER, **recipe)
-
-
-@pytest.mark.parametrize(("version", "limited"), [("0.27.1", False), ("0.28.0", True), ("0.33.0", True), (None, False)])
-def test_the_time_limit_of_the_join_is_for_releases_that_have_it(version: str | None, limited: bool) -> None:
-    seat = dataclasses.replace(HEAD, version=Version(version) if version else None)
-    assert ("distributed-timeout-seconds" in PARALLEL.share(seat).flags) == limited
 
 
 def test_every_flag_exists_where_it_is_given() -> None:

@@ -68,7 +68,7 @@ def scope(
 
         served = serving(recipe, pinned)
     flags = recipe.engine.flags
-    share = _share(recipe, host, served)
+    share = _share(recipe, host)
     if share is not None:
         flags_now = {**served.flags, **share.flags}
         served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
@@ -101,11 +101,11 @@ def scope(
     }
 
 
-def _share(recipe: Recipe, host: Host, served: Serving) -> Share | None:
+def _share(recipe: Recipe, host: Host) -> Share | None:
     """What a member of a cluster is started with beside the recipe. Raises Refused where recipe and host don't fit together."""
     if host.cluster is None and recipe.split is None:
         return None
-    return seat.share(recipe, host, served.version)
+    return seat.share(recipe, host)
 
 
 def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
-from packaging.version import Version
-
 from sparkwright.engines.parallel import Seat, Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.cluster import Cluster, Fabric
@@ -14,10 +12,10 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.recipe import Recipe
 
 
-def share(recipe: Recipe, host: Host, version: Version | None) -> Share:
+def share(recipe: Recipe, host: Host) -> Share:
     """What a member is started with beside its recipe.
 
-    version: of the engine, None while it is not known. Raises Refused where recipe, cluster and host don't fit together.
+    Raises Refused where recipe, cluster and host don't fit together.
     """
     cluster, split, parallel = host.cluster, recipe.split, recipe.engine.parallel
     if cluster is None or split is None or parallel is None:
@@ -34,7 +32,6 @@ def share(recipe: Recipe, host: Host, version: Version | None) -> Share:
         address=fabric.address,
         interfaces=fabric.interfaces,
         adapters=fabric.hcas,
-        version=version,
         traced=parallel.TRACE not in recipe.file.container.env,
     )
     found = parallel.share(seat)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.parallel import Seat
-from sparkwright.engines.vllm.versions import at_least
 
 TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
@@ -19,15 +18,10 @@ RANK = "node-rank"
 HEAD = "master-addr"
 MASTER_PORT = "master-port"
 HEADLESS = "headless"
-JOIN_TIMEOUT = "distributed-timeout-seconds"
 API_SERVERS = "api-server-count"
 BACKEND = "distributed-executor-backend"
 
 DEFAULT_MASTER_PORT = 29501
-JOIN_TIMEOUT_SINCE = "0.28.0"
-#: NCCL's own default, said so that it holds for every backend (gloo waits 1800 s). A deploy sees a missing member earlier; a
-#: shorter limit would also bound how long one member may compile while the others wait for it.
-JOIN_TIMEOUT_S = 600
 
 #: flags that no recipe sets in a cluster, each with the key that sets it
 SET_BY: Mapping[str, str] = {
@@ -38,12 +32,14 @@ SET_BY: Mapping[str, str] = {
     HEAD: "the group's `cluster.head`",
     MASTER_PORT: "the group's `cluster.port`",
     HEADLESS: "the group's `cluster.head`",
-    JOIN_TIMEOUT: "the cluster's own time limit",
 }
 
 
 def of(seat: Seat) -> dict[str, Any]:
-    """The flags of one member; None takes one out of the recipe's. They are the same on all but for its rank and what follows from it."""
+    """The flags of one member; None takes one out of the recipe's. They are the same on all but for its rank and what follows from it.
+
+    None depends on the engine's version: that is known only once the image is there, and a second deploy would find another command.
+    """
     worker = seat.rank > 0
     found: dict[str, Any] = {
         TENSOR: seat.split.tensor,
@@ -54,8 +50,6 @@ def of(seat: Seat) -> dict[str, Any]:
         MASTER_PORT: seat.master_port,
         HEADLESS: True if worker else None,
     }
-    if at_least(seat.version, JOIN_TIMEOUT_SINCE):
-        found[JOIN_TIMEOUT] = JOIN_TIMEOUT_S
     if worker:  # it has no API; with --headless the engine refuses this option
         found[API_SERVERS] = None
     return found
