@@ -56,7 +56,7 @@ class Link:
 def links(host: Host) -> list[Link]:
     """The adapters of a host, in the order of their names; empty where it has none."""
     adapters = [name for name in host.names_in(ADAPTERS) if NAME.fullmatch(name)][:MOST_ADAPTERS]
-    addresses = _addresses(host) if adapters else {}
+    addresses = addresses_of(host) if adapters else {}
     return [_link(host, name, addresses) for name in adapters]
 
 
@@ -109,7 +109,7 @@ def _pci(host: Host, at: str) -> str:
     return f"{speed} x{width}" if re.fullmatch(r"[\d.]{1,5} GT/s PCIe", speed) and width else ""
 
 
-def _addresses(host: Host) -> dict[str, tuple[str, ...]]:
+def addresses_of(host: Host) -> dict[str, tuple[str, ...]]:
     """IPv4 addresses by interface, as `ip` tells them; empty where it does not."""
     try:
         rows = json.loads(host.printed("ip", "-j", "-4", "addr") or "[]")

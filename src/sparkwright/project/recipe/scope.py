@@ -56,12 +56,16 @@ def scope(
             "rank": host.cluster.rank(host.name),
             "world": len(host.cluster.members),
             "addresses": dict(zip(host.cluster.members, host.cluster.addresses, strict=True)),
+            "interfaces": list(host.fabric.interfaces) if host.fabric else [],
+            "adapters": list(host.fabric.hcas) if host.fabric else [],
         }
         if host.model_from in host.cluster.members:
             about["model_from"] = ""  # the play finds out which member has it
     names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
         return names
+    if host.cluster is not None and recipe.engine.parallel is not None:
+        names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
     port = serve_port(host, recipe)
     if served is None:
         from sparkwright.project.recipe.serving import serving

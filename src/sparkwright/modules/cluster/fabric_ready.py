@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from sparkwright.doctor import fabric, peer_path
+from sparkwright.doctor.host import Host
+from sparkwright.errors import Exit
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
+from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import count, one_line
+
+#: a host's own network, which tests use
+LOOPBACK = "lo"
+
+
+class FabricReady(Module["FabricReady.Args"]):
+    """What the ranks of a cluster need of this host's fabric, while the previous servers still serve. Nothing is changed.
+
+    Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID, the way to each other
+    member with a frame of the whole MTU, the master port (held by what), and ranks of other clusters that still run here. All
+    problems are listed; one refuses the run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name: what it holds, the start takes over")
+        address: str = arg("this host's own address on the fabric")
+        interfaces: list[str] = arg("its interfaces, the one of the address first")
+        adapters: list[str] = arg("their RDMA adapters", default_factory=list)
+        peers: list[str] = arg("the addresses of the other members", default_factory=list)
+        port: int = arg("the port on which the ranks will meet here; 0: they meet on another member", default=0)
+        host: str = arg("the host's name, for sentences", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        host = Host(context, getpass.getuser())
+        problems = [*_interfaces(args, host), *_adapters(args, host), *_port(args, context), *_leftovers(args, context)]
+        problems = problems or list(_ways(args, host))
+        if not problems:
+            way = f", {count(len(args.peers), 'member')} reached" if args.peers else ""
+            return Result(msg=f"{args.interfaces[0]} has {args.address}{way}")
+        evidence, fix = problems[0]
+        data = {"evidence": [f"{one} {how}".rstrip() for one, how in problems[1:]]}
+        return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
+
+
+def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
+    there, correct = host.names_in(fabric.INTERFACES), f"Correct `fabric.interfaces` in hosts/{args.host}.yml."
+    missing = [name for name in args.interfaces if name not in there]
+    if missing:
+        shown = ", ".join(one_line(name, at_most=20) for name in there if name != LOOPBACK)
+        yield f"no interface {missing[0]} on {args.host}; there are: {shown or 'none'}.", correct
+        return
+    for name in args.interfaces:
+        if (host.read(f"{fabric.INTERFACES}/{name}/operstate") or "").strip() == "down":
+            yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
+    rows = fabric.addresses_of(host)
+    found = [one.partition("/")[0] for one in rows.get(args.interfaces[0], ())]
+    if rows and args.address not in found and args.interfaces[0] != LOOPBACK:
+        shown = ", ".join(found) or "no IPv4 address"
+        yield (
+            f"{args.interfaces[0]} has {shown}, not {args.address}.",
+            f"Correct `fabric.address` in hosts/{args.host}.yml.",
+        )
+
+
+def _adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
+    there = host.names_in(fabric.ADAPTERS)
+    for name in args.adapters:
+        if name not in there:
+            shown = ", ".join(one_line(one, at_most=20) for one in there) or "none"
+            yield (
+                f"no RDMA adapter {name} on {args.host}; there are: {shown}.",
+                f"Set `fabric.adapters` in hosts/{args.host}.yml.",
+            )
+    first = args.adapters[0] if args.adapters else ""
+    if first in there and fabric.gid_index(host, first, args.address) is None:
+        yield f"{first} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
+
+
+def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
+    own = containers.inspect(context.docker(), args.name) if args.port else None
+    if not args.port or (own is not None and own["State"]["Running"]):
+        return  # the rank that holds it is stopped before another starts
+    if holder := containers.who_listens(context.docker(), args.port):
+        yield f"port {args.port}, on which the ranks meet, is in use by {holder}.", containers.to_free_a_port(holder)
+
+
+def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
+    for one in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
+        if one.name != args.name:
+            name, cluster = one_line(str(one.name)), one_line(str(one.labels.get(CLUSTER_LABEL, "")))
+            yield (
+                f"{name} still runs here, a rank of the cluster {cluster}.",
+                f"On the host: `docker stop --time 30 {name}`.",
+            )
+
+
+def _ways(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
+    for peer in args.peers:
+        way = peer_path.to(host, IPv4Address(peer))
+        if way.interface and way.interface not in args.interfaces:
+            yield (
+                f"{peer} is reached over {way.interface}, not over the fabric.",
+                f"On the host: `ip route get {peer}`.",
+            )
+        elif way.reached is False:
+            fix = "Set the same MTU on both hosts and on the switch; `invoke cluster.check` tries each way."
+            yield f"a frame of {way.mtu} bytes does not reach {peer} over {way.interface}.", fix
