@@ -28,7 +28,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
     """A long prefix that was seen before is not computed again.
 
     Three requests share a fresh prefix of more than two blocks of the engine's cache; the server's own counters and
-    the time to the first token say whether it was found. Why it can be zero is answer: turned off, a prefix shorter
+    the time to the first token say whether it was found. Why it can be zero is told: turned off, a prefix shorter
     than a block, a recurrent hybrid on an engine that keeps few of its states (vllm issue 36493), and what helps on
     this version.
 
