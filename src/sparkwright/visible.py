@@ -34,6 +34,11 @@ def quoted(text: str) -> str:
     return f"'{one_line(text, at_most=40)}'"
 
 
+def name(text: str) -> str:
+    """A name that somebody wrote, for a sentence that has its own quotes."""
+    return one_line(text, at_most=80)
+
+
 def in_json(text: str) -> str:
     """A JSON text that means the same, with each unseen character of its strings as JSON's own escape."""
     return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text)

@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from sparkwright.sandbox import control
+from sparkwright.sandbox.faults import AT_START
 from tests.cells import fits, flat
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
@@ -109,6 +110,8 @@ class Spark:
         self._heal()
         for column in (one for one in AFTERWARDS if one in columns):
             found[column] = self._seen(column)
+        if state in AT_START:  # what was started beside it still is as it made it, and may give tokens
+            self._seen("restart")
         return {column: found[column] for column in COLUMNS if column in found}
 
     def _seen(self, column: str, before: Callable[[], None] = lambda: None) -> Seen:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkwright.health import live, present
 from sparkwright.health.record import Container
+from sparkwright.host.state import StateFolder
 
 NOW_S = 1_000_000.0
 URL = "http://127.0.0.1:8000"
@@ -38,7 +40,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({}, 0, {"container_id": "b", "since": NOW_S - 5}, "starting", "starting for 10 s"),  # another container was
         ({}, 503, {}, "down", "/health answers 503"),
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
-        ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 has exited (exit code 1)"),
+        ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 exited (1), not stopped by sparkwright"),
         ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 in progress"),
         (
             {"status": "restarting", "exit_code": 0, "restarts": 1},
@@ -75,3 +77,20 @@ def test_a_state_is_of_this_moment(
 ) -> None:
     said = judged(box, health, good)
     assert (said[0], why in said[1]) == (state, True), said
+
+
+def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(tmp_path: Path) -> None:
+    folder, good = StateFolder(tmp_path), {"container_id": "a", "since": NOW_S - 60}
+    box = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
+
+    def seen() -> tuple[str, str]:
+        found = present.record_of(live.Now(NOW_S, box, URL), good, folder, busy="", sandbox=False)
+        return found["state"], found["why"]
+
+    assert seen() == ("down", "qwen35 exited (0) 5 min ago, not stopped by sparkwright")
+    folder.write("previous", {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})
+    assert seen() == ("down", "qwen35 exited (0) 5 min ago, stopped by sparkwright (run run-7)")
+    folder.write("previous", {"id": "b", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})
+    assert "not stopped by sparkwright" in seen()[1]
+    folder.write("health-remembered", {"broken": {"id": "a", "why": "it restarted 4 times"}})
+    assert seen() == ("crash-looping", "qwen35 was stopped for a crash loop: it restarted 4 times")

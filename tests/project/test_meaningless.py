@@ -191,3 +191,24 @@ def test_other_files_that_are_not_read_and_a_recipe_that_is_not_there(project: P
         recipe.load(project, "mine")
     with pytest.raises(Refused, match=r"recipes/mine.yaml: this file is not read"):
         recipe.names(project)
+
+
+LONG = "spark" + "a" * 100_000
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"hosts/spark1.yml": f"groups: [{LONG}]\n"},
+        {"hosts/spark1.yml": f"model_from: {LONG}\n"},
+        {"hosts/groups.yml": f"lab: {{hosts: [{LONG}]}}\n"},
+        {"hosts/groups.yml": f"'!{LONG}': {{}}\n"},
+        {"hosts/groups.yml": f"{LONG}: {{cluster: {{recipe: qwen3.5-35b, head: spark1}}}}\n"},
+        {"hosts/groups.yml": f"lab: {{cluster: {{recipe: qwen3.5-35b, head: {LONG}}}}}\n"},
+    ],
+)
+def test_a_name_without_end_is_not_repeated(project: Path, files: dict[str, str]) -> None:
+    write(project, files)
+    with pytest.raises(Refused) as error:
+        Inventory.load(project).match("all")
+    assert len(error.value.message) < 300, error.value.message[:500]

@@ -99,6 +99,10 @@ MISTAKES = {
     "/etc/x: {file: ../outside}": "7: `files./etc/x` names a file outside of the project.",
     "/etc/x: {file: linked}": "7: `files./etc/x` names a file outside of the project.",
     "/etc/x: {file: chat}": "7: `files./etc/x`: there is no chat.",
+    '/etc/x: {file: "a\\0b"}': "7: `files./etc/x`: there is no a\\x00b.",
+    '/etc/x: {template: "a\\0b"}': "7: `files./etc/x`: there is no templates/a\\x00b.",
+    f"/etc/x: {{file: {'a' * 5000}}}": "7: `files./etc/x`: there is no aaa",
+    f"/etc/x: {{template: {'a' * 5000}}}": "7: `files./etc/x`: there is no templates/aaa",
     "/etc/x: {template: none.j2}": "7: `files./etc/x`: there is no templates/none.j2.",
 }
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.errors import Refused
+from sparkwright.app.plans.plan_cache import KeptSource
+from sparkwright.errors import Failed, Refused
 from sparkwright.project import playbook, recipe
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.inventory import Inventory
 
 TOP = Path(__file__).parent.parent.parent
@@ -178,3 +180,17 @@ def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
     with pytest.raises(SparkwrightError) as caught:
         recipe.load(tmp_path, "r").secrets()
     assert said in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("a\0b", "no file can have this name"), ("a" * 5000, "File name too long"), ("/", "Is a directory")],
+)
+def test_a_file_that_cannot_be_is_told_in_a_sentence(file: str, message: str) -> None:
+    with pytest.raises(Failed, match=f"cannot read the file of the secret HF_TOKEN: {message}") as caught:
+        secret_source.read("HF_TOKEN", KeptSource(None, file, None))
+    assert len(str(caught.value)) < 300
+
+
+def test_a_file_in_the_home_of_a_user_that_is_not_there_is_not_there() -> None:
+    assert secret_source.read("HF_TOKEN", KeptSource(None, "~nobody-of-this-name/token", None)) is None

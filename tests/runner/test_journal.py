@@ -34,6 +34,32 @@ def test_old_runs_go_when_there_are_many_and_young_ones_stay(tmp_path: Path) -> 
     assert "old-0" not in names and f"old-{KEPT_RUNS + 2}" in names
 
 
+def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_path: Path) -> None:
+    state, past_s = StateFolder(tmp_path), KEPT_S * 2
+
+    def done(name: str, plan: dict[str, object], status: str, ago_s: float) -> None:
+        book = Journal.begin(state, name, {"host": "spark1", **plan}, ())
+        book.open()
+        book.write(event("task_finished", task="t", name="T", status=status, msg=""))
+        book.write(event("recap", host="spark1"))
+        book.leave()
+        aged = time.time() - ago_s
+        for path in (book.folder / "plan.json", book.folder):
+            os.utime(path, (aged, aged))
+
+    done("deploy", {}, "changed", past_s + 500)
+    done("failed-deploy", {}, "failed", past_s + 499)
+    done("same-deploy", {}, "ok", past_s + 498)
+    for n in range(KEPT_RUNS):
+        plan = {"check": True} if n % 2 else {"exclusive": False}
+        done(f"read-{n}", plan, "changed", past_s + 400 - n)
+    done("newest", {}, "changed", past_s)
+    names = [folder.name for folder in state.runs()]
+    assert len(names) == KEPT_RUNS
+    assert {"deploy", "failed-deploy", "newest"} < set(names)
+    assert not {"same-deploy", "read-0"} & set(names)
+
+
 def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     begun = [begin(state, f"run-{n}") for n in range(KEPT_RUNS + 10)]

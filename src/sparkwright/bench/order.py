@@ -13,6 +13,7 @@ from sparkwright.bench import dataset
 from sparkwright.engines.advice import Effective
 from sparkwright.errors import Refused
 from sparkwright.measure.workload import KINDS, Load
+from sparkwright.trust.names import below_home
 
 #: the loads of each command, as --loads names them
 LOADS: Mapping[str, tuple[str, ...]] = {
@@ -155,7 +156,7 @@ def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
         loads.append(replace(usual, requests=requests, **shape, **way))
     if order.dataset:
         most = max(load.requests for load in loads)
-        prompts = tuple(dataset.load(folder / Path(order.dataset).expanduser(), most, seed=order.seed))
+        prompts = tuple(dataset.load(folder / below_home(order.dataset), most, seed=order.seed))
         loads = [replace(load, prompts=prompts) for load in loads]
     return loads
 

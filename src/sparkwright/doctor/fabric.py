@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from sparkwright.doctor.host import Host
@@ -120,7 +120,7 @@ def addresses_of(host: Host) -> dict[str, tuple[str, ...]]:
 
 def _cidrs(rows: Any) -> Iterator[str]:
     for row in rows[:MOST_ADDRESSES]:
-        yield f"{IPv4Address(row['local'])}/{int(row['prefixlen'])}"
+        yield IPv4Interface((row["local"], row["prefixlen"])).with_prefixlen
 
 
 def _line(host: Host, path: str) -> str:

@@ -62,6 +62,7 @@ class Http:
     thinking off. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
     carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
     prefix_block: tokens of a block in which its prefix cache hits, where it tells none; 1 where it hits to the token.
+    recurrent_block: the least of them for a recurrent model, whose states it keeps at ends of such blocks only.
     hits_apart: its metric of PREFIX_QUERIES leaves out the tokens that PREFIX_HITS has.
     """
 
@@ -90,6 +91,7 @@ class Http:
     cache_of: Callable[[str], dict[str, str]] = _nothing
     hits_apart: bool = False
     prefix_block: int = 16
+    recurrent_block: int = 1
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """The key that a server was started with, from its container's command and environment; empty when it wants none."""

@@ -13,7 +13,6 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -22,6 +21,7 @@ from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.trust import bounds
+from sparkwright.trust.names import below_home
 
 TRIES = 3
 FOR_S = 45.0
@@ -158,7 +158,7 @@ def _from_file(path: str) -> str:
     """The URL in the user's file: its first line. Raises NotTold when others can read the file."""
     if not path:
         return ""
-    file = Path(path).expanduser()
+    file = below_home(path)
     try:
         if file.stat().st_mode & 0o077:
             raise NotTold(f"{path} is readable by others (run `chmod 600 {path}`)")

@@ -10,13 +10,18 @@ from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.live import Now
 from sparkwright.health.record import Record, Server
+from sparkwright.health.remembered import Remembered
+from sparkwright.host.state import StateFolder
 
 #: the questions of a check that this moment can answer
 ASKED = ("container", "/health")
 
 
-def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
-    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown."""
+def judged(now: Now, good: Mapping[str, Any], *, broken: str = "", stopped: str = "") -> tuple[str, str]:
+    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown.
+
+    broken, stopped: see Observation.
+    """
     box = now.container
     if box.status == "running" and now.health_status is None and not now.error:
         return "unknown", f"{box.name} publishes no port"
@@ -24,6 +29,8 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
         now.time_s,
         engine_error=now.error,
         container=box,
+        broken=broken,
+        stopped=stopped,
         answered=live.ready_since(box, good),
         ready_s=live.ready_s(good),
         server=Server(now.url, health_status=now.health_status),
@@ -38,9 +45,13 @@ def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     return questions.allowed_s(live.ready_s(good), limits)
 
 
-def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:
-    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server."""
-    state, why = judged(now, good)
+def record_of(now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool) -> dict[str, Any]:
+    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server.
+
+    folder: what the checks and runs before left.
+    """
+    box, past = now.container, Remembered.of(folder)
+    state, why = judged(now, good, broken=past.stopped_for(box.id, good), stopped=past.stopped_by(folder, box.id))
     if busy and state != "up":
         state, why = "in progress", busy
     server = Server(now.url, health_status=now.health_status)

@@ -10,7 +10,6 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
-from sparkwright.engines.vllm import key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
 from sparkwright.health.judging.observation import Limits, Observation
@@ -88,7 +87,9 @@ class Prober:
             return {}, replace(found, engine_error=engine_socket.silent(error), container=Container(name))
         why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
-        return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)
+        ours = self.remembered.stopped_by(self.context.state, box.id)
+        found = replace(found, container=box, loop=loop, broken=why, stopped=ours)
+        return inspected, replace(found, drift=differs, answered=answered)
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ class Prober:
             return replace(found, server=server, loading=health.status in http.loading, error=health.error)
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
-        self.key = key = server_key.of_container(self.context.state, inspected) or self._given_key()
+        self.key = key = server_key.of_container(self.context.state, inspected) or self._given_key(http)
         before = server_metrics.read(http, url, key)[0]
         server, heartbeat = _counted(server, before), before.get(roles.HEARTBEAT)
         frozen_s = self._frozen_s(found, server, heartbeat)
@@ -161,8 +162,8 @@ class Prober:
             return None
         return found.time_s - float(last["time_s"])
 
-    def _given_key(self) -> str:
-        secret = self.context.secrets.get(key_file.VARIABLE)
+    def _given_key(self, http: Http) -> str:
+        secret = self.context.secrets.get(http.key_variable)
         return secret.reveal() if secret else ""
 
     # -- the machine ---------------------------------------------------------------------------------------------------

@@ -54,6 +54,12 @@ class Remembered:
         ours = about.get("id") == container_id and about.get("since", "") in ("", str(good.get("since", "")))
         return about.get("why", "") if ours else ""
 
+    @staticmethod
+    def stopped_by(state: StateFolder, container_id: str) -> str:
+        """Which of our runs stopped this container and has not started it again; empty for none."""
+        held = state.read("previous") or {}
+        return str(held.get("run", "")) if container_id and held.get("id") == container_id else ""
+
     def save(self, state: StateFolder) -> None:
         """Leave it to the next."""
         self.seen = self.seen[-WINDOW:]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sparkwright.health.record import STATES, Record
 from sparkwright.health.remembered import Remembered
@@ -17,6 +16,7 @@ from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import private
+from sparkwright.trust.names import below_home
 
 FILE = "health.prom"
 SHARED_FILE = "sparkwright.prom"  # its name in a folder that others write to as well
@@ -92,7 +92,7 @@ HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the la
 
 def write(context: Context, record: Record, remembered: Remembered, settings: Settings) -> None:
     """Replace the file. A folder that can't be written to is said, and no reason to fail."""
-    path = Path(settings.textfile).expanduser() / SHARED_FILE if settings.textfile else context.state.path / FILE
+    path = below_home(settings.textfile) / SHARED_FILE if settings.textfile else context.state.path / FILE
     mode = 0o644 if settings.textfile else private.FILE  # node_exporter is another user
     try:
         write_atomically(path, text(record, heals=len(remembered.heals)).encode(), mode=mode)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from sparkwright import host_side
+from sparkwright import host_side, visible
 from sparkwright.errors import Failed
 from sparkwright.remote.bootstrap import MACHINES
 from sparkwright.shell import join
@@ -46,7 +46,7 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
     """
     if python not in PYTHONS or machine not in MACHINES:
         known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
-        raise Failed(f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: {known}.")
+        raise Failed(f"there is no runtime for {visible.name(machine)}, Python {visible.name(python)}: {known}.")
     folder = _folder(python, machine)
     found = _complete(folder)
     missing = {name: pin for name, pin in locked().items() if name not in found}

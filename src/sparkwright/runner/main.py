@@ -180,7 +180,7 @@ def _at_work(state: StateFolder) -> Path:
 def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     for folder in state.runs():
         plan, recap = journal.plan_of(folder), journal.recap_of(folder)
-        if not (request.get("all") or (plan.get("exclusive", True) and not plan.get("check"))):
+        if journal.reads(plan) and not request.get("all"):
             continue
         ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
         yield event(

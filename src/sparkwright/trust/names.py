@@ -36,6 +36,14 @@ def matched(pattern: re.Pattern[str], text: object, what: str) -> str:
     raise Failed(f"{what} is not valid: '{one_line(str(text), at_most=80)}'.")
 
 
+def below_home(written: str) -> Path:
+    """A path as a person writes it, `~` and `~user` replaced; the home of a user that is not there stays as it is written."""
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        return Path(written)
+
+
 def why_not_a_file(name: str) -> str:
     """Why this is not the name of a file inside a folder, as a model repository lists it; empty when it is.
 

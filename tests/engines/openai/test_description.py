@@ -80,6 +80,8 @@ def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None
     info = {"limits": {"max_seq_len": 4096}, "kv": {"a": 1}, "max_model_len": 7}
     assert DESCRIBED.http.settings_of(info) == {"max_model_len": 4096}
     assert DESCRIBED.http.settings_of([1]) == {}
+    for none in (float("nan"), float("inf"), 10**400):
+        assert DESCRIBED.http.settings_of({"limits": {"max_seq_len": none}}) == {}
 
 
 def test_the_key_comes_from_a_file_by_flag_or_by_variable() -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from sparkwright.engines import engine, http
 from sparkwright.engines.log.reader import read
+from sparkwright.host.containers import engine_of
 from sparkwright.measure import http_probe, server_metrics
+from sparkwright.modules.proof.prefix_cache import PrefixCache
 from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -120,3 +122,30 @@ def test_any_name_is_served(tmp_path: Path) -> None:
         body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
         assert http_probe.ask(server.url, "/v1/chat/completions", body=body).status == 200
     assert SGLANG.http.any_name
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "block", "verdict"),
+    [
+        ((), "llama", 1, "hits"),
+        (("--page-size", "64"), "llama", 64, "hits"),
+        ((), "qwen3_next", 256, "hits"),
+        (("--disable-radix-cache",), "llama", None, "off"),
+    ],
+)
+def test_its_prefix_cache_is_tried_with_the_page_that_it_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    kind: str,
+    block: int | None,
+    verdict: str,
+) -> None:
+    monkeypatch.setattr(engine_of, "at", lambda context, url: SGLANG)
+    layers = {"layer_types": ["linear_attention", "full_attention"]} if kind != "llama" else {}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": kind, **layers}))
+    with serving(server := Pretend(), tmp_path, "--enable-metrics", *flags):
+        args = PrefixCache.Args(base_url=server.url, model="m", model_dir=str(tmp_path / "model"))
+        found = PrefixCache().run(args, RecordingContext(tmp_path))
+    assert (found.data["verdict"], found.data.get("block_tokens")) == (verdict, block), found.msg

@@ -16,11 +16,12 @@ from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.engines import engine, openai_api
 from sparkwright.engines.http import Http
-from sparkwright.engines.vllm.key_file import VARIABLE as KEY
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.measure import http_probe, lab, server_metrics
 
 SERVER = "server"
+#: the environment variable with the key of the server at a URL, whatever its engine is
+KEY = engine.of(engine.USUAL).http.key_variable
 
 
 def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = False) -> tuple[Results, int, Path]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
+from sparkwright.doctor import fabric
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.engines.engine import TITLES, USUAL
 from sparkwright.engines.log.state import FIELDS
@@ -15,13 +17,28 @@ from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
 
 #: a user's name as it stands in a command that a person is shown
 USER = re.compile(r"[\w.@+-]{1,64}")
-IPV4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}")
 #: of an image, or of none
 IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
 #: seconds since the epoch, as an engine reads them
 MOMENT = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+#: of a kernel
+RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
 #: where a host hands a model out: itself, over http
 URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
+
+
+def ipv4(value: Any) -> str:
+    """A shape: an IPv4 address, written as everybody reads it."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return str(IPv4Address(value))
+
+
+def cidr(value: Any) -> str:
+    """A shape: an IPv4 address with its prefix length."""
+    if not isinstance(value, str) or not value.isascii():
+        raise ValueError("is not text")
+    return IPv4Interface(value).with_prefixlen
 
 
 def a_file(value: Any) -> str:
@@ -57,18 +74,20 @@ IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "k
 ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
 #: of doctor/fabric.py
 LINK: dict[str, Shape] = {
-    **dict.fromkeys(("adapter", "interface", "firmware", "pci"), re.compile(r"[\w.+/ -]{0,80}")),
+    "adapter": fabric.NAME,
+    "interface": re.compile(f"(?:{fabric.NAME.pattern})?"),
+    **dict.fromkeys(("firmware", "pci"), re.compile(r"[A-Za-z0-9./ ]{0,80}")),
     "active": bool,
-    "rate_gbps": float,
+    "rate_gbps": within(0, 10_000),
     "mtu": COUNT,
     "carrier": (None, bool),
-    "addresses": [re.compile(rf"{IPV4.pattern}/[0-9]{{1,2}}")],
-    "gids": [IPV4],
+    "addresses": [cidr],
+    "gids": [ipv4],
 }
-RATE: dict[str, Shape] = {"adapter": line, "gbps": (None, within(0, 10**5)), "error": line}
+RATE: dict[str, Shape] = {"adapter": fabric.NAME, "gbps": (None, within(0, 10**5)), "error": line}
 PATH: dict[str, Shape] = {
-    "peer": IPV4,
-    "interface": re.compile(r"[\w.+-]{0,63}"),
+    "peer": ipv4,
+    "interface": LINK["interface"],
     "mtu": COUNT,
     "reached": (None, bool),
 }
@@ -78,8 +97,8 @@ FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
-    "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": line},
     "link_rate": {"rates": [RATE]},
+    "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": RELEASE},
     "inspect_server": {
         **dict.fromkeys(("name", "image"), line),
         "models": {str: (None, within(1, 2**53))},
@@ -102,7 +121,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "size_bytes": COUNT,
         "free_bytes": (None, COUNT),
         "tools": [line],
-        "addresses": [IPV4],
+        "addresses": [ipv4],
         "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": MOMENT},
     },
     "send_image": {"address": line},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import yaml
+
 from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.questions import link_bandwidth
+from sparkwright.app.questions.answers import FINDING, LINK
 from sparkwright.app.questions.link_rules import Links, findings, proposed
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid
@@ -99,11 +103,13 @@ def _module(chosen: Chosen, member: Member, peers: Sequence[str]) -> dict[str, A
 
 
 def _links(member: Member, found: dict[str, Any]) -> Links:
-    links = tuple(
-        Link(**{**row, "addresses": tuple(row["addresses"]), "gids": tuple(row["gids"])}) for row in found["links"]
-    )
-    rows = tuple(Finding(**row) for row in found["findings"])
+    links = tuple(Link(**{name: _fixed(row[name]) for name in LINK}) for row in found["links"])
+    rows = tuple(Finding(**{name: row[name] for name in FINDING}) for row in found["findings"])
     return Links(member.host.name, links, rows, tuple(found["paths"]), found["kernel"], member.host.fabric)
+
+
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _written(chosen: Chosen, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
@@ -131,8 +137,13 @@ def _add(chosen: Chosen, host: Host, text: str) -> None:
 def _text(end: Fabric | None) -> str:
     if end is None:
         return ""
-    adapters = f"\n  adapters: [{', '.join(end.adapters)}]" if end.adapters else ""
-    return f"fabric:\n  interfaces: [{', '.join(end.interfaces)}]\n  address: {end.address}{adapters}\n"
+    adapters = f"\n  adapters: {_listed(end.adapters)}" if end.adapters else ""
+    return f"fabric:\n  interfaces: {_listed(end.interfaces)}\n  address: {end.address}{adapters}\n"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A list in YAML; a name that YAML would read as something else (on, 1e5) is quoted."""
+    return yaml.safe_dump(list(names), default_flow_style=True, width=math.inf).strip()
 
 
 def _json(end: Fabric | None) -> dict[str, Any] | None:

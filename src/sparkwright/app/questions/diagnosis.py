@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,6 @@ from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.plans import clusters
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
-from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import recipe
@@ -61,10 +59,6 @@ def ask(chosen: Chosen, token_s: float) -> list[dict[str, Any]]:
     """Every host's diagnosis, in the order of the inventory; a host that can't be asked has one too."""
     members = chosen.fleet.members
     abouts = {member.host.name: about(chosen, member.host) for member in members}
-    for member in members:
-        with contextlib.suppress(SparkwrightError):  # one that can't be used is not needed to look
-            given = chosen.inventory.secrets(member.host)
-            member.secrets = {name: given[name] for name in (key_file.VARIABLE,) if name in given}
 
     def header(member: Member) -> dict[str, Any]:
         asked = {name: value for name, value in abouts[member.host.name].items() if name != "error"}

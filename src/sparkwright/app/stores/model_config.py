@@ -15,6 +15,7 @@ from typing import IO, Any
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_an_id
+from sparkwright.trust.names import below_home
 
 HUB = "https://huggingface.co"
 TIMEOUT_S = 10
@@ -26,7 +27,7 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
     The hub is HF_ENDPOINT, else huggingface.co; HF_TOKEN goes with the request. Raises Refused when there is no such config or
     it may not be read, Unreachable when the hub does not answer within 10 s.
     """
-    path = Path(source).expanduser()
+    path = below_home(source)
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():

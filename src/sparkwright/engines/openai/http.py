@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright.engines.http import Http, Sample
 from sparkwright.engines.openai import description
+from sparkwright.trust.bounds import MOST_NUMBER
 
 PORT = 8000
 HEALTH = "/health"
@@ -68,4 +69,4 @@ def _at(answer: Any, place: str) -> bool | int | float | str | None:
         answer = answer.get(key) if isinstance(answer, dict) else None
     if isinstance(answer, str):
         return answer if 0 < len(answer) <= TEXT_CHARS else None
-    return answer if isinstance(answer, bool | int | float) else None
+    return answer if isinstance(answer, bool | int | float) and abs(answer) <= MOST_NUMBER else None  # NaN is not

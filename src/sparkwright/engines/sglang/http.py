@@ -17,6 +17,11 @@ PORT = 30000
 #: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
 HEALTH_S = 20.0
 TEXT_CHARS = 200
+#: tokens of a page where nobody asks for more: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
+#: Some attention backends and models take 16 to 256, and /server_info has what was resolved
+PAGE = 1
+#: a recurrent model's states are kept at ends of its chunks: 64, or its config's mamba_chunk_size, of Mamba 2 up to 256
+CHUNK = 256
 
 
 def version(info: Any) -> str:
@@ -37,6 +42,7 @@ def settings(info: Any) -> dict[str, Any]:
         "version": version(info) or None,
         "chunked_prefill": None if chunk is None else chunk > 0,
         "prefix_caching": not radix_off if isinstance(radix_off, bool) else None,
+        "block_size": count_of(info.get("page_size")) or None,
         "kv_cache_dtype": _text(info.get("kv_cache_dtype")),
         "kv_cache_tokens": count_of(info.get("max_total_num_tokens")),
         "max_model_len": count_of(info.get("context_length")),
@@ -86,5 +92,7 @@ HTTP = Http(
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
     public=frozenset(("/health", "/health_generate", "/ready", "/metrics")),
     context_of=context,
+    prefix_block=PAGE,
+    recurrent_block=CHUNK,
     speculation=("--speculative-",),
 )

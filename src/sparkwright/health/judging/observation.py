@@ -37,6 +37,7 @@ class Observation:
     """What one look found. Absence is said, never guessed: None, or a sentence in the field ending in `_error`.
 
     known: a server was verified here once. loop: why its restarts are a loop. broken: why an earlier check took its policy.
+    stopped: which of our runs stopped this container and did not start it again; empty for none.
     answered: this very start has answered before. ready_s: the last measured start, None when there is none.
     loading: its /health answers as its engine does while it does not serve yet.
     heartbeat: a counter that moves while anything is generated. error: what was said instead of a token. frozen_s: how long no
@@ -52,6 +53,7 @@ class Observation:
     policy: str = ""
     loop: str = ""
     broken: str = ""
+    stopped: str = ""
     answered: bool = False
     ready_s: float | None = None
     server: Server = field(default_factory=Server)

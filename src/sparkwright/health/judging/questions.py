@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparkwright import units
 from sparkwright.health.judging import restarts
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
@@ -14,6 +15,9 @@ from sparkwright.host.containers.status import status_of
 from sparkwright.units import gib
 from sparkwright.visible import count
 
+#: policies with which Docker leaves only a container that somebody stopped, and the exit codes of one that was: it ended when it
+#: was asked to, or was killed
+RESTARTING, STOPPED = ("always", "unless-stopped"), (0, 137, 143)
 POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
@@ -47,10 +51,23 @@ def _container(observed: Observation, limits: Limits) -> Answer:
         message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
         return "bad", message, restarts.state(box, observed.time_s)
     if box.status != "running":
-        how = "finished or stopped by hand" if box.exit_code == 0 else "not restarted"
-        return "bad", f"{box.name} {status_of(box.status)} (exit code {box.exit_code}), {how}", "down", "person"
+        return "bad", _stopped(observed), "down", "person"
     age = f" for {(observed.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
     return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
+
+
+def _stopped(observed: Observation) -> str:
+    """How a container came to be stopped, as far as that is known: an engine may end with code 0 by itself."""
+    box = observed.container
+    if box.status != "exited":
+        return f"{box.name} {status_of(box.status)} (exit code {box.exit_code})"
+    when = f" {units.about(observed.time_s - box.finished_s)} ago" if box.finished_s is not None else ""
+    exited = f"exited ({box.exit_code}){when}"
+    if observed.stopped:
+        return f"{box.name} {exited}, stopped by sparkwright (run {observed.stopped})"
+    if box.policy in RESTARTING and box.exit_code in STOPPED:
+        return f"{box.name} was stopped by hand: {exited}, and Docker restarts what ends by itself"
+    return f"{box.name} {exited}, not stopped by sparkwright"
 
 
 def _policy(observed: Observation, limits: Limits) -> Answer:

@@ -14,6 +14,7 @@ from sparkwright.health import record, remembered, store, textfile
 from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.module import Context
+from sparkwright.trust.names import below_home
 
 Scope = Literal["user", "system", "cron"]
 MARK = "in-use"  # in a runtime's folder: it is not thrown away while a clock starts it
@@ -50,7 +51,7 @@ class Place:
     def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
         """What is started, how often, and what it may write to."""
         env = {name: context.machine.env[name] for name in PASSED_ON if context.machine.env.get(name)}
-        writes = [context.state.path, *([Path(given.textfile).expanduser()] if given.textfile else [])]
+        writes = [context.state.path, *([below_home(given.textfile)] if given.textfile else [])]
         user = self.user if self.scope == "system" else ""
         heals = given.heal != "none"
         return units.Clock(program(), given.every_s, writes, env, user, heals, confined)
@@ -99,7 +100,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (state / name for name in names)
     if given.textfile:
-        yield Path(given.textfile).expanduser() / textfile.SHARED_FILE
+        yield below_home(given.textfile) / textfile.SHARED_FILE
 
 
 def _bus() -> list[str]:

@@ -169,15 +169,14 @@ class Coordinator:
             self._overdue(message)
 
     def _overdue(self, message: dict[str, Any]) -> None:
-        """A member has waited long enough; unless all have come meanwhile, that fails it for all."""
-        key = Key(message["phase"], message["barrier"])
-        if self._meeting.complete if not key.name else self._meeting.settled(key):
+        """A member has waited long enough; unless all have come meanwhile, or it has failed, that fails it for all."""
+        key = Key(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
+        if self._meeting.settled(key) or (self._meeting.complete and not key.name):
             return
         missing = self._meeting.missing(key if key.name else None)
         what = f"came to barrier '{key.name}'" if key.name else "came"
         text = f"{missing} never {what} within {message['waited_s']:g} s"
-        phase = key.phase if key.name else FORWARD
-        self._happened({"kind": "failed", "phase": phase, "text": text, "refused": not key.name})
+        self._happened({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
     def _happened(self, one: dict[str, Any]) -> None:
         """The next event, for all. One that comes of telling another waits until that one was told to every member."""

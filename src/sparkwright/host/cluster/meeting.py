@@ -108,9 +108,7 @@ class Meeting:
             self.lost.setdefault(rank, one["text"])
             self.failures.setdefault(FORWARD, Failure(one["text"]))
         elif kind == "arrived":
-            self._shared.setdefault(Key(one["phase"], one["barrier"]), {}).setdefault(rank, one["data"])
-        if len(self._shared) > MOST_BARRIERS:
-            raise WireError("there are too many barriers")
+            self._arrived(Key(one["phase"], one["barrier"]), rank, one["data"])
         self._settle()
 
     @property
@@ -138,6 +136,11 @@ class Meeting:
         """Who has not arrived there, in words; None: who has not come at all."""
         there = self.joined if key is None else self._shared.get(key, {}).keys()
         return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in there)
+
+    def _arrived(self, key: Key, rank: int, data: Any) -> None:
+        if key not in self._shared and len(self._shared) >= MOST_BARRIERS:
+            raise WireError("there are too many barriers")  # nothing is kept of it: the loss of who said so comes next
+        self._shared.setdefault(key, {}).setdefault(rank, data)
 
     def _settle(self) -> None:
         for key, there in self._shared.items():

@@ -114,7 +114,7 @@ def _placed(state: StateFolder, path: str, digest: str, given: Mapping[str, str]
     content = given.get(digest, "").encode()
     if not _DIGEST.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
         raise Failed(f"the file {path} is no longer on this host as it was.", fix="`invoke deploy` places it.")
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    state.folder(FILES_FOLDER)
     write_atomically(kept, content, mode=0o444)
     return kept
 

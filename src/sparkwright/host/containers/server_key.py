@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from sparkwright.engines import engine
 from sparkwright.engines import server_key as rules
-from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import containers, engine_of
 from sparkwright.host.containers.container_options import key_fingerprint
@@ -65,7 +64,7 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
 
 def secret_arg() -> Any:
     """The argument with which a module that asks a server takes its key; see `for_probe`."""
-    return arg("a secret to use instead of the deployed server key", default=key_file.VARIABLE)
+    return arg("a secret to use instead of the deployed server key", default=engine.of(engine.USUAL).http.key_variable)
 
 
 def of_good(state: StateFolder) -> str:

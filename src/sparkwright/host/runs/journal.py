@@ -5,6 +5,7 @@ runs/<run id>/plan.json      what was asked
               alive          flocked as long as the runner lives: no stale pid can lie about it
               stop           somebody asked for a stop at the next safe point
               ballast        room on the disk, given back when it is full: a swap must not be left halfway for want of a line
+              unchanged      nothing on the host has been changed so far, nor tried in vain: such a run is the first to go
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import select
 import shutil
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +34,8 @@ from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
 
 KEPT_RUNS = 50
+#: how a task ends that a run is remembered for
+TELLING = ("changed", "failed")
 #: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
 KEPT_S = 3600
 POLL_S = 0.02
@@ -56,6 +59,7 @@ class Journal:
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
     _torn: bool = False
+    _unchanged: bool = False
     _writing: LockType = field(default_factory=allocate_lock, repr=False)
 
     @classmethod
@@ -72,12 +76,13 @@ class Journal:
             fcntl.flock(alive, fcntl.LOCK_EX)
             hidden = Redactor([*secrets, *server_keys.kept(state)])
             private.touch(folder / "events.jsonl")
+            private.touch(folder / "unchanged")
             write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)  # half of a folder would be no run, and never tidied away
             raise
         _tidy(state, folder)
-        return cls(folder, hidden, _alive=alive)
+        return cls(folder, hidden, _alive=alive, _unchanged=not reads(plan))
 
     def leave(self) -> None:
         """In the process that detached a runner: the lock is that one's alone now, and ends with it."""
@@ -111,6 +116,10 @@ class Journal:
                 os.fdatasync(self._file.fileno())
         if one["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
+        if self._unchanged and one["event"] == "task_finished" and one["status"] in TELLING:
+            self._unchanged = False
+            with contextlib.suppress(OSError):
+                (self.folder / "unchanged").unlink()
         if self.bell is not None:
             with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
                 os.write(self.bell, b".")
@@ -181,6 +190,11 @@ def plan_of(folder: Path) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
+def reads(plan: Mapping[str, Any]) -> bool:
+    """Whether a run of this plan changes nothing: it only checks, or holds no lock."""
+    return bool(plan.get("check")) or not plan.get("exclusive", True)
+
+
 def recap_of(folder: Path) -> Event | None:
     """The recap a run ended with; None while it runs, or when it was cut off."""
     try:
@@ -192,14 +206,16 @@ def recap_of(folder: Path) -> Event | None:
 
 
 def _tidy(state: StateFolder, ours: Path) -> None:
-    """Drop the runs beyond KEPT_RUNS, and the ballast of those that were cut off."""
-    for n, old in enumerate(state.runs()):
-        if old == ours or lives(old):
-            continue
-        if n >= KEPT_RUNS and not 0 <= _age_s(old) <= KEPT_S:
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            (old / "ballast").unlink(missing_ok=True)
+    """Drop the runs beyond KEPT_RUNS, those that changed nothing first, and the ballast of those that were cut off."""
+    runs = list(state.runs())
+    over, old = len(runs) - KEPT_RUNS, [one for one in reversed(runs) if one != ours and not lives(one)]
+    if over > 0:
+        for one in sorted(old, key=lambda folder: not (folder / "unchanged").exists()):
+            if over > 0 and not 0 <= _age_s(one) <= KEPT_S:
+                shutil.rmtree(one, ignore_errors=True)
+                over -= 1
+    for one in old:
+        (one / "ballast").unlink(missing_ok=True)
 
 
 def _age_s(folder: Path) -> float:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,10 +63,17 @@ class PrefixCache(Module["PrefixCache.Args"]):
         engine = engine_of.at(context, args.base_url)
         http = engine.http
         counters, cache = server_metrics.read(http, args.base_url, key)
+        answer = _settings(http, args, key)
+        if answer.get("prefix_caching") is False:
+            cache = {**cache, "enable_prefix_caching": "False"}
         if prefix_caching.is_off(cache) or roles.PREFIX_QUERIES not in counters:
             return _result(prefix_caching.judge([], 0, 1, cache, None), engine, args, {})
         state = evidence.log(context, args.container)
-        block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None, http.prefix_block)
+        from_log = state.value("block_size") if state else None
+        config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
+        hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
+        block = prefix_caching.block_tokens(cache, answer.get("block_size") or from_log, http.prefix_block)
+        block = max(block, http.recurrent_block) if hybrid else block
         words = prefix_caching.wanted_tokens(block)
         room = _room(http, args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
@@ -90,10 +98,15 @@ class PrefixCache(Module["PrefixCache.Args"]):
         if foreign := _foreign(sightings):
             fix = "Try again when the server is idle."
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
-        config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
-        hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         version = versions.parse(http_probe.version(http, args.base_url))
         return _result(prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid), engine, args, data)
+
+
+def _settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
+    """What the server answers of its settings; empty where its engine has no such answer, or it gives none."""
+    if not http.settings:
+        return {}
+    return http.settings_of(http_probe.ask(args.base_url, http.settings, api_key=key).json())
 
 
 def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:

@@ -16,6 +16,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import write_atomically
 from sparkwright.modules import systemd
 from sparkwright.protocol.result import Change, arg
+from sparkwright.trust.names import below_home
 from sparkwright.units import seconds
 
 CRONTAB = "crontab"
@@ -123,7 +124,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             raise Refused(f"a {found.elsewhere[0]} timer is already installed.", fix="`invoke health.uninstall` first.")
         if found.place.scope == "cron" and args.system:
             raise Refused("systemd is not running here.", fix="Without --system a crontab entry is used.")
-        if args.textfile and not Path(args.textfile).expanduser().is_dir():
+        if args.textfile and not below_home(args.textfile).is_dir():
             fix = "Create it, owned by the user that runs the checks."
             raise Refused(f"no such directory: {args.textfile}.", fix=fix)
         return _install(args, found, context)
@@ -178,7 +179,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
-        (Path(found.before.textfile).expanduser() / textfile.SHARED_FILE).unlink(missing_ok=True)
+        (below_home(found.before.textfile) / textfile.SHARED_FILE).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)

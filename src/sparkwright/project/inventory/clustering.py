@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.inventory.cluster import Cluster
@@ -12,7 +13,6 @@ from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.naming import Groups, Mistake, Own
 from sparkwright.project.inventory.patterns import EVERYONE
-from sparkwright.visible import one_line
 
 
 def found(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> dict[str, Cluster]:
@@ -50,10 +50,10 @@ def _heads(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple
         about, where = groups.checked[name].cluster, groups.source.where(name, "cluster", "head")
         if about is None or about.head in members[name]:
             continue
-        head = one_line(about.head)
+        head, key = visible.name(about.head), visible.name(name)
         if about.head in hosts:
-            yield f"`{name}.cluster.head`: {head} is not in the group.", where, f"Add it to `{name}.hosts`."
-        yield f"`{name}.cluster.head`: no host named '{head}'.", where, nearest(about.head, members[name] or hosts)
+            yield f"`{key}.cluster.head`: {head} is not in the group.", where, f"Add it to `{key}.hosts`."
+        yield f"`{key}.cluster.head`: no host named '{head}'.", where, nearest(about.head, members[name] or hosts)
 
 
 def _sizes(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
@@ -62,7 +62,8 @@ def _sizes(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple
         if name == EVERYONE:
             yield f"`{EVERYONE}` cannot be a cluster.", where, "Make a group of its hosts."
         if len(members[name]) < 2:
-            yield f"the cluster {name} has one host.", where, f"List its hosts as `{name}.hosts`, or remove `cluster`."
+            key = visible.name(name)
+            yield f"the cluster {key} has one host.", where, f"List its hosts as `{key}.hosts`, or remove `cluster`."
         if about is not None and about.port == about.barrier_port:
             yield "`port` and `barrier_port` are the same.", where, "Use another port for one of them."
 
@@ -73,9 +74,9 @@ def _members(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tup
         for host in members[name]:
             own = hosts[host]
             if host in taken:
-                message = f"{host} is in two clusters, {taken[host]} and {name}."
+                message = f"{host} is in two clusters, {visible.name(taken[host])} and {visible.name(name)}."
                 yield message, groups.source.where(name, "cluster"), f"A host serves one. Edit hosts/{GROUPS_FILE}."
             if own.file.recipe:
-                message = f"{host} is a member of the cluster {name}, which serves a recipe of its own."
+                message = f"{host} is a member of the cluster {visible.name(name)}, which serves a recipe of its own."
                 yield message, own.source.where("recipe"), "Remove `recipe` here, or the host from the group."
             taken[host] = name

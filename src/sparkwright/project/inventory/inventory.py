@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, kind_of
@@ -19,7 +20,6 @@ from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
 from sparkwright.project.inventory.naming import Groups, Own
 from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.secret import Secret
-from sparkwright.visible import one_line
 
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
@@ -97,7 +97,7 @@ def _groups(project: Path, path: Path) -> Groups:
     groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
     for name, data in groups.items():
         if isinstance(data, list):
-            message = f"the group `{one_line(name)}` must be a mapping, got a list."
+            message = f"the group `{visible.name(name)}` must be a mapping, got a list."
             raise Refused(message, where=read.where(name), fix="List its members as `hosts: [spark1]` below it.")
     checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
     for name, group in checked.items():

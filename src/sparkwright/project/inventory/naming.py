@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.documents.document import Document
@@ -14,7 +15,6 @@ from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.inventory.patterns import EVERYONE
-from sparkwright.visible import one_line
 
 #: signs that mean something in a pattern
 SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
@@ -51,7 +51,7 @@ def refuse(hosts: Mapping[str, Own], groups: Groups) -> None:
 def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
     """Raises Refused for a host that copies its model from one that isn't there."""
     if host.model_from and host.model_from not in hosts:
-        message = f"`model_from`: no host named '{one_line(host.model_from)}'."
+        message = f"`model_from`: no host named '{visible.name(host.model_from)}'."
         raise Refused(message, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
 
 
@@ -80,8 +80,8 @@ def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
         if group not in groups.checked and group != EVERYONE and times[group] == 1:
             others = sorted({*groups.checked, *(name for name, count in times.items() if count > 1)} - {EVERYONE})
             near = nearest(group, others) if others else ""
-            fix = f"{near} To create it, add `{one_line(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
-            yield f"no group `{one_line(group)}` is defined elsewhere.", where, fix
+            fix = f"{near} To create it, add `{visible.name(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
+            yield f"no group `{visible.name(group)}` is defined elsewhere.", where, fix
         yield from _unmatched(group, where)
 
 
@@ -93,10 +93,10 @@ def _members(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
             yield message, groups.source.where(group, "hosts"), "Remove it, or name another group."
         for n, name in enumerate(file.hosts):
             if name not in hosts:
-                message = f"`{one_line(group)}.hosts`: no host named '{one_line(name)}'."
+                message = f"`{visible.name(group)}.hosts`: no host named '{visible.name(name)}'."
                 yield message, groups.source.where(group, "hosts", n), nearest(name, hosts)
 
 
 def _unmatched(group: str, where: str) -> Iterator[Mistake]:
     if SIGNS.search(group):
-        yield f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.", where, ""
+        yield f"no pattern can match the group `{visible.name(group)}`: {SIGNS_SHOWN}.", where, ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
+from sparkwright import visible
 from sparkwright.engines import server_key as server_keys
 from sparkwright.errors import Failed, Refused
 from sparkwright.project.inventory.host import Host
 from sparkwright.secret import Secret
+from sparkwright.trust.names import below_home
 from sparkwright.trust.redact import SHORTEST
 from sparkwright.trust.secret_names import is_secret
 
@@ -57,7 +58,7 @@ def read(name: str, source: Source) -> Secret | None:
         value = os.environ.get(source.env)
         return Secret(value) if value else None
     if source.file is not None:
-        return _file(name, Path(source.file).expanduser())
+        return _file(name, source.file)
     return _command(name, list(source.command or ()))
 
 
@@ -75,18 +76,21 @@ def named(source: Source) -> str:
     return f"the file {source.file}" if source.file is not None else "the command"
 
 
-def _file(name: str, path: Path) -> Secret | None:
+def _file(name: str, written: str) -> Secret | None:
+    where = visible.name(written)
     try:
-        with path.open("rb") as file:  # it may be a pipe, or have no end
+        with below_home(written).open("rb") as file:  # it may be a pipe, or have no end
             raw = file.read(LARGEST_BYTES + 1)
         if len(raw) > LARGEST_BYTES:
-            raise Failed(f"the file of the secret {name} is larger than {LARGEST_BYTES >> 10} KiB.", where=str(path))
+            raise Failed(f"the file of the secret {name} is larger than {LARGEST_BYTES >> 10} KiB.", where=where)
         return Secret(raw.decode().replace("\r\n", "\n").rstrip("\n"))
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        message = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
-        raise Failed(f"cannot read the file of the secret {name}: {message}.", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise Failed(f"cannot read the file of the secret {name}: not a UTF-8 text file.", where=where) from None
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        message = error.strerror if isinstance(error, OSError) else "no file can have this name"
+        raise Failed(f"cannot read the file of the secret {name}: {message}.", where=where) from None
 
 
 def _command(name: str, words: list[str]) -> Secret:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.playbook.blame import Blame
@@ -43,12 +44,16 @@ def _content(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
     source, where = recipe.file.files[path], recipe.source.where("files", path)
     root = recipe.source.path.parents[recipe.name.count("/") + 1]
     found = root / "templates" / source.template if source.template else root / source.file
-    if not found.resolve().is_relative_to(root.resolve()):
+    try:
+        inside, there = found.resolve().is_relative_to(root.resolve()), found.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        inside, there = True, False
+    if not inside:
         raise Refused(
             f"`files.{path}` names a file outside of the project.", where=where, fix="Copy it into the project."
         )
-    if not found.is_file():
-        name = f"templates/{source.template}" if source.template else source.file
+    if not there:
+        name = visible.name(f"templates/{source.template}" if source.template else source.file)
         raise Refused(f"`files.{path}`: there is no {name}.", where=where, fix="Create it, or correct the name.")
     text = document.text_of(found, most_bytes=MOST_BYTES)
     if source.template:

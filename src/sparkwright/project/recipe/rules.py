@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sparkwright import visible
 from sparkwright.engines import concepts, engine
 from sparkwright.engines.flags import spelling, twice
 from sparkwright.errors import Refused
@@ -127,7 +128,7 @@ def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         return
     flags = engine.of(file.engine).flags
     if found := twice(flags, _written(source)):
-        one, other = map(one_line, found)
+        one, other = map(visible.name, found)
         message = f"`{file.engine}.{one}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."
     for name in file.flags:
@@ -229,7 +230,7 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             if point == place or point.startswith(f"{place}/") or place.startswith(f"{point}/"):
                 yield f"`files`: '{shown}' and {what} are in one place.", ("files", path), "Put it elsewhere."
         if outer := next((one for one in file.files if point.startswith(f"{one}/")), ""):
-            yield f"`files`: '{shown}' is below the file '{one_line(outer)}'.", ("files", path), "Put it elsewhere."
+            yield f"`files`: '{shown}' is below the file '{visible.name(outer)}'.", ("files", path), "Put it elsewhere."
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:

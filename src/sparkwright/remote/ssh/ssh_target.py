@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.remote.ssh import ssh_tokens
 from sparkwright.shell import join
@@ -105,7 +106,7 @@ def parse(text: str, address: str = "") -> SshTarget:
         return next(iter(files(key, option)), None)
 
     if not hostname or not user:
-        raise Refused(f"`ssh -G {one_line(address)}` names no host or no user.")
+        raise Refused(f"`ssh -G {visible.name(address)}` names no host or no user.")
     if word("proxyusefdpass") == "yes":
         raise Refused("ProxyUseFdpass is not supported.", where=address, fix="Use `ProxyCommand ... -W %h:%p`.")
     users_own = _split(first("userknownhostsfile"))

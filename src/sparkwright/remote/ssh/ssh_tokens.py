@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Mapping
 
+from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.visible import one_line
 
@@ -44,7 +45,7 @@ def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool
             raise Refused(f"{option} of ssh names {one_line(found[0], at_most=80)}, which is not set.")
         if found[1] in tokens:
             return tokens[found[1]]
-        message = f"{option} of ssh has the token '{one_line(found[0])}', which is not supported."
+        message = f"{option} of ssh has the token '{visible.name(found[0])}', which is not supported."
         raise Refused(message, fix="Write out what it stands for.")
 
     return (_EITHER if environment else _TOKEN).sub(value, text)

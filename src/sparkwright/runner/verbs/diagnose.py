@@ -8,7 +8,6 @@ from typing import Any
 
 from sparkwright.doctor.diagnosis.answer import diagnose
 from sparkwright.doctor.diagnosis.asked import Asked
-from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Refused
 from sparkwright.health.check import DOCKER_S
 from sparkwright.host.machine import Machine
@@ -16,7 +15,6 @@ from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import new_run_id
-from sparkwright.secret import Secret
 from sparkwright.trust.shapes import Usual, fitted, number, text
 
 _ASKED = {
@@ -33,9 +31,7 @@ def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFol
         given = fitted({name: request[name] for name in _ASKED if name in request}, _ASKED, "the request")
     except ValueError as error:
         raise Refused(f"{error}.") from None
-    secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
-    key = secrets[key_file.VARIABLE].reveal() if key_file.VARIABLE in secrets else ""
     run_id = new_run_id(f"diagnose-{os.getpid()}")
     engine = Engine(machine, timeout_s=DOCKER_S)
-    context = RunContext(machine, state, run_id, lambda one: None, check=True, secrets=secrets, engine=engine)
-    yield event("diagnosis", **diagnose(context, Asked(**given, key=key)), sandbox=machine.sandbox)
+    context = RunContext(machine, state, run_id, lambda one: None, check=True, engine=engine)
+    yield event("diagnosis", **diagnose(context, Asked(**given)), sandbox=machine.sandbox)

@@ -38,7 +38,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         return
     from sparkwright.health import present
 
-    shown = present.record_of(now, good, busy=busy, sandbox=machine.sandbox)
+    shown = present.record_of(now, good, state, busy=busy, sandbox=machine.sandbox)
     last = f"{outdated} (last state: {found.state})" if found is not None and outdated else ""
     if found is not None:
         shown["every_s"] = found.every_s

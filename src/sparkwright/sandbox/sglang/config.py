@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.sglang.http import PORT
+from sparkwright.engines.sglang.http import PAGE, PORT
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.sglang.arguments import Refused
 from sparkwright.trust import bounds
@@ -105,6 +105,7 @@ def config(asked: Mapping[str, Any], folder: Path) -> Config:
         "max_prefill_tokens": asked["max_prefill_tokens"] or PREFILL_TOKENS,
         "kv_cache_dtype": asked["kv_cache_dtype"] or "auto",
         "attention_backend": asked["attention_backend"] or USUAL_BACKEND,
+        "page_size": asked["page_size"] or PAGE,
     }
     quantization = held.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None

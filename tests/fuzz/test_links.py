@@ -1,0 +1,114 @@
+"""What a host answers about its fast links, damaged: refused with a sentence, or fit for the screen and for its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.app.questions import answers, cluster_links, link_rules
+from sparkwright.app.questions.cluster_links import COLUMNS, FINDINGS
+from sparkwright.app.questions.link_rules import Links
+from sparkwright.console.events import tables
+from sparkwright.doctor import fabric
+from sparkwright.doctor.host import Host
+from sparkwright.errors import Failed
+from sparkwright.fleet.member import Member
+from sparkwright.project.inventory import host as inventory
+from sparkwright.trust import bounds
+from tests.doctor import link_tree
+from tests.fuzz.harness import feed, texts, values
+from tests.modules.context import RecordingContext
+
+HOST = inventory.Host("spark1", "127.0.0.1")
+LINK = {
+    "adapter": "rocep1s0f1",
+    "interface": "enp1s0f1np1",
+    "firmware": "28.45.4028",
+    "pci": "32.0 GT/s PCIe x4",
+    "active": True,
+    "rate_gbps": 200.0,
+    "mtu": 9000,
+    "carrier": True,
+    "addresses": ["192.168.100.1/24"],
+    "gids": ["192.168.100.1"],
+}
+ANSWER: dict[str, Any] = {
+    "links": [LINK, {**LINK, "adapter": "roceP2p1s0f1", "interface": "enP2p1s0f1np1", "addresses": []}],
+    "findings": [{"check": "fabric", "verdict": "bad", "evidence": "down", "fix": "", "source": "", "repair": ""}],
+    "paths": [{"peer": "192.168.100.2", "interface": "enp1s0f1np1", "mtu": 9000, "reached": True}],
+    "kernel": "6.14.0-1015-nvidia",
+}
+GOOD = cluster_links._links(Member(HOST), answers.checked("fabric", ANSWER, host="spark1"))
+
+
+def read(answer: Any) -> Links | None:
+    """As `cluster.check` and `cluster.inspect --write` do, up to the screen and the file."""
+    if not isinstance(answer, dict):
+        return None
+    found = cluster_links._links(Member(HOST), answers.checked("fabric", bounds.clean(answer), host="spark1"))
+    rows = [{"host": host, **cluster_links._shown(one)} for host, one in link_rules.findings([GOOD, found])]
+    shown = [*tables.lines(rows, FINDINGS, 80)]
+    shown += tables.lines([cluster_links._row("spark1", link) for link in found.links], COLUMNS, 80)
+    assert not any("\x1b" in text for _, text in shown)
+    text = cluster_links._text(link_rules.proposed(found.links))
+    written = yaml.safe_load(text) if text else {}
+    assert set(written) <= {"fabric"}, text
+    if written:
+        names = {link.interface for link in found.links}
+        assert set(written["fabric"]["interfaces"]) <= names, text
+    return found
+
+
+def test_answers() -> None:
+    feed(read, values([ANSWER]))
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"interface": "x]\nsecrets: {VLLM_API_KEY: {command: [id]}}\ny: [z"},
+        {"interface": "- x"},
+        {"adapter": "x, y"},
+        {"addresses": ["999.9.9.9/99"]},
+        {"addresses": ["192.168.100.1/24\n"]},
+        {"gids": ["300.1.1.1"]},
+        {"rate_gbps": 1e300},
+        {"pci": "\u0661"},
+    ],
+)
+def test_a_link_that_is_none_is_refused(link: dict[str, Any]) -> None:
+    with pytest.raises(Failed, match=r"its answer can't be used: fabric\.links\[0\]"):
+        read({**ANSWER, "links": [{**LINK, **link}]})
+
+
+def test_what_is_not_known_here_is_left_out() -> None:
+    finding = {**ANSWER["findings"][0], "more": 1}
+    found = read({**ANSWER, "links": [{**LINK, "more": 1}], "findings": [finding]})
+    assert found is not None and [link.interface for link in found.links] == ["enp1s0f1np1"]
+
+
+@pytest.mark.parametrize("name", ["on", "1e5", "null", "0x10"])
+def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name: str) -> None:
+    found = read({**ANSWER, "links": [{**LINK, "interface": name}]})
+    assert found is not None
+    written = yaml.safe_load(cluster_links._text(link_rules.proposed(found.links)))
+    assert written["fabric"]["interfaces"] == [name]
+
+
+def test_what_ip_says(tmp_path: Path) -> None:
+    link_tree.lay(tmp_path / "root", 1)
+    said, program = tmp_path / "said", tmp_path / "root/usr/bin/ip"
+    program.write_text(f"#!/bin/sh\ncat {said}\n")
+    host = Host(RecordingContext(tmp_path, root=str(tmp_path / "root")), "user")
+    seeds = [{"ifname": "enp1s0f1np1", "addr_info": [{"local": "192.168.100.1", "prefixlen": 24}]}]
+
+    def listen(data: bytes) -> None:
+        host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
+        for addresses in fabric._addresses(host).values():
+            assert all(answers.cidr(one) == one for one in addresses)
+
+    feed(listen, texts([json.dumps(seeds).encode()]))

@@ -1,0 +1,37 @@
+"""The files of a recipe on the host: its user's folder, whatever the umask, and a content that is what its name says."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.containers import recipe_files
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import ContainerSpec
+
+TEXT = "name: served\n"
+DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
+SPEC = ContainerSpec("served", "a/b:c", files={"/etc/engine/options.yml": DIGEST})
+
+
+def test_the_folder_is_its_users_alone_and_the_file_can_be_read_in_the_container(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        (mount,) = recipe_files.mounts(StateFolder(tmp_path / "state"), SPEC, {DIGEST: TEXT})
+    finally:
+        os.umask(before)
+    kept = Path(mount["Source"])
+    assert [path.stat().st_mode & 0o777 for path in (kept, kept.parent, kept.parent.parent)] == [0o444, 0o700, 0o700]
+    assert kept.read_text() == TEXT
+
+
+@pytest.mark.parametrize("digest", ["../../.ssh/authorized_keys", "0" * 63, "0" * 64])
+def test_a_name_that_is_not_that_of_its_content_is_not_written(tmp_path: Path, digest: str) -> None:
+    spec = ContainerSpec("served", "a/b:c", files={"/etc/engine/options.yml": digest})
+    with pytest.raises(Failed, match="is no longer on this host as it was"):
+        recipe_files.mounts(StateFolder(tmp_path / "state"), spec, {digest: TEXT})
+    assert not list(tmp_path.rglob("*authorized*"))

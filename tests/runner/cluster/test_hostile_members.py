@@ -1,0 +1,74 @@
+"""A member that has the token and does not keep to the protocol: it is lost, and the others learn that, and no more is kept of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.host.cluster import wire
+from sparkwright.host.cluster.connection import CLOSED, Lost, line_of
+from sparkwright.host.cluster.meeting import MOST_BARRIERS
+from sparkwright.host.cluster.wire import Session
+from sparkwright.secret import Secret
+from tests.runner.cluster.members import SECRET, Group, barrier, group, until
+
+FAR_S = 10**9
+
+
+class Hostile:
+    """A member of a group that speaks for itself."""
+
+    def __init__(self, group: Group, rank: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", group.port), timeout=60)
+        line, handshake = wire.claim(self._line(wire.HELLO_BYTES), group.cluster(rank), Secret(SECRET))
+        self.sock.sendall(line)
+        self.session: Session = wire.proved(self._line(wire.HELLO_BYTES), handshake, Secret(SECRET))
+
+    def say(self, *messages: dict[str, Any]) -> None:
+        self.sock.sendall(b"".join(map(self.session.seal, messages)))
+
+    def heard(self, kind: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        while (found := self.session.opened(self._line(wire.LINE_BYTES)))["kind"] != kind:
+            continue
+        return found
+
+    def _line(self, most_bytes: int) -> bytes:
+        return line_of(self.sock, most_bytes, FAR_S)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Group]:
+    with group(tmp_path) as one:
+        yield one
+
+
+def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: Group) -> None:
+    head = pair.begin(0, barrier("prepared"))
+    until(lambda: any("waiting for spark2" in text for text in head.notes()), "it waits")
+    hostile = Hostile(pair, 1)
+    hostile.say({"kind": "join"})
+    about = {"kind": "arrive", "phase": "forward", "data": {}}
+    hostile.say(*({**about, "barrier": f"b{n}"} for n in range(MOST_BARRIERS + 10)))
+    assert hostile.heard("lost")["text"] == "lost spark2 (rank 1): there are too many barriers"
+    with pytest.raises(Lost, match=CLOSED):
+        hostile.heard("never")
+    assert "lost spark2 (rank 1): there are too many barriers" in head.recap()["msg"]
+
+
+def test_one_that_says_again_and_again_that_it_waits_is_answered_once(tmp_path: Path) -> None:
+    with group(tmp_path, world=3) as three:
+        three.begin(0, barrier("prepared"))
+        until(lambda: any("waiting for" in text for text in three.members[0].notes()), "it waits")
+        hostile = Hostile(three, 1)
+        overdue = {"kind": "overdue", "phase": "forward", "barrier": "", "waited_s": 1.0}
+        hostile.say({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})
+        kinds = []
+        with pytest.raises(Lost, match=CLOSED):
+            while True:
+                kinds.append(hostile.session.opened(hostile._line(wire.LINE_BYTES))["kind"])
+        assert kinds.count("failed") == 1
