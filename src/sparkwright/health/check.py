@@ -108,6 +108,7 @@ class Check:
             busy=observed.busy,
             evidence=judgement.evidence,
             container=observed.container,
+            rank=observed.rank,
             server=server,
             speed=observed.speed,
             machine=observed.machine,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparkwright import defaults
-from sparkwright.health.record import Container, Gpu, Machine, Server, Speed
+from sparkwright.health.record import Container, Gpu, Machine, Rank, Server, Speed
 from sparkwright.units import GIB
 
 
@@ -54,6 +54,7 @@ class Observation:
     broken: str = ""
     answered: bool = False
     ready_s: float | None = None
+    rank: Rank = field(default_factory=Rank)
     server: Server = field(default_factory=Server)
     loading: bool = False
     engine_version: str = ""
