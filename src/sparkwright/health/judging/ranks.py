@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Level, State
-from sparkwright.host.cluster import rank as ranks
+from sparkwright.protocol import cluster
 
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
@@ -34,10 +34,10 @@ def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
         return "unknown", f"the place of rank {rank.rank} in its group: {rank.error}", "unknown"
     if rank.group_rank is None:
         return _outside(observed, allowed_s)
-    if misplaced := ranks.misplaced(rank.group_rank, rank.group_world, rank.rank, rank.world):
+    if misplaced := cluster.misplaced(rank.group_rank, rank.group_world, rank.rank, rank.world):
         return "bad", misplaced.rstrip("."), "down", "deploy"
     if rank.transport == "sockets":
-        return "bad", ranks.over_sockets(rank.rank).rstrip("."), "degraded", "person"
+        return "bad", cluster.over_sockets(rank.rank).rstrip("."), "degraded", "person"
     if not box.verified:
         return "bad", f"rank {rank.rank} was not started by the deploy that was verified", "degraded", "deploy"
     return "ok", place(observed)

@@ -1,4 +1,4 @@
-"""A member's rank: what its container's log proves of it, and what is wrong with that."""
+"""A member's rank: what its container's log proves of it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,3 @@ def of_log(
     if parallel is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")
     return parallel.member(StartLog(client, name, most_bytes, most_s))
-
-
-def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int | None) -> str:
-    """What is wrong with the place that the group gave a rank, one sentence; empty for what was wanted. wanted_world: if known."""
-    if rank == wanted_rank and wanted_world in (None, world):
-        return ""
-    return f"it is rank {rank} of {world}, not {wanted_rank} of {world if wanted_world is None else wanted_world}."
-
-
-def over_sockets(rank: int) -> str:
-    """The sentence for a rank whose traffic goes over sockets."""
-    return f"rank {rank} reaches the others over sockets, not RDMA: several times slower."

@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engines.parallel import MemberLog
-from sparkwright.host.cluster import rank as ranks
+from sparkwright.host.cluster import rank
 from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.module import Context, Module
+from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.result import Result, arg
 
 POLL_S = 0.5
@@ -37,7 +38,7 @@ class RankJoined(Module["RankJoined.Args"]):
         while True:
             inspect = containers.inspect(context.docker(), args.name) or {}
             running = bool(inspect and inspect["State"]["Running"])
-            found = ranks.of_log(context.docker(), inspect) if inspect else None
+            found = rank.of_log(context.docker(), inspect) if inspect else None
             if (found and found.rank is not None) or not running or time.monotonic() >= until_s:
                 return self._judged(args, found, running, context)
             context.go_on()
@@ -69,6 +70,6 @@ class RankJoined(Module["RankJoined.Args"]):
             return f"rank {args.rank} exited: {found.failure or 'no known reason in its log.'}"
         if found.rank is None:
             return f"rank {args.rank} has not joined its group; the last stage in its log: {found.stage or 'none'}."
-        if misplaced := ranks.misplaced(found.rank, found.world_size, args.rank, args.world):
+        if misplaced := protocol.misplaced(found.rank, found.world_size, args.rank, args.world):
             return misplaced
-        return ranks.over_sockets(args.rank) if args.rdma and found.transport == "sockets" else ""
+        return protocol.over_sockets(args.rank) if args.rdma and found.transport == "sockets" else ""
