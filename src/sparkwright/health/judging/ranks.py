@@ -54,13 +54,13 @@ def _outside(observed: Observation, allowed_s: float) -> Answer:
     """Of a rank that runs and has not joined."""
     box, rank = observed.container, observed.rank
     message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
-    message += f"; the last stage in its log: {rank.stage}" if rank.stage else ""
+    stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""
     if box.started_s is None:
-        return "unknown", f"{message}, and its start time is unknown", "unknown"
+        return "unknown", f"{message}, and its start time is unknown{stage}", "unknown"
     age_s = max(0.0, observed.time_s - box.started_s)
     if age_s <= allowed_s:
-        return "warn", f"{message}: starting for {age_s:.0f} s (up to {allowed_s:.0f} s)", "starting"
-    return "bad", f"{message} after {age_s:.0f} s", "down", "restart"
+        return "warn", f"{message}, starting for {age_s:.0f} s (up to {allowed_s:.0f} s){stage}", "starting"
+    return "bad", f"{message} after {age_s:.0f} s{stage}", "down", "restart"
 
 
 def _with_its_host(observed: Observation) -> bool:
