@@ -12,6 +12,7 @@ import pytest
 from sparkwright import host_side
 from sparkwright.health import heal, store, together
 from sparkwright.health.record import Rank, Record
+from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.records import good_states, heal_token, restart_plans
 from sparkwright.host.state import StateFolder
@@ -101,7 +102,7 @@ def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
     """Not even one whose own rank is gone: it comes to the head's, or does nothing."""
     _, worker = pair
     worker.record = replace(worker.record, seen="down", state="down", cure="restart")
-    past = heal.Remembered(cures=5)
+    past = Remembered(cures=5)
     decided = heal.decide(worker.record, past, worker.settings, worker.state, NOW_S)
     assert decided.plan is None and "only the head" in decided.message
     assert together.agreed(worker.context, worker.settings, worker.record, decided, lambda: "") is decided
