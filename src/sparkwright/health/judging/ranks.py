@@ -18,7 +18,7 @@ GONE = ": a rank of its cluster is gone or hung"
 def ended(observed: Observation) -> Answer:
     """Of a member whose container does not run."""
     box, rank = observed.container, observed.rank
-    why = rank.failure or ("its host was restarted" if _with_its_host(observed) else "")
+    why = rank.failure.rstrip(".") or ("its host was restarted" if _with_its_host(observed) else "")
     message = f"rank {rank.rank} of {rank.cluster} ({box.name}) {box.status} (exit code {box.exit_code})"
     if rank.rank == 0 and not box.exit_code and not why:
         return "bad", f"{message}, finished or stopped by hand", "down", "person"
