@@ -81,16 +81,17 @@ def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_
     waits = checks.begin("one")
     checks.waiting(waits)
     pair.deployed()  # who comes while it waits goes first
-    assert "not restarted: cluster/deploy" in checks.end("one", waits).out
+    assert "not restarted: playbooks/cluster/deploy.yml by" in checks.end("one", waits).out
     assert states(checks) == {"one": "ok", "two": "ok"}
 
 
 def test_a_group_that_hangs_is_found_by_one_check(pair: Pair, checks: Checks) -> None:
     """Requests run, no token comes, /health answers 200."""
     checks.change("one", limits={"token_s": 1.0, "frozen_s": 2.0})
-    fault = pair.folder / "fault"
+    fault = pair.folder / "run/sandbox-fault"
+    fault.parent.mkdir()
     fault.write_text("wedge")
-    pair.docker("one", "cp", str(fault), f"{pair.name}:/run/sandbox-fault")
+    pair.docker("one", "cp", str(fault.parent), f"{pair.name}:/")
     with asking(pair):
         found = checks.run("one")
     assert (found.record.seen, found.record.cure) == ("stalled", "restart"), found

@@ -130,7 +130,7 @@ def agreed(
         return decision
     cluster = restart_plans.cluster_of(context.state)
     if cluster is None or cluster.rank != record.rank.rank:
-        return decision
+        return Decision(message=f"{NOT}the restart plan is not of this cluster") if decision.plan else decision
     meeting = Meeting(context, settings, cluster, record, busy)
     if cluster.rank == 0:
         return meeting.call(decision) if decision.plan is not None else decision
