@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
     ),
     "a head whose group hangs": (
         of(HEAD, server=replace(SERVER, token="none", running=1.0), frozen_s=61.0),
-        *("stalled", "restart", f"no token for 61 s while 1 requests are running: {GONE}"),
+        *("stalled", "restart", f"no token for 61 s while 1 request is running: {GONE}"),
     ),
     "a policy that would start it alone": (
         of(box=replace(BOX, policy="always")),

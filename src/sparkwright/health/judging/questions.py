@@ -134,7 +134,8 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
         return None if observed.server.health_status != 200 else ("unknown", "cannot read its metrics")
     if observed.frozen_s is None:
         return "ok", f"{count(int(running), 'request')} running, no sign of a stall"
-    message = f"no token for {observed.frozen_s:.0f} s while {running:.0f} requests are running"
+    requests = f"{count(int(running), 'request')} {'is' if running == 1 else 'are'} running"
+    message = f"no token for {observed.frozen_s:.0f} s while {requests}"
     if observed.frozen_s < limits.frozen_s:
         return "warn", message
     return "bad", f"{message}{ranks.GONE if observed.rank.cluster else ''}", "stalled", "restart"
