@@ -100,6 +100,7 @@ GROUPS = (
         ("modules/proof/liveness.py", "runner/verbs/status.py"),
         ("sparkwright.health", "sparkwright.host.runs.cut_off"),
     ),
+    Group("a server of its own meets nobody (9 ms)", ("health/check.py",), ("sparkwright.health.together",)),
     Group(
         "the runner answers short questions without what plays need (25 to 125 ms)",
         ("runner/*",),

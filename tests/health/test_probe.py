@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from sparkwright.health.judging.judge import judge
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.probe import Prober
 from sparkwright.health.remembered import Remembered
+from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
@@ -81,12 +82,14 @@ def server() -> Iterator[Server]:
     web.server_close()
 
 
-def look(server: Server, home: Path, **given: Any) -> Observation:
-    """One look; no Docker is there to say more."""
+def look(
+    server: Server, home: Path, *, labels: dict[str, str] | None = None, limits: Limits = LIMITS, **given: Any
+) -> Observation:
+    """One look; no Docker is there to say more. labels: of the verified container."""
     context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
-    spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"]}
+    spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"], "labels": labels or {}}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
-    return Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).probe()
+    return Prober(context, Remembered(), limits, pause=lambda seconds: None).probe()
 
 
 def test_an_idle_server_is_asked_for_a_token(server: Server, tmp_path: Path) -> None:
@@ -125,3 +128,26 @@ def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: Server, tm
     without = look(server, tmp_path)
     assert without.server.token == "refused" and judge(without, LIMITS).state == "unknown"
     assert look(server, tmp_path, secrets={"VLLM_API_KEY": Secret("k1")}).server.token == "made"
+
+
+def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Server, tmp_path: Path) -> None:
+    """The head answers 200 until its engine gives up; alone, a server is looked at twice for that."""
+    server.running, server.answers = 1, False
+    limits = Limits(token_s=0.1, frozen_s=0.5)
+    head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0"}
+    found = look(server, tmp_path, labels=head, limits=limits)
+    judged = judge(replace(found, engine_error=""), limits)
+    assert (judged.state, judged.cure) == ("stalled", "restart")
+    assert judged.why.endswith("while 1 request is running: a rank of its cluster is gone or hung")
+    assert look(server, tmp_path, limits=limits).frozen_s is None
+    server.generated = [100.0, 100.0, 150.0]
+    assert look(server, tmp_path, labels=head, limits=limits).server.token == "skipped"
+
+
+def test_a_worker_is_asked_for_nothing(server: Server, tmp_path: Path) -> None:
+    server.answers = False
+    context = RecordingContext(tmp_path, docker_host="unix:///nonexistent.sock")
+    spec = {"name": "qwen", "image": "vllm", "labels": {CLUSTER_LABEL: "pair", RANK_LABEL: "1"}}
+    context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
+    found = Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).probe()
+    assert (found.rank.cluster, found.rank.rank, found.server.health_status) == ("pair", 1, None)

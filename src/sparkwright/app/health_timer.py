@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,10 @@ from sparkwright.app.connect import choose
 from sparkwright.app.plans import clusters, restart_plan
 from sparkwright.app.runs import session
 from sparkwright.errors import Refused
+from sparkwright.host.records.heal_token import SECRET as HEAL_TOKEN
+from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.plan import Task
+from sparkwright.secret import Secret
 
 #: services whose webhook URLs are themselves the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
@@ -31,7 +35,12 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
         **{name: given[name] for name in ("heal", "webhook_file", "textfile", "system")},
     }
     heals = given["heal"] == "restart"
-    return _on_each(pattern, json, lambda name: (_task({**args, "host": name}, become=given["system"]),), heals=heals)
+
+    def steps(host: Host) -> tuple[Task, ...]:
+        timer = _task({**args, "host": host.name}, become=given["system"])
+        return (_KEEP_TOKEN, timer) if host.cluster else (timer,)
+
+    return _on_each(pattern, json, steps, heals=heals)
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
@@ -39,7 +48,7 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
     absent: dict[str, Any] = {"state": "absent"}
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
-    return _on_each(pattern, json, lambda name: (users, system), removes=True)
+    return _on_each(pattern, json, lambda host: (users, system), removes=True)
 
 
 def _words(option: str, text: str) -> list[str]:
@@ -73,16 +82,22 @@ def _task(args: dict[str, Any], **more: Any) -> Task:
     return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
 
 
+_KEEP_TOKEN = Task(id="token", name="Renew the secret of the cluster's checks", module="keep_heal_token")
+
+
 def _on_each(
-    host: str, json: bool, steps: Callable[[str], tuple[Task, ...]], *, heals: bool = False, removes: bool = False
+    pattern: str, json: bool, steps: Callable[[Host], tuple[Task, ...]], *, heals: bool = False, removes: bool = False
 ) -> list[int]:
-    chosen = choose(host)
+    chosen = choose(pattern)
     if not removes:
-        clusters.refuse_members(chosen, "health.install")
+        clusters.refuse_parts(chosen)
+    tokens: dict[str, Secret] = defaultdict(clusters.new_token)
     for member in chosen.fleet.members:
         given = chosen.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}
+        if heals and member.host.cluster:
+            member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
     if heals:
         restart_plan.give(chosen)
     # without the host's lock: the first check would find the lock held by the install itself
-    return session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json)
+    return session.tasks(chosen, "Health", steps, exclusive=False, json=json)

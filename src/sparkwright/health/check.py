@@ -52,12 +52,31 @@ class Check:
         """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
         with store.one_at_a_time(self.context.state):
             record, remembered, decision = self._once()
-        if not self.scheduled or decision.plan is None:
+        if not self.scheduled:
             return record
-        answer = heal.restart(self.context, decision, remembered, record.why, self.now(), self.run_plan)
+        found = self._agreed(record, decision)
+        if found.plan is None:
+            return record if found is decision else self._again(found.message)
         with store.one_at_a_time(self.context.state):
-            record, remembered, _ = self._once(healed=answer)
-            heal.remember_outcome(record, remembered, self.context.state)
+            remembered = Remembered.of(self.context.state)
+        answer = heal.restart(self.context, found, remembered, found.why or record.why, self.now(), self.run_plan)
+        return self._again(answer, restarted=True)
+
+    def _agreed(self, record: Record, decision: heal.Decision) -> heal.Decision:
+        """The decision, after the other members of its cluster were asked, where it is in one."""
+        if not record.rank.cluster:
+            return decision
+        from sparkwright.health import together
+
+        busy = lambda: _who_works(self.context)  # noqa: E731
+        return together.agreed(self.context, self.settings, record, decision, busy)
+
+    def _again(self, healed: str, *, restarted: bool = False) -> Record:
+        """Check once more, after what was done about the first."""
+        with store.one_at_a_time(self.context.state):
+            record, remembered, _ = self._once(healed=healed)
+            if restarted:
+                heal.remember_outcome(record, remembered, self.context.state)
         return record
 
     def _once(self, healed: str = "") -> tuple[Record, Remembered, heal.Decision]:
@@ -108,6 +127,7 @@ class Check:
             busy=observed.busy,
             evidence=judgement.evidence,
             container=observed.container,
+            rank=observed.rank,
             server=server,
             speed=observed.speed,
             machine=observed.machine,

@@ -37,11 +37,15 @@ RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """plan: how to restart, None when it may not. secrets: what that needs, by name. said: for the record, why it may not."""
+    """plan: how to restart, None when it may not. secrets: what that needs, by name. message: for the record, why it may not.
+
+    why: for the history, where that is more than this host's own check knows.
+    """
 
     plan: Plan | None = None
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     message: str = ""
+    why: str = ""
 
 
 def decide(record: Record, remembered: Remembered, settings: Settings, state: StateFolder, now_s: float) -> Decision:
@@ -49,11 +53,16 @@ def decide(record: Record, remembered: Remembered, settings: Settings, state: St
     why_not = forbidden(record, remembered, settings, now_s)
     if why_not:
         return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
+    return by_plan(state)
+
+
+def by_plan(state: StateFolder) -> Decision:
+    """A restart by the plan that is kept, where there is one that fits."""
     try:
         plan = restart_plans.usable(state, host_side.content_hash())
         return Decision(plan, _key(state, plan))
     except Refused as error:
-        return Decision(message=f"not restarted: {error}")
+        return Decision(message=f"{NOT}{error}")
 
 
 def forbidden(record: Record, remembered: Remembered, settings: Settings, now_s: float) -> str:
@@ -63,12 +72,17 @@ def forbidden(record: Record, remembered: Remembered, settings: Settings, now_s:
 
 Reason = Callable[[Record, Remembered, Settings, float], bool]
 
+NOT = "not restarted: "
 #: what forbids a restart, the first that holds
 _REASONS: tuple[tuple[Reason, str], ...] = (
     (lambda record, past, given, now_s: given.heal == "none", "healing is off"),
     (lambda record, past, given, now_s: bool(record.busy), "somebody works on the host"),
     (lambda record, past, given, now_s: record.cure == "power", f"not restarted: {POWER}"),
     (lambda record, past, given, now_s: record.cure != "restart", "a restart would not help"),
+    (
+        lambda record, past, given, now_s: bool(record.rank.rank),
+        "not restarted: only the head of its cluster decides on that",
+    ),
     (lambda record, past, given, now_s: bool(record.drift), "not restarted: what runs is not the last good state"),
     (lambda record, past, given, now_s: past.cures < CHECKS_NEEDED, "not restarted yet: one look proves too little"),
     (lambda record, past, given, now_s: past.failed >= GIVES_UP, "not restarted: the last restarts did not help"),

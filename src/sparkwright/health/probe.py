@@ -11,7 +11,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import drift
+from sparkwright.health import drift, ranks
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import starved
 from sparkwright.health.live import container_of, ready_s, ready_since, serves_of
@@ -64,7 +64,8 @@ class Prober:
         )
         if busy or not self.good:
             return found
-        found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good))
+        rank = ranks.deployed(self.context.state, self.good)
+        found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good), rank=rank)
         inspected, found = self._container(found)
         found = self._server(found, inspected)
         return replace(found, gpus=self._gpus_again(found.gpus))
@@ -81,6 +82,7 @@ class Prober:
             box = container_of(inspected, str(self.good.get("container_id", "")))
             loop = crash_loop.inspect(inspected, self.context) if box.exit_code or box.status != "exited" else ""
             differs = drift.found(self.context, self.good, inspected)
+            rank = ranks.probe(self.context, found.rank, box, inspected, self.remembered, start_of(box))
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
         except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
@@ -88,7 +90,7 @@ class Prober:
         why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
         ours = self.remembered.stopped_by(self.context.state, box.id)
-        found = replace(found, container=box, loop=loop, broken=why, stopped=ours)
+        found = replace(found, container=box, loop=loop, broken=why, stopped=ours, rank=rank)
         return inspected, replace(found, drift=differs, answered=answered)
 
     # -- the server ----------------------------------------------------------------------------------------------------
@@ -131,6 +133,10 @@ class Prober:
         name = (self.good.get("serve") or {}).get("served_name", "")
         started_s = time.monotonic()
         url, limit_s = found.server.url, self.limits.token_s
+        if (
+            found.rank.cluster and found.server.running
+        ):  # a stall is known in one check: in 90 s the engine ends by itself
+            limit_s = max(limit_s, self.limits.frozen_s)
         answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
         if answer.status == 200 and not answer.failure:
@@ -141,9 +147,9 @@ class Prober:
             after = server_metrics.read(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)
             token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
-            return replace(
-                found, server=replace(found.server, token=token), frozen_s=None if others else found.frozen_s
-            )
+            still = found.rank.cluster and found.server.running and after is not None and after == found.heartbeat
+            frozen_s = None if others else token_s if still else found.frozen_s
+            return replace(found, server=replace(found.server, token=token), frozen_s=frozen_s)
         if answer.status == 401:
             return replace(found, server=replace(found.server, token="refused"))
         message = f"{answer.status}: {answer.message()}" if answer.status else answer.error

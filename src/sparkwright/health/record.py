@@ -93,6 +93,26 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Rank:
+    """The rank of a cluster that this host serves. cluster: its name, "" for a server of its own.
+
+    rank, world: as it was deployed; world None: not known here. group_rank, group_world: as the running group gave them, None
+    until it exists. transport: rdma, sockets, gloo or unknown. stage: how far its log is; failure: why its log says that it
+    ended; error: why its log tells nothing.
+    """
+
+    cluster: str = ""
+    rank: int | None = None
+    world: int | None = None
+    group_rank: int | None = None
+    group_world: int | None = None
+    transport: str = ""
+    stage: str = ""
+    failure: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Speed:
     """The last measured decode rate of one stream. measured_s: when, seconds since the epoch. verdict: `smoke_test`'s."""
 
@@ -168,6 +188,7 @@ class Record:
     busy: str = ""
     evidence: tuple[Evidence, ...] = ()
     container: Container = field(default_factory=Container)
+    rank: Rank = field(default_factory=Rank)
     server: Server = field(default_factory=Server)
     speed: Speed = field(default_factory=Speed)
     machine: Machine = field(default_factory=Machine)

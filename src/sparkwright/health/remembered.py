@@ -20,6 +20,7 @@ class Remembered:
     a row said that a restart helps. counted: time_s, start, running, generated, heartbeat of the last look at the counters.
     answered: the start (container and time) that has answered. broken: id, why and since (when it had been verified) of the
     container whose crash loop was stopped.
+    joined: the start of this host's rank whose log proved its place in its group, and that place.
     notified: the state that command and webhook were told last. heals: when a restart was begun. failed: of them in a row.
     """
 
@@ -30,6 +31,7 @@ class Remembered:
     counted: dict[str, Any] = field(default_factory=dict)
     answered: str = ""
     broken: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, Any] = field(default_factory=dict)
     notified: str = ""
     heals: list[float] = field(default_factory=list)
     failed: int = 0

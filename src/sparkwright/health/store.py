@@ -16,6 +16,7 @@ from sparkwright.trust import bounds, private
 from sparkwright.trust.redact import Redactor
 
 LOCK = "health.lock"
+HEALING = "health-heal.lock"
 #: fields whose words are the record's own
 STATES = frozenset({"state", "seen", "before", "cure"})
 
@@ -26,6 +27,18 @@ def one_at_a_time(state: StateFolder) -> Iterator[None]:
     with open(state.folder() / LOCK, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def healing(state: StateFolder) -> Iterator[bool]:
+    """Whether this check is the only one that waits for the other members of its cluster; for the length of the block."""
+    with open(state.folder() / HEALING, "a", opener=private.opener) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def write(state: StateFolder, record: Record, hidden: Redactor | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The cluster that a plan is of: its members by rank, and where their runs meet."""
+"""The cluster that a plan is of: its members by rank, where their runs meet, and what is wrong with a rank's place."""
 
 from __future__ import annotations
 
@@ -82,3 +82,15 @@ class Cluster:
     def named(self, rank: int) -> str:
         """A member as a sentence names it: spark2 (rank 1)."""
         return f"{self.members[rank]} (rank {rank})"
+
+
+def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int | None) -> str:
+    """What is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
+    if rank == wanted_rank and wanted_world in (None, world):
+        return ""
+    return f"it is rank {rank} of {world}, not {wanted_rank} of {world if wanted_world is None else wanted_world}."
+
+
+def over_sockets(rank: int) -> str:
+    """The sentence for a rank whose traffic goes over sockets."""
+    return f"rank {rank} reaches the others over sockets, not RDMA: several times slower."

@@ -36,12 +36,19 @@ def path_of(chosen: Chosen, book: str) -> Path:
     if cluster is None or not _about_servers(usual):
         return usual
     _refuse_part(chosen, cluster)
+    _refuse_others(chosen, cluster)
     path = usual.parent / FOLDER / usual.name
     if not path.is_file():
         message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
     return path
+
+
+def refuse_parts(chosen: Chosen) -> None:
+    """Raises Refused where some members of a cluster are chosen, and others are not."""
+    for cluster in {host.cluster.name: host.cluster for host in chosen.hosts if host.cluster}.values():
+        _refuse_part(chosen, cluster)
 
 
 def refuse_members(chosen: Chosen, command: str) -> None:
@@ -93,6 +100,10 @@ def _refuse_part(chosen: Chosen, cluster: Cluster) -> None:
         alone = next(name for name in cluster.members if name in names)
         message = f"{alone} is {cluster.place(alone)}, and {', '.join(missing)} would be left out."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
+
+
+def _refuse_others(chosen: Chosen, cluster: Cluster) -> None:
+    names = [host.name for host in chosen.hosts]
     if others := [name for name in names if name not in cluster.members]:
         message = f"the cluster {cluster.name} is deployed by itself, not together with {', '.join(others)}."
         raise Refused(message, fix=f"Use `--host {cluster.name}`, then the others.")

@@ -85,7 +85,7 @@ class Planner:
         member.secrets = self._chosen.inventory.secrets(host)
         names = self._names(member, run_id)
         if self._verifies and not options.check:
-            member.restart = {} if host.cluster else self._restart_plan(member, names)
+            member.restart = self._restart_plan(member, names)
         serves = served(host, names) if self._play.uses({"container"}) else None
         if serves is not None:
             self._serves(serves)

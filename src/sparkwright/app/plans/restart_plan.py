@@ -1,4 +1,5 @@
-"""How a host restarts its server without a laptop: playbooks/restart.yml, compiled for it.
+"""How a host restarts its server without a laptop: playbooks/restart.yml, of a cluster's member playbooks/cluster/restart.yml,
+compiled for it.
 
 Compiling takes longer than all the rest of a deploy that has nothing to do, so the laptop keeps the last one of each host, with
 what it was made from.
@@ -15,6 +16,7 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
@@ -48,9 +50,10 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     if not lock.get("image") or not lock.get("model"):
         return {}
     root = chosen.project.root
-    own, shipped = (folder / "playbooks" / f"{NAME}.yml" for folder in (root, starter.source()))
+    below = f"{clusters.FOLDER}/{NAME}.yml" if host.cluster else f"{NAME}.yml"
+    own, shipped = (folder / "playbooks" / below for folder in (root, starter.source()))
     path = own if own.is_file() else shipped
-    about = _about(path, root, names)
+    about = _about(path, root, {**names, "cluster of the host": host.cluster})
     kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(kept.read_bytes())
@@ -58,7 +61,7 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
             return dict(found["given"])
     play = _play(chosen, path, host)
     plan = playbook.compile(play, host, names, OPTIONS, run_id=NAME, project=root, registered={CHECK: {"why": ""}})
-    given = {"runtime": host_side.content_hash(), "plan": plan.to_json()}
+    given = {"runtime": host_side.content_hash(), "plan": clusters.met(plan, host).to_json()}
     files = _digests(one.resolve() for one in play.document.paths())
     with contextlib.suppress(OSError):  # it is compiled again the next time
         private.folder(kept.parent)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sparkwright.errors import Exit
+from sparkwright.health.judging import ranks
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS, Answer
 from sparkwright.health.record import Cure, Evidence, State, severity
@@ -61,6 +62,8 @@ def _finding(name: str, answer: Answer) -> Finding | None:
 
 
 def _fine(observed: Observation) -> str:
+    if observed.rank.rank:
+        return ranks.place(observed)
     made = f"a token in {observed.server.token_s:.2f} s" if observed.server.token_s is not None else "it generates"
     speed = f", {observed.speed.tok_per_s:.1f} tok/s" if observed.speed.tok_per_s is not None else ""
     return f"{made}{speed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparkwright import defaults
-from sparkwright.health.record import Container, Gpu, Machine, Server, Speed
+from sparkwright.health.record import Container, Gpu, Machine, Rank, Server, Speed
 from sparkwright.units import GIB
 
 
@@ -56,6 +56,7 @@ class Observation:
     stopped: str = ""
     answered: bool = False
     ready_s: float | None = None
+    rank: Rank = field(default_factory=Rank)
     server: Server = field(default_factory=Server)
     loading: bool = False
     engine_version: str = ""

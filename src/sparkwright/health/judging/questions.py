@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkwright import units
-from sparkwright.health.judging import restarts
+from sparkwright.health.judging import ranks, restarts
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
 from sparkwright.host.containers.status import status_of
@@ -50,6 +50,8 @@ def _container(observed: Observation, limits: Limits) -> Answer:
     if box.status == "restarting":
         message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
         return "bad", message, restarts.state(box, observed.time_s)
+    if box.status != "running" and observed.rank.cluster:
+        return ranks.ended(observed)
     if box.status != "running":
         return "bad", _stopped(observed), "down", "person"
     age = f" for {(observed.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
@@ -74,8 +76,13 @@ def _policy(observed: Observation, limits: Limits) -> Answer:
     box = observed.container
     if observed.busy or not observed.policy or not box.policy or box.policy == observed.policy:
         return None
-    message = f"its restart policy is {box.policy!r}, not {observed.policy!r}: it will not start after a reboot"
+    so = "it would start without the others" if observed.policy == "no" else "it will not start after a reboot"
+    message = f"its restart policy is {box.policy!r}, not {observed.policy!r}: {so}"
     return "warn", message, "degraded", "deploy"
+
+
+def _rank(observed: Observation, limits: Limits) -> Answer:
+    return ranks.asked(observed, limits, allowed_s(observed.ready_s, limits))
 
 
 def _health(observed: Observation, limits: Limits) -> Answer:
@@ -117,22 +124,24 @@ def allowed_s(ready_s: float | None, limits: Limits) -> float:
 
 
 def _token(observed: Observation, limits: Limits) -> Answer:
-    server = observed.server
+    server, gone = observed.server, ranks.GONE if observed.rank.cluster else ""
+    if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
+        return None  # the stall tells more
     reported: dict[str, Answer] = {
         "": None,
         "made": ("ok", f"generated a token in {server.token_s or 0:.2f} s"),
         "skipped": ("ok", f"generating for {server.running or 0:.0f} requests: no test request sent"),
         "refused": ("unknown", "it requires an API key that is not known here", "unknown", "person"),
-        "error": ("bad", f"the test request failed: {observed.error}", "down", "restart"),
+        "error": ("bad", f"the test request failed: {observed.error}{gone}", "down", "restart"),
     }
     if server.token != "none":
         return reported[server.token]
     if server.running is None:
-        return "bad", f"/health answers 200, but no token within {limits.token_s:g} s", "wedged", "restart"
+        return "bad", f"/health answers 200, but no token within {limits.token_s:g} s{gone}", "wedged", "restart"
     if server.running:
         message = f"no token within {limits.token_s:g} s with {count(int(server.running), 'request')} running"
         return "warn", f"{message}: this may be a long prefill; not confirmed by one check", "unknown"
-    message = f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s"
+    message = f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s{gone}"
     return "bad", message, "wedged", "restart"
 
 
@@ -142,10 +151,11 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
         return None if observed.server.health_status != 200 else ("unknown", "cannot read its metrics")
     if observed.frozen_s is None:
         return "ok", f"{count(int(running), 'request')} running, no sign of a stall"
-    message = f"no token for {observed.frozen_s:.0f} s while {running:.0f} requests are running"
+    requests = f"{count(int(running), 'request')} {'is' if running == 1 else 'are'} running"
+    message = f"no token for {observed.frozen_s:.0f} s while {requests}"
     if observed.frozen_s < limits.frozen_s:
         return "warn", message
-    return "bad", message, "stalled", "restart"
+    return "bad", f"{message}{ranks.GONE if observed.rank.cluster else ''}", "stalled", "restart"
 
 
 def _power(observed: Observation, limits: Limits) -> Answer:
@@ -238,6 +248,7 @@ QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _somebody_works,
     "container": _container,
     "restart policy": _policy,
+    "rank": _rank,
     "/health": _health,
     "token": _token,
     "stall": _frozen,

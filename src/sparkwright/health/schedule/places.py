@@ -14,6 +14,7 @@ from sparkwright.health import record, remembered, store, textfile
 from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.module import Context
+from sparkwright.host.records import heal_token
 from sparkwright.trust.names import below_home
 
 Scope = Literal["user", "system", "cron"]
@@ -96,7 +97,8 @@ def unmark(runtime_folder: Path, *, but: str = "") -> None:
 def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     """Every file that checks leave, beside what they were installed with."""
     state = context.state.path
-    names = [record.LATEST, record.HISTORY, store.LOCK, textfile.FILE, f"{remembered.NAME}.json"]
+    names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
+    names += [f"{remembered.NAME}.json", f"{heal_token.NAME}.json"]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (state / name for name in names)
     if given.textfile:

@@ -1,1 +1,1 @@
-"""Where the runs of a cluster's members meet: the head's listener, a member's channel to it, and what is agreed there."""
+"""A cluster's member on its host: its rank, and where the members' runs meet (the head's listener, a member's channel to it)."""

@@ -68,13 +68,18 @@ class Channel:
         self._phase = FORWARD
         self._leaving = False
         self._thread: threading.Thread | None = None
+        self._connection: Connection | None = None
 
     # -- what a run does with it -----------------------------------------------------------------------------------
+
+    def connect(self, within_s: float) -> None:
+        """Reach the head, ahead of `join` or `cannot_come`. within_s: 0 is one try. Raises Refused when it is not there."""
+        self._connection = self._connected(time.monotonic() + within_s)
 
     def join(self) -> None:
         """Return when the runs of all members have come. Raises Refused or Failed with who has not, or why not."""
         until_s = time.monotonic() + self.cluster.join_s
-        connection = self._connected(until_s)
+        connection = self._connection or self._connected(until_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
         self._thread.start()
         self._send("join")
@@ -127,7 +132,8 @@ class Channel:
 
     def cannot_come(self, text: str) -> None:
         """Instead of joining: tell the others why this run can't. Raises Refused when nobody is there within COME_S."""
-        connection = self._connected(time.monotonic() + min(self.cluster.join_s, COME_S))
+        until_s = time.monotonic() + min(self.cluster.join_s, COME_S)
+        connection = self._connection or self._connected(until_s)
         with contextlib.suppress(OSError, Lost):
             connection.say({"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._sentence(text)})
             connection.sock.settimeout(GOODBYE_S)
@@ -141,6 +147,8 @@ class Channel:
             self._leaving = True
             self._send("bye")
             self._thread.join(GOODBYE_S)
+        elif self._connection is not None:
+            self._connection.close()
         self._bell.close()
 
     def _sentence(self, text: str) -> str:

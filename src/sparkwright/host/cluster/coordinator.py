@@ -33,6 +33,8 @@ HANDSHAKE_S, MOST_PENDING = 5.0, 32
 MOST_NOTES = 5
 TICK_S = 0.1
 GOODBYE_S = 30.0
+#: for a health check that waits there for the others to let go of the port, which it does for every run
+TAKEN_S = 3.0
 
 
 class Coordinator:
@@ -254,6 +256,18 @@ class Coordinator:
 
 def listening(cluster: Cluster) -> socket.socket:
     """The head's listener. Raises Refused that says who has the port, or that this host has no such address."""
+    until_s = time.monotonic() + TAKEN_S
+    while True:
+        try:
+            return _bound(cluster)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until_s:
+                raise _unusable(cluster, error) from None
+        time.sleep(TICK_S)
+
+
+def _bound(cluster: Cluster) -> socket.socket:
+    """The same. Raises OSError."""
     family = socket.AF_INET6 if ":" in cluster.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -262,9 +276,9 @@ def listening(cluster: Cluster) -> socket.socket:
         sock.listen(MOST_PENDING)
         sock.setblocking(False)
         return sock
-    except OSError as error:
+    except OSError:
         sock.close()
-        raise _unusable(cluster, error) from None
+        raise
 
 
 def _unusable(cluster: Cluster, error: OSError) -> Refused:

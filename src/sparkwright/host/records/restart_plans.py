@@ -16,6 +16,7 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan, tasks_of
 from sparkwright.trust.redact import Redactor
 
@@ -62,6 +63,15 @@ def usable(state: StateFolder, runtime: str) -> Plan:
     if not _restarts(plan, good):
         raise Refused("the restart plan is of another server.", fix=BRINGS)
     return plan
+
+
+def cluster_of(state: StateFolder) -> Cluster | None:
+    """The cluster of which the last verified state is a member, as the plan that is kept for it says; None: not known."""
+    kept = state.read(_name(good_states.last(state))) or {}
+    try:
+        return Plan.from_json(kept["plan"]).cluster
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def restarted_by(plan: Plan) -> dict[str, Any]:

@@ -65,6 +65,11 @@ _COUNTED = Partial(
     ("time_s",),
     strict=True,
 )
+_JOINED = Partial(
+    {"start": text, "rank": integer, "world": integer, "transport": text},
+    ("start", "rank", "world", "transport"),
+    strict=True,
+)
 
 
 def _rates(value: Any) -> Any:
@@ -140,6 +145,7 @@ SHAPES: dict[str, Partial] = {
     "references": _REFERENCE,
     "model": _MANIFEST,
     "health-settings": _SETTINGS,
+    "heal-token": Partial({"token": text}, ("token",), strict=True),
     "health-remembered": Partial(
         {
             "since_s": number,
@@ -152,6 +158,7 @@ SHAPES: dict[str, Partial] = {
             "broken": {text: text},
             "heals": [number],
             "counted": _COUNTED,
+            "joined": _JOINED,
             "speed": _SPEED,
         }
     ),

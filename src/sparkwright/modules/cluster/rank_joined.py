@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
-from sparkwright.engines.parallel import MemberLog, Parallel
-from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, engine_of, log_reading
-from sparkwright.host.containers.log_reading import StartLog
+from sparkwright.engines.parallel import MemberLog
+from sparkwright.host.cluster import rank
+from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.module import Context, Module
-from sparkwright.protocol.container import RANK_LABEL
+from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.result import Result, arg
 
 POLL_S = 0.5
@@ -40,20 +38,12 @@ class RankJoined(Module["RankJoined.Args"]):
         while True:
             inspect = containers.inspect(context.docker(), args.name) or {}
             running = bool(inspect and inspect["State"]["Running"])
-            found = self._read(args, inspect, context) if inspect else None
+            found = rank.of_log(context.docker(), inspect) if inspect else None
             if (found and found.rank is not None) or not running or time.monotonic() >= until_s:
                 return self._judged(args, found, running, context)
             context.go_on()
             context.progress(0, 1, text=f"rank {args.rank}: {found.stage or 'starting' if found else 'starting'}")
             time.sleep(POLL_S)
-
-    @staticmethod
-    def _read(args: Args, inspect: dict[str, Any], context: Context) -> MemberLog:
-        engine = engine_of.of_container(inspect)
-        parallel: Parallel | None = engine.parallel
-        if parallel is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
-            raise Failed(f"container {args.name} is not a member of a cluster.")
-        return parallel.member(StartLog(context.docker(), args.name))
 
     def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context) -> Result:
         wrong = self._wrong(args, found, running)
@@ -80,8 +70,6 @@ class RankJoined(Module["RankJoined.Args"]):
             return f"rank {args.rank} exited: {found.failure or 'no known reason in its log.'}"
         if found.rank is None:
             return f"rank {args.rank} has not joined its group; the last stage in its log: {found.stage or 'none'}."
-        if (found.rank, found.world_size) != (args.rank, args.world):
-            return f"it is rank {found.rank} of {found.world_size}, not {args.rank} of {args.world}."
-        if args.rdma and found.transport == "sockets":
-            return f"rank {args.rank} reaches the others over sockets, not RDMA: several times slower."
-        return ""
+        if misplaced := protocol.misplaced(found.rank, found.world_size, args.rank, args.world):
+            return misplaced
+        return protocol.over_sockets(args.rank) if args.rdma and found.transport == "sockets" else ""

@@ -1,0 +1,69 @@
+"""What a check asks of a member of a cluster: whether its rank runs, in its group, as it was deployed. Pure.
+
+A member's container has no restart policy, and a group whose rank is gone never takes a new one in: only a restart of all helps.
+"""
+
+from __future__ import annotations
+
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.record import Cure, Level, State
+from sparkwright.protocol import cluster
+
+Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
+
+#: added to the head's evidence of a server that generates nothing: another host may be the reason, which the head can't see
+GONE = ": a rank of its cluster is gone or hung"
+
+
+def ended(observed: Observation) -> Answer:
+    """Of a member whose container does not run."""
+    box, rank = observed.container, observed.rank
+    why = rank.failure.rstrip(".") or ("its host was restarted" if _with_its_host(observed) else "")
+    message = f"rank {rank.rank} of {rank.cluster} ({box.name}) {box.status} (exit code {box.exit_code})"
+    if rank.rank == 0 and not box.exit_code and not why:
+        return "bad", f"{message}, finished or stopped by hand", "down", "person"
+    return "bad", f"{message}{f': {why}' if why else ', while in service'}", "down", "restart"
+
+
+def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
+    """Of a member whose container runs. allowed_s: how long a start may take."""
+    box, rank = observed.container, observed.rank
+    if observed.busy or not rank.cluster or rank.rank is None or box.status != "running":
+        return None
+    if rank.error:
+        return "unknown", f"the place of rank {rank.rank} in its group: {rank.error}", "unknown"
+    if rank.group_rank is None:
+        return _outside(observed, allowed_s)
+    if misplaced := cluster.misplaced(rank.group_rank, rank.group_world, rank.rank, rank.world):
+        return "bad", misplaced.rstrip("."), "down", "deploy"
+    if rank.transport == "sockets":
+        return "bad", cluster.over_sockets(rank.rank).rstrip("."), "degraded", "person"
+    if not box.verified:
+        return "bad", f"rank {rank.rank} was not started by the deploy that was verified", "degraded", "deploy"
+    return "ok", place(observed)
+
+
+def place(observed: Observation) -> str:
+    """Where a rank is that is well."""
+    rank = observed.rank
+    over = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
+    return f"rank {rank.group_rank} of {rank.group_world} is in the group of {rank.cluster}{over}"
+
+
+def _outside(observed: Observation, allowed_s: float) -> Answer:
+    """Of a rank that runs and has not joined."""
+    box, rank = observed.container, observed.rank
+    message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
+    stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""
+    if box.started_s is None:
+        return "unknown", f"{message}, and its start time is unknown{stage}", "unknown"
+    age_s = max(0.0, observed.time_s - box.started_s)
+    if age_s <= allowed_s:
+        return "warn", f"{message}, starting for {age_s:.0f} s (up to {allowed_s:.0f} s){stage}", "starting"
+    return "bad", f"{message} after {age_s:.0f} s{stage}", "down", "restart"
+
+
+def _with_its_host(observed: Observation) -> bool:
+    """Whether it ended before the host was started last."""
+    ended_s, uptime_s = observed.container.finished_s, observed.machine.uptime_s
+    return ended_s is not None and uptime_s is not None and ended_s < observed.time_s - uptime_s

@@ -1,0 +1,60 @@
+"""Looking at this host's rank of a cluster: what it was deployed as, and what its container's log proves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.health.record import Container, Rank
+from sparkwright.health.remembered import Remembered
+from sparkwright.host.cluster import rank
+from sparkwright.host.module import Context
+from sparkwright.host.records import restart_plans
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
+from sparkwright.units import MIB
+
+#: of a log: the group is in its first 100 kB, the reason of an end in its last lines
+LOG_BYTES, LOG_S = 8 * MIB, 5.0
+
+
+def deployed(state: StateFolder, good: Mapping[str, Any]) -> Rank:
+    """What the last verified state is a rank of; without a cluster's name for a server of its own."""
+    labels = (good.get("spec") or {}).get("labels") or {}
+    name, place = labels.get(CLUSTER_LABEL, ""), labels.get(RANK_LABEL, "")
+    if not name or not place.isdecimal():
+        return Rank()
+    known = restart_plans.cluster_of(state)
+    fits = known is not None and (known.name, known.rank) == (name, int(place))
+    return Rank(name, int(place), len(known.members) if known is not None and fits else None)
+
+
+def probe(
+    context: Context, wanted: Rank, box: Container, inspected: Mapping[str, Any], past: Remembered, start: str
+) -> Rank:
+    """What is to be seen of a member's rank. start: names this start of its container.
+
+    A place in the group lasts as long as the process: once proved, the log of that start is not read again.
+    """
+    if not wanted.cluster or not inspected:
+        return wanted
+    if box.status == "running" and past.joined.get("start") == start:
+        group = past.joined
+        return replace(wanted, group_rank=group["rank"], group_world=group["world"], transport=group["transport"])
+    try:
+        found = rank.of_log(context.docker(), inspected, most_bytes=LOG_BYTES, most_s=LOG_S)
+    except Failed as error:
+        return replace(wanted, error=error.message.rstrip("."))
+    if box.status == "running" and found.rank is not None and found.world_size is not None:
+        group = {"rank": found.rank, "world": found.world_size, "transport": found.transport}
+        past.joined = {"start": start, **group}
+    return replace(
+        wanted,
+        group_rank=found.rank,
+        group_world=found.world_size,
+        transport=found.transport,
+        stage=found.stage,
+        failure=found.failure,
+    )

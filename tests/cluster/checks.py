@@ -1,0 +1,108 @@
+"""The scheduled checks of a cluster's hosts: installed by the user's command, and run as the hosts' cron would run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from sparkwright.health.record import Record
+from sparkwright.health.schedule import units
+from sparkwright.health.store import latest
+from sparkwright.host.state import StateFolder
+from tests.cluster.pair import Pair
+from tests.e2e.conftest import Said
+from tests.modules.test_health_timer import CRONTAB
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check said, and the record that it left."""
+
+    out: str
+    record: Record
+
+
+class Checks:
+    """Of the hosts of a pair, which have no systemd: a crontab each."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        program = pair.folder / "cron/crontab"
+        program.parent.mkdir()
+        program.write_text(CRONTAB)
+        program.chmod(0o755)
+        for name in pair.names:
+            file = pair.root / f"hosts/{name}.yml"
+            host = yaml.safe_load(file.read_text())
+            host["env"] |= {"PATH": f"{program.parent}:{os.environ['PATH']}", "TABLE": str(self._table(name))}
+            file.write_text(yaml.safe_dump(host))
+
+    def install(self, *words: str, host: str = "pair") -> Said:
+        """health.install, healing unless something else is said."""
+        return self.pair.run("health.install", "--host", host, *(words or ("--heal", "restart")))
+
+    def state(self, host: str) -> StateFolder:
+        """A host's state folder."""
+        return StateFolder.of(self.pair.home(host))
+
+    def change(self, host: str, **settings: Any) -> None:
+        """Other settings than a command may ask for: an interval of a second, say."""
+        state = self.state(host)
+        state.write("health-settings", {**(state.read("health-settings") or {}), **settings})
+
+    def begin(self, host: str) -> subprocess.Popen[str]:
+        """Start the command of a host's crontab."""
+        (line,) = (row for row in self._table(host).read_text().splitlines() if row.endswith(units.CRON_MARK))
+        command = line.split(maxsplit=5)[5].removesuffix(f" >/dev/null 2>&1 {units.CRON_MARK}")
+        env = {"HOME": str(self.pair.home(host)), "PATH": os.environ["PATH"]}
+        return subprocess.Popen(
+            ["sh", "-c", command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def end(self, host: str, check: subprocess.Popen[str]) -> Checked:
+        """Wait for its end."""
+        out, _ = check.communicate(timeout=180)
+        assert check.returncode == 0, out
+        record = latest(self.state(host).path)
+        assert record is not None
+        return Checked(out, record)
+
+    def run(self, host: str) -> Checked:
+        """One check."""
+        return self.end(host, self.begin(host))
+
+    def waiting(self, check: subprocess.Popen[str]) -> None:
+        """Return when the head's check waits for the others."""
+        until_s = time.monotonic() + 60
+        while check.poll() is None and time.monotonic() < until_s:
+            if any(one.laddr.port == self.pair.ports["barrier_port"] for one in _listening()):
+                return
+            time.sleep(0.05)
+        raise AssertionError(check.stdout.read() if check.poll() is not None and check.stdout else "it never waited")
+
+    def healed(self, head: str = "one", worker: str = "two") -> dict[str, Checked]:
+        """A check of each, the worker's when the head's waits for it."""
+        first = self.begin(head)
+        self.waiting(first)
+        second = self.begin(worker)
+        return {worker: self.end(worker, second), head: self.end(head, first)}
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What `status` shows, by host."""
+        rows = self.pair.run("status", "--host", "pair", "--json").out.splitlines()
+        return {row["host"]: row for row in map(json.loads, rows)}
+
+    def _table(self, host: str) -> Path:
+        return self.pair.home(host) / "crontab"
+
+
+def _listening() -> list[Any]:
+    return [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]

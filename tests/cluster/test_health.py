@@ -1,0 +1,142 @@
+"""The health checks of a cluster's hosts: each of its own rank, and a restart of all without a laptop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.records import heal_token
+from sparkwright.host.state import StateFolder
+from tests.cluster.checks import Checks
+from tests.cluster.pair import Pair
+
+GONE = "a rank of its cluster is gone or hung"
+
+
+@pytest.fixture
+def checks(pair: Pair) -> Checks:
+    """Of a cluster that serves."""
+    one = Checks(pair)
+    pair.deployed()
+    answer = one.install()
+    assert answer.code == 0, answer.out + answer.err
+    return one
+
+
+def states(checks: Checks) -> dict[str, str]:
+    return {host: row["state"] for host, row in checks.status().items()}
+
+
+def started_at(pair: Pair) -> dict[str, str]:
+    return {host: pair.container(host)["State"]["StartedAt"] for host in pair.names}
+
+
+def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pair: Pair, checks: Checks) -> None:
+    assert states(checks) == {"one": "ok", "two": "ok"}
+    worker = checks.run("two").record
+    assert (worker.rank.group_rank, worker.rank.group_world, worker.server.health_status) == (1, 2, None)
+    before = pair.running()
+
+    pair.docker("two", "kill", pair.name)
+    assert f"rank 1 of pair ({pair.name}) exited (exit code 137)" in checks.run("two").out
+    first = checks.run("one")
+    assert first.record.seen == "down" and GONE in first.out  # found by the first check; the second may act
+    assert states(checks) == {"one": "down", "two": "down"}
+    found = checks.healed()
+    assert all("restarted (run" in one.record.healed for one in found.values()), found
+    assert pair.running() == before and pair.generates()
+    assert states(checks) == {"one": "ok", "two": "ok"}
+    for host in pair.names:
+        newest = pair.history(host)[0]
+        assert (newest["what"], newest["who"]) == ("healed", "the health check")
+        assert "two: rank 1 of pair" in newest["why"] and "exited (exit code 137)" in newest["why"]
+
+    pair.docker("two", "kill", pair.name)
+    spent = [checks.run("one") for _ in range(2)][-1]
+    assert "the budget is spent" in spent.record.healed
+    assert "two" not in pair.running()
+
+
+def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_touched(
+    pair: Pair, checks: Checks
+) -> None:
+    pair.docker("two", "stop", pair.name)
+    assert "rank 1 of pair" in (out := checks.run("two").out) and "(exit code 0), while in service" in out
+    checks.run("one")
+    since = started_at(pair)
+    checks.change("one", every_s=1.0)
+    alone = checks.run("one")
+    assert "not restarted: two (rank 1) never came within 2 s" in alone.record.healed
+    assert started_at(pair) == since
+    assert not (checks.state("one").read("health-remembered") or {})["heals"]
+    assert [row["what"] for row in pair.history("one")] == ["verified"]
+
+    checks.change("one", every_s=60.0)
+    waits = checks.begin("one")
+    checks.waiting(waits)
+    pair.deployed()  # who comes while it waits goes first
+    assert "not restarted: playbooks/cluster/deploy.yml by" in checks.end("one", waits).out
+    assert states(checks) == {"one": "ok", "two": "ok"}
+
+
+def test_a_group_that_hangs_is_found_by_one_check(pair: Pair, checks: Checks) -> None:
+    """Requests run, no token comes, /health answers 200."""
+    checks.change("one", limits={"token_s": 1.0, "frozen_s": 2.0})
+    fault = pair.folder / "run/sandbox-fault"
+    fault.parent.mkdir()
+    fault.write_text("wedge")
+    pair.docker("one", "cp", str(fault.parent), f"{pair.name}:/")
+    with asking(pair):
+        found = checks.run("one")
+    assert (found.record.seen, found.record.cure) == ("stalled", "restart"), found
+    assert found.record.server.health_status == 200 and GONE in found.out
+
+
+def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair: Pair, checks: Checks) -> None:
+    def kept() -> set[str]:
+        return {heal_token.kept(checks.state(host)).reveal() for host in pair.names}
+
+    first = kept()
+    assert len(first) == 1
+    again = checks.install("--heal", "restart", "--json")
+    assert len(kept()) == 1 and kept() != first
+    written = [path.read_text(errors="replace") for host in pair.names for path in files(checks.state(host))]
+    assert not any(one in text for one in kept() | first for text in [again.out, *written])
+    assert checks.install("--heal", "none").code == 0
+    assert kept() == {""}
+    assert pair.run("health.uninstall", "--host", "two").code == 0
+
+
+def files(state: StateFolder) -> Iterator[Path]:
+    """All that a host keeps, but the secret itself."""
+    yield from (path for path in state.path.rglob("*") if path.is_file() and path.stem != heal_token.NAME)
+
+
+@contextlib.contextmanager
+def asking(pair: Pair) -> Iterator[None]:
+    """A client's request runs while the block does."""
+    body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 2}).encode()
+    url = f"http://127.0.0.1:{pair.port}"
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+            urllib.request.urlopen(request, timeout=60).close()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while b"num_requests_running{" not in (
+        page := urllib.request.urlopen(f"{url}/metrics", timeout=10).read()
+    ) or not any(
+        float(line.split()[-1]) for line in page.splitlines() if line.startswith(b"vllm:num_requests_running")
+    ):
+        assert thread.is_alive()
+    yield
+    pair.docker("one", "kill", pair.name)
+    thread.join(60)

@@ -1,0 +1,155 @@
+"""The checks of a cluster's members meet before one of them is restarted: real connections on 127.0.0.1, no Docker."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwright import host_side
+from sparkwright.health import heal, store, together
+from sparkwright.health.record import Rank, Record
+from sparkwright.health.remembered import Remembered
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.records import good_states, heal_token, restart_plans
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
+from sparkwright.protocol.plan import Plan, Task
+from sparkwright.secret import Secret
+from sparkwright.trust.redact import Redactor
+from tests.modules.context import RecordingContext
+from tests.runner.cluster.members import SECRET, free_port
+
+HOSTS = ("spark1", "spark2")
+NOW_S = 100_000.0
+
+
+class Member:
+    """A host with what a deploy and `health.install --heal restart` leave there."""
+
+    def __init__(self, home: Path, rank: int, port: int, *, every_s: float = 30) -> None:
+        home.mkdir()
+        self.context = RecordingContext(home)
+        self.settings = Settings(HOSTS[rank], every_s, heal="restart")
+        self.busy = ""
+        labels = {CLUSTER_LABEL: "pair", RANK_LABEL: str(rank)}
+        spec = {"name": "glm", "image": "vllm@sha256:1", "labels": labels}
+        good_states.remember(self.state, {"spec": spec, "model": {}, "serve": {}})
+        grant = Task("t1", "Grant", "grant_restart", {"spec": spec, "model": {}})
+        cluster = Cluster("pair", rank, HOSTS, "127.0.0.1", port)
+        plan = Plan("restart", HOSTS[rank], "Restart", (grant,), cluster=cluster).to_json()
+        restart_plans.keep(self.state, {"runtime": host_side.content_hash(), "plan": plan}, Redactor())
+        heal_token.keep(self.state, Secret(SECRET))
+        good = Record(NOW_S, "ok", "ok", NOW_S, rank=Rank("pair", rank, 2))
+        self.record = (
+            replace(good, seen="wedged", state="wedged", cure="restart", why="no token") if rank == 0 else good
+        )
+
+    @property
+    def state(self) -> StateFolder:
+        return self.context.state
+
+    def check(self) -> heal.Decision:
+        """What comes of its check; the head's own decision is to restart, a worker's nothing."""
+        own = heal.by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
+        return together.agreed(self.context, self.settings, self.record, own, lambda: self.busy)
+
+    def begin(self) -> Future[heal.Decision]:
+        """Check in a thread of its own."""
+        found = Future[heal.Decision]()
+        threading.Thread(target=lambda: found.set_result(self.check())).start()
+        return found
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Member, Member]:
+    port = free_port()
+    head, worker = (Member(tmp_path / name, rank, port) for rank, name in enumerate(HOSTS))
+    return head, worker
+
+
+def met(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
+    """What comes of the head's check, and of the worker's that found it waiting."""
+    first, found = head.begin(), heal.Decision()
+    while found == heal.Decision() and not first.done():
+        found = worker.check()
+    return first.result(60), found
+
+
+def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Member, Member]) -> None:
+    head, worker = pair
+    worker.record = replace(worker.record, seen="down", why="rank 1 of pair exited")
+    first = met(head, worker)
+    plans, tokens = [one.plan for one in first], {one.secrets[TOKEN].reveal() for one in first}
+    assert [one.cluster.rank for one in plans if one and one.cluster] == [0, 1]
+    assert {one.why for one in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
+    assert len(tokens) == 1 and SECRET not in tokens
+    again = met(head, worker)
+    assert again[0].plan is not None and again[0].secrets[TOKEN].reveal() not in tokens  # of one restart each
+    assert SECRET not in str(head.context.said) + str(worker.context.said)
+
+
+def test_the_secret_is_the_users_alone(pair: tuple[Member, Member]) -> None:
+    file = pair[0].state.path / f"{heal_token.NAME}.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
+    """Not even one whose own rank is gone: it comes to the head's, or does nothing."""
+    _, worker = pair
+    worker.record = replace(worker.record, seen="down", state="down", cure="restart")
+    past = Remembered(cures=5)
+    decided = heal.decide(worker.record, past, worker.settings, worker.state, NOW_S)
+    assert decided.plan is None and "only the head" in decided.message
+    assert together.agreed(worker.context, worker.settings, worker.record, decided, lambda: "") is decided
+
+
+def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: Path) -> None:
+    head = Member(tmp_path / "spark1", 0, free_port(), every_s=0.5)
+    found = head.check()
+    assert (found.plan, found.message) == (None, "not restarted: spark2 (rank 1) never came within 1 s")
+
+
+def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
+    port = free_port()
+    head, worker = (Member(tmp_path / name, rank, port, every_s=1) for rank, name in enumerate(HOSTS))
+    heal_token.keep(worker.state, Secret("f" * 64))
+    heads, workers = met(head, worker)
+    assert (heads.plan, workers.plan) == (None, None)
+    assert "spark2 (rank 1) never came" in heads.message
+    assert any("another token" in str(one) for one in head.context.said)
+
+
+def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) -> None:
+    head, worker = pair
+    worker.record = replace(worker.record, drift=("image",))
+    heads, workers = met(head, worker)
+    assert (heads.plan, workers.plan) == (None, None)
+    assert "spark2 (rank 1) failed: what runs is not the last good state" in heads.message
+
+
+def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Member]) -> None:
+    head, _ = pair
+    begun = head.begin()
+    head.busy = "deploy by ops"
+    found = begun.result(60)
+    assert (found.plan, found.message) == (None, "not restarted: deploy by ops")
+
+
+def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -> None:
+    head, _ = pair
+    head.state.remove(heal_token.NAME)
+    assert "`invoke health.install --host pair --heal restart` brings one" in head.check().message
+
+
+def test_of_two_checks_of_one_host_only_the_first_waits_for_the_others(pair: tuple[Member, Member]) -> None:
+    """As cron starts them, which does not ask whether the last one still runs."""
+    head, worker = pair
+    with store.healing(head.state) as first, store.healing(worker.state) as other:
+        assert first and other
+        assert "an earlier check is waiting" in head.check().message
+        assert worker.check() == heal.Decision()
