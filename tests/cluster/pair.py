@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,25 @@ class Pair:
         }
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
+    def before(self, task: str, inserted: str) -> None:
+        """Put a task before the one of this name, in the cluster's playbooks."""
+        found = [
+            one for one in (self.root / "playbooks/cluster").rglob("*.yml") if f"- name: {task}\n" in one.read_text()
+        ]
+        for path in found:
+            here = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
+            path.write_text(here.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
+        assert found, task
+
     def run(self, *words: str) -> Said:
         done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
         return Said(done.returncode, done.stdout, done.stderr)
+
+    def deployed(self) -> Said:
+        """A deploy that was proved."""
+        answer = self.deploy()
+        assert answer.proved, "\n".join(map(str, failures(answer))) + answer.out[-3000:] + answer.err
+        return answer
 
     def deploy(self, *words: str) -> Said:
         return self.run("deploy", "--host", "pair", "--json", *words)
@@ -114,6 +131,19 @@ class Pair:
         """The Id of each host's running container."""
         found = {name: self.container(name) for name in self.names}
         return {name: one["Id"] for name, one in found.items() if one and one["State"]["Running"]}
+
+    def generates(self) -> bool:
+        """Whether a client gets a token from the head."""
+        body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 2}).encode()
+        url = f"http://127.0.0.1:{self.port}/v1/completions"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bool(json.load(answer)["choices"][0]["text"])
+
+    def history(self, host: str) -> list[dict[str, Any]]:
+        """What was done to a member's server, newest first."""
+        said = self.run("history", "--host", host, "--json")
+        return [json.loads(line) for line in said.out.splitlines()]
 
     def close(self) -> None:
         for host in self.names:

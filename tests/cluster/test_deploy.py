@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 
 from tests.cluster.pair import Pair, failures
-from tests.e2e.conftest import Said
-
-
-def deployed(pair: Pair) -> Said:
-    answer = pair.deploy()
-    assert answer.proved, "\n".join(map(str, failures(answer))) + answer.out[-3000:] + answer.err
-    return answer
 
 
 def test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing(pair: Pair) -> None:
-    deployed(pair)
+    pair.deployed()
     before = pair.running()
     assert before.keys() == {"one", "two"}
     assert {pair.container(host)["HostConfig"]["RestartPolicy"]["Name"] for host in pair.names} == {"no"}
@@ -25,35 +17,26 @@ def test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing(pair:
     assert pair.running() == before
 
 
-def generates(pair: Pair) -> bool:
-    """Whether a client gets a token from the head."""
-    body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 2}).encode()
-    url = f"http://127.0.0.1:{pair.port}/v1/completions"
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return bool(json.load(answer)["choices"][0]["text"])
-
-
 def test_a_failed_change_restores_the_whole_previous_cluster(pair: Pair) -> None:
-    deployed(pair)
+    pair.deployed()
     before = pair.running()
     pair.recipe(max_num_seqs=4, fault="crash-loop")
     answer = pair.deploy()
     assert answer.code == 1
     assert pair.running() == before
-    assert generates(pair)
+    assert pair.generates()
     assert {host for host, task, _ in failures(answer) if task == "Report the outcome"} == {"one", "two"}
 
 
 def test_a_rank_that_died_is_noticed_and_the_cluster_started_again_as_one(pair: Pair) -> None:
-    deployed(pair)
+    pair.deployed()
     before = pair.running()
     pair.docker("two", "kill", pair.name)
-    answer = deployed(pair)
+    answer = pair.deployed()
     now = pair.running()
     assert now.keys() == before.keys() and not set(now.values()) & set(before.values())
     assert answer.recap["changed"] > 0
-    assert generates(pair)
+    assert pair.generates()
 
 
 def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> None:
@@ -75,7 +58,7 @@ def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> Non
 
 
 def test_status_speaks_of_each_rank_and_a_plan_of_what_would_change(pair: Pair) -> None:
-    deployed(pair)
+    pair.deployed()
     rows = [json.loads(line) for line in pair.run("status", "--host", "pair", "--json").out.splitlines()]
     assert {row["host"]: row["state"] for row in rows} == {"one": "up", "two": "unknown"}
     assert pair.run("plan", "--host", "pair").code == 0

@@ -16,11 +16,12 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; verified: the last good state."""
+    """Inspects, empty when there is none; verified: the last good state; stopped: what a run wrote down before it stopped one."""
 
     current: dict[str, Any]
     previous: dict[str, Any]
     verified: dict[str, Any]
+    stopped: dict[str, Any]
 
 
 class GrantRestart(StateModule["GrantRestart.Args", Found]):
@@ -48,7 +49,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
         current, previous = (containers.inspect(client, name) or {} for name in names)
-        return Found(current, previous, context.state.read("verified") or {})
+        state = context.state
+        return Found(current, previous, state.read("verified") or {}, state.read("previous") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         changes = []
@@ -58,6 +60,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.current.get("Id") != found.verified.get("container_id"):
             before = (found.verified.get("container_id") or "")[:12] or None
             changes.append(Change("last good state", before, found.current.get("Id", "")[:12]))
+        elif found.current and found.stopped.get("id") == found.current["Id"]:
+            changes.append(Change("last verification", "before its restart", "now"))
         if found.previous:
             changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
         return changes

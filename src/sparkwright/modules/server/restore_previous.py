@@ -59,8 +59,9 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
     Returns: to_start (whether there is a previous server to start), restart (the policy it had, else no),
-    base_url (where it answers, empty when it publishes no port), cluster (the one that it is a member of, else empty), needs
-    (utilization and needs_bytes, what it takes of the memory; empty when it was never verified), why (as given, for the history).
+    base_url (where it answers, empty when it publishes no port), cluster (the one that it, or a good server that was left alone,
+    is a member of; else empty), needs (utilization and needs_bytes, what it takes of the memory; empty when it was never
+    verified), why (as given, for the history).
     """
 
     @dataclass(frozen=True)
@@ -101,11 +102,12 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.untouched:
             message = "The previous server was not touched."
         if not old:
-            nothing = {"restart": "no", "base_url": "", "cluster": "", "needs": {}}
+            nothing = {"restart": "no", "base_url": "", "needs": {}}
+            nothing["cluster"] = _cluster(found.current) if found.untouched else ""
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old), "needs": _needs(found, old)}
-        about["cluster"] = str(((old.get("Config") or {}).get("Labels") or {}).get(CLUSTER_LABEL, ""))
+        about["cluster"] = _cluster(old)
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -124,6 +126,11 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.previous:
             client.api.rename(kept, args.name)
         return {}
+
+
+def _cluster(container: Mapping[str, Any]) -> str:
+    """The cluster that a container is a member of; empty for a server of its own."""
+    return str(((container.get("Config") or {}).get("Labels") or {}).get(CLUSTER_LABEL, ""))
 
 
 def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:

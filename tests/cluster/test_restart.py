@@ -1,0 +1,80 @@
+"""A cluster of two hosts is restarted as one, from whatever is left of it."""
+
+from __future__ import annotations
+
+from tests.cluster.pair import Pair, failures
+
+
+def started_at(pair: Pair) -> dict[str, str]:
+    return {host: str(pair.container(host)["State"]["StartedAt"]) for host in pair.names}
+
+
+def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair: Pair) -> None:
+    pair.deployed()
+    before, since = pair.running(), started_at(pair)
+    answer = pair.run("restart", "--host", "pair", "--json")
+    assert answer.proved, answer.out[-3000:] + answer.err
+    assert pair.running() == before
+    assert all(now > since[host] for host, now in started_at(pair).items())
+    assert pair.generates()
+    assert [row["what"] for row in pair.history("two")] == ["verified", "verified"]
+    finished = [one for one in answer.events() if one["event"] == "task_finished" and one["status"] == "changed"]
+    acts = [(one["host"], one["name"]) for one in finished if one["name"].startswith(("Stop the", "Start the"))]
+    assert acts == [
+        ("one", "Stop the head"),
+        ("two", "Stop the worker"),
+        ("two", "Start the worker"),
+        ("one", "Start the head"),
+    ]
+
+
+def test_a_dead_worker_and_its_head_come_up_again_as_one(pair: Pair) -> None:
+    pair.deployed()
+    before = pair.running()
+    pair.docker("two", "kill", pair.name)
+    answer = pair.run("restart", "--host", "pair", "--json")
+    assert answer.proved, answer.out[-3000:] + answer.err
+    assert pair.running() == before
+    assert pair.generates()
+
+
+def test_a_member_that_differs_or_is_missing_is_refused_on_all_and_nothing_is_touched(pair: Pair) -> None:
+    pair.deployed()
+    before, since = pair.running(), started_at(pair)
+    pair.recipe(max_num_seqs=4)
+    answer = pair.run("restart", "--host", "pair", "--json")
+    assert answer.code == 5
+    assert "does not match the recipe; `plan` shows the difference" in answer.out
+    assert (pair.running(), started_at(pair)) == (before, since)
+    pair.recipe()
+    pair.docker("two", "rm", "-f", pair.name)
+    answer = pair.run("restart", "--host", "pair", "--json")
+    assert answer.code == 5
+    assert any(host == "one" and "two (rank 1)" in msg and "no container" in msg for host, _, msg in failures(answer))
+    assert pair.container("one")["State"]["StartedAt"] == since["one"]
+
+
+def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: Pair) -> None:
+    pair.deployed()
+    before = pair.running()
+    pair.before("Wait until it is ready", "{name: Break, fail: {msg: broken for a test}, when: not head}")
+    answer = pair.run("restart", "--host", "pair", "--json")
+    assert answer.code == 1
+    said = {host: msg for host, task, msg in failures(answer) if task == "Report the outcome"}
+    assert said.keys() == {"one", "two"}, said
+    assert all("broken for a test" in msg and "Restarted once more; it is serving." in msg for msg in said.values()), (
+        said
+    )
+    assert pair.running() == before
+    assert pair.generates()
+
+
+def test_an_untouched_worker_is_started_again_with_the_head_that_was_stopped(pair: Pair) -> None:
+    pair.deployed()
+    before, since = pair.running(), started_at(pair)
+    pair.before("Wait until the head has stopped", "{name: Break, fail: {msg: broken for a test}, when: not head}")
+    answer = pair.run("restart", "--host", "pair", "--json")
+    assert answer.code == 1
+    assert pair.running() == before
+    assert all(now > since[host] for host, now in started_at(pair).items())
+    assert pair.generates()
