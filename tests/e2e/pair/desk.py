@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ class PairDesk(Desk):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, haste={"smoke_test": HASTE["smoke_test"], "ollama_unload": HASTE["ollama_unload"]})
         sandbox_pair.lay(folder)
+        self.seqs = 8
         self.ports = {"port": free_port(), "barrier_port": free_port()}
         ports = ", ".join(f"{name}: {port}" for name, port in self.ports.items())
         self.edit("hosts/groups.yml", rf"head: {HOSTS[0]}", f"head: {HOSTS[0]}, {ports}")
@@ -74,6 +76,21 @@ class PairDesk(Desk):
             return error.code, error.read().decode()
         except OSError as error:
             return 0, str(error)
+
+    def change(self) -> None:
+        """Ask for another server than the one that runs."""
+        self.seqs = self.seqs % 60 + 1
+        self.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
+
+    def until_busy(self) -> None:
+        """Wait until the head computes a request."""
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        deadline_s = time.monotonic() + 20
+        while "num_requests_running" not in (text := urllib.request.urlopen(url, timeout=5).read().decode()) or not any(
+            line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in text.splitlines()
+        ):
+            assert time.monotonic() < deadline_s, "no request is computed"
+            time.sleep(0.02)
 
     def close(self) -> None:
         control.down(self.sandbox)
