@@ -44,6 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for line in rows_by_hosts(Path(folder)):
             print(line)
+    with tempfile.TemporaryDirectory() as folder:
+        print(row_of_cluster(Path(folder)))
 
 
 def row(folder: Path, rtt_ms: int) -> str:
@@ -81,6 +83,19 @@ def rows_by_hosts(folder: Path) -> Iterator[str]:
         yield f"{count:>10} {now[0]:>7.2f}s {now[0] / one[0]:>6.1f}x {now[1]:>10.2f}s {now[1] / one[1]:>6.1f}x"
 
 
+def row_of_cluster(folder: Path) -> str:
+    """A line for the bed's cluster of two hosts, beside one host that serves alone."""
+    medians = []
+    for source, host in (("project", "spark1"), ("pair", "pair")):  # one after the other: they replace each other
+        (folder / source).mkdir()
+        project, env = laid(folder / source, SSH_PORT, source=source)
+        words = [*DEPLOY, "--host", host, "--json"]
+        timed(words, project, env)
+        medians.append(statistics.median(timed(words, project, env) for _ in range(RUNS)))
+    one_s, pair_s = medians
+    return f"{'a cluster':>10} {pair_s:>7.2f}s {pair_s / one_s:>6.1f}x   (one host {one_s:.2f}s)"
+
+
 def cpu_timed(words: list[str], folder: Path, env: dict[str, str]) -> tuple[float, float]:
     """Seconds a command takes, and seconds of CPU of it and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -89,10 +104,10 @@ def cpu_timed(words: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def laid(folder: Path, port: int, of: int = SSH_PORT) -> tuple[Path, dict[str, str]]:
-    """The bed's project, with ssh going to this port instead of the host's own, through the proxy."""
+def laid(folder: Path, port: int, of: int = SSH_PORT, source: str = "project") -> tuple[Path, dict[str, str]]:
+    """A project of the bed, with ssh going to this port instead of the host's own, through the proxy."""
     project = folder / "project"
-    shutil.copytree(BED / "project", project)
+    shutil.copytree(BED / source, project)
     groups = project / "hosts/groups.yml"
     groups.write_text(groups.read_text().replace("lab: {}", "lab: {min_serving: 0}"))  # all at once is what is measured
     text = re.sub(rf"Port {of}\b", f"Port {port}", (BED / "ssh_config").read_text())

@@ -56,6 +56,9 @@ def up(hosts: int) -> None:
         tunnel(n)
     project(hosts)
     say(f"up: {hosts} simulated Spark(s). With .bed/bin first on the PATH: ssh spark1, and deploys from .bed/project")
+    if hosts > 1:
+        pair()
+        say("a cluster of the first two: `deploy --host pair` from .bed/pair")
 
 
 def down() -> None:
@@ -279,16 +282,36 @@ def keys() -> None:
 
 def project(hosts: int) -> None:
     """A project whose hosts are the simulated Sparks and whose recipe is the stand-in image."""
-    folder = BED / "project"
-    for name in ("playbooks", "templates", "recipes"):
-        shutil.copytree(TOP / name, folder / name, dirs_exist_ok=True)
-    (folder / "hosts").mkdir(exist_ok=True)
+    folder = starter(BED / "project")
     (folder / "recipes" / "bed.yml").write_text((HERE / "recipe.yml").read_text())
     (folder / "hosts" / "groups.yml").write_text(
         "all:\n  env: {HF_ENDPOINT: 'http://127.0.0.1:8080'}\n  recipe: bed\n  vars: {reserve_gib: 0.5}\nlab: {}\n"
     )
     for n in range(1, hosts + 1):
         (folder / "hosts" / f"spark{n}.yml").write_text(f"address: spark{n}\ngroups: [lab]\n")
+
+
+def pair() -> None:
+    """A project in which the first two hosts are a cluster; the bridge between the containers is their fabric."""
+    folder = starter(BED / "pair")
+    (folder / "recipes" / "pair.yml").write_text((HERE / "pair.yml").read_text())
+    (folder / "hosts" / "groups.yml").write_text(
+        "all:\n  env: {HF_ENDPOINT: 'http://127.0.0.1:8080'}\n  vars: {reserve_gib: 0.5}\n"
+        "pair: {hosts: [spark1, spark2], cluster: {recipe: pair, head: spark1}}\n"
+    )
+    for n in (1, 2):
+        shown = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        address = run(["docker", "inspect", "-f", shown, f"sparkwright-bed-spark{n}"]).strip()
+        text = f"address: spark{n}\nfabric: {{interfaces: [eth0], address: {address}}}\n"
+        (folder / "hosts" / f"spark{n}.yml").write_text(text)
+
+
+def starter(folder: Path) -> Path:
+    """The files that every project starts from, without its hosts."""
+    for name in ("playbooks", "templates", "recipes"):
+        shutil.copytree(TOP / name, folder / name, dirs_exist_ok=True)
+    (folder / "hosts").mkdir(exist_ok=True)
+    return folder
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ HASTE = {
 class Desk:
     """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
 
-    def __init__(self, folder: Path, kept: Kept | None = None) -> None:
+    def __init__(self, folder: Path, kept: Kept | None = None, haste: Mapping[str, str] = HASTE) -> None:
         self.root = folder
         self.sandbox = folder / ".sandbox"
         self._kept = kept
@@ -76,7 +76,7 @@ class Desk:
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
         for book in (folder / "playbooks").rglob("*.yml"):
-            for module, shorter in HASTE.items():
+            for module, shorter in haste.items():
                 book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
 
     def before(self, task: str, inserted: str) -> None:

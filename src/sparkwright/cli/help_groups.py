@@ -78,6 +78,7 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "docs.module": ("", "container"),
         "completion": ("bash", "fish"),
         "sandbox.fault": ("oom", "none"),
+        "sandbox.pair": ("", "--debug"),
         "sandbox.status": ("", "--json"),
         "sandbox.down": ("", "--debug"),
     },

@@ -4,38 +4,66 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from sparkwright import program
 from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
 from sparkwright.errors import Refused
 
 #: the fault that clears any other
 NONE = "none"
+#: of hosts/sandbox.yml
+HOST = "sandbox"
 
 
-@command(word="name", help={"name": "the fault; `none` clears it (default: list them)", "json": "one JSON object"})
-def fault(name: str | None = None, json: bool = False) -> None:
+@command(
+    word="name",
+    help={
+        "name": "the fault; `none` clears it (default: list them)",
+        "host": "sandbox1 or sandbox2 of a pair (default: sandbox)",
+        "json": "one JSON object",
+    },
+)
+def fault(name: str | None = None, host: str = HOST, json: bool = False) -> None:
     """Inject a fault into the sandbox, or clear it.
 
     It takes effect now and at the next start.
     """
     from sparkwright.sandbox import control
 
+    known = {**control.FAULTS, **control.OF_MEMBERS}
     if not name:
-        return _show(control.FAULTS, max(map(len, control.FAULTS)) + 1, json=json)
-    if name not in (*control.FAULTS, NONE):
-        near = difflib.get_close_matches(name, [*control.FAULTS, NONE], n=1)
+        return _show(known, max(map(len, known)) + 1, json=json)
+    if name not in (*known, NONE):
+        near = difflib.get_close_matches(name, [*known, NONE], n=1)
         hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
         raise Refused(f"the sandbox knows no fault {name!r}.", fix=hint)
-    folder, wanted = control.default_folder(), None if name == NONE else name
+    folder, wanted = _folder(host), None if name == NONE else name
+    if name in control.OF_MEMBERS and folder == control.default_folder():
+        raise Refused(f"`{name}` is a fault of a cluster's member.", fix="Add `--host sandbox1` or `--host sandbox2`.")
     control.up(folder)
     control.fault(folder, wanted)
     if json:
         say_json({"fault": wanted})
     else:
-        print(f"sandbox: {wanted}: {control.FAULTS[wanted]}" if wanted else "sandbox: nothing is broken.")
+        print(f"{host}: {wanted}: {known[wanted]}" if wanted else f"{host}: nothing is broken.")
     return None
+
+
+@command()
+def pair() -> None:
+    """Add two simulated Sparks with a link between them to the project, and a cluster of both.
+
+    Writes hosts/sandbox1.yml, hosts/sandbox2.yml and recipes/sandbox-pair.yml; adds the group sandbox-pair to hosts/groups.yml.
+    """
+    from sparkwright.project import sandbox_pair
+    from sparkwright.project.folder import Project
+
+    for path in sandbox_pair.lay(Project.here().root):
+        print(path)
+    print(f"Now: {program.name()} deploy --host {sandbox_pair.GROUP}")
 
 
 @command()
@@ -47,12 +75,25 @@ def down() -> None:
     print("sandbox: removed.")
 
 
-@command(help={"json": "one JSON object"})
-def status(json: bool = False) -> None:
+@command(help={"host": "sandbox1 or sandbox2 of a pair (default: sandbox)", "json": "one JSON object"})
+def status(host: str = HOST, json: bool = False) -> None:
     """Show the sandbox: containers, models, memory, fault."""
     from sparkwright.sandbox import control
 
-    _show(control.status(control.default_folder()), 12, json=json)
+    _show(control.status(_folder(host)), 12, json=json)
+
+
+def _folder(host: str) -> Path:
+    """Of a sandbox. Raises Refused for a host that is none."""
+    from sparkwright.project.folder import Project
+    from sparkwright.project.inventory.inventory import Inventory
+    from sparkwright.sandbox import control
+
+    if host != HOST:
+        for one in Inventory.load(Project.here().root).match(host):
+            if one.connection != "sandbox":
+                raise Refused(f"{one.name} is not a sandbox.", where=one.where, fix="Name one: `--host sandbox1`.")
+    return control.folder_of(host)
 
 
 def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:
@@ -63,4 +104,4 @@ def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:
     return None
 
 
-TASKS = {"sandbox": [fault, down, status]}
+TASKS = {"sandbox": [fault, pair, down, status]}

@@ -16,11 +16,12 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
-from sparkwright.sandbox.faults import FAULTS
+from sparkwright.sandbox.cluster import fabric
+from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 from sparkwright.trust import private, system_errors
 from sparkwright.units import gib
 
-__all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
+__all__ = ["FAULTS", "OF_MEMBERS", "default_folder", "down", "fault", "folder_of", "status", "up"]
 
 START_S = 15.0
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -37,6 +38,11 @@ def default_folder() -> Path:
     here = Path.cwd()
     project = next((folder for folder in (here, *here.parents) if (folder / "hosts").is_dir()), here)
     return project / ".sandbox"
+
+
+def folder_of(host: str) -> Path:
+    """Where the simulated Spark of a host stands: one whose name ends in a number is by itself, with a link to the others."""
+    return default_folder() / fabric.HOSTS / host if fabric.number(host) else default_folder()
 
 
 def up(folder: Path) -> dict[str, str]:
@@ -78,7 +84,9 @@ def _own_environment() -> dict[str, str]:
 
 
 def down(folder: Path) -> None:
-    """Stop the sandbox and remove its folder."""
+    """Stop the sandbox, and those in it, and remove its folder."""
+    for inner in folder.glob(f"{fabric.HOSTS}/*/state.json"):
+        down(inner.parent)
     state = _state(folder)
     if state is not None and _lives(folder):
         with contextlib.suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sparkwright.host.state import write_atomically
 from sparkwright.sandbox import squatter, system
+from sparkwright.sandbox.cluster import events, fabric
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
@@ -73,7 +74,7 @@ class Spark:
         self.pool = Pool(folder / "root/proc/meminfo")
         self.images = Images(self.fault, instant=instant)
         gpu = Gpu(folder / "bin/nvidia-smi.processes")
-        world = World(self.pool, gpu, self.fault, self.fault_since_s, folder / "home")
+        world = World(self.pool, gpu, self.lasting, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
         busy, returns = (lambda: self.fault() == "ollama-busy"), (lambda: self.fault() == "ollama-returns")
         self.ollama = Ollama(self.pool, busy, returns, loaded=not (folder / "used").exists())
@@ -83,6 +84,10 @@ class Spark:
     def fault(self) -> str:
         """What is broken now."""
         return order(self.folder).partition(" ")[0]
+
+    def lasting(self) -> str:
+        """The same, unless it has happened at once and is over."""
+        return "" if self.fault() in events.EVENTS else self.fault()
 
     def fault_since_s(self) -> float:
         """When it was broken, seconds since the epoch."""
@@ -135,8 +140,11 @@ class Spark:
             one.sick = one.running or fault in AT_START
             if fault in ("crash-loop", "slow-start") and one.running and one.engine is not None:
                 one.engine.crash()
+        if not again:
+            events.happen(fault, self.containers, self.folder)
         self._squat(fault == "port-taken")
         self._lay_gpu(fault)
+        self._lay_link(fault)
         room = self.folder / "root/sandbox/disk_free"
         if fault == "no-space":
             room.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +184,13 @@ class Spark:
     def _lay_files(self) -> None:
         self._lay_gpu("")
         system.lay(self.folder / "root")
+        self._lay_link("")
         (self.folder / "home").mkdir(exist_ok=True)
+
+    def _lay_link(self, fault: str) -> None:
+        """The link to the others, of one that has one."""
+        if place := fabric.place(self.folder):
+            fabric.lay(self.folder / "root", place, degraded=fault == "link-degraded")
 
     def _lay_gpu(self, fault: str) -> None:
         """The program that tells of the GPU."""

@@ -25,5 +25,16 @@ FAULTS: dict[str, str] = {
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
 }
 
+#: those of a member of a cluster: sandbox1 and sandbox2
+OF_MEMBERS: dict[str, str] = {
+    "rank-killed": "the member's rank is killed: idle, the head learns it from the next request; a stream ends with an error",
+    "worker-never-joins": "a worker that is started never reaches the head, and says nothing more",
+    "sockets": "NCCL finds no adapter at the next start and falls back to sockets",
+    "other-digest": "the member's container is from an image of another digest, as started by hand",
+    "leftover-member": "a rank of an earlier start still runs under another name",
+    "link-degraded": "one half of the port is down, and the other gives 100 Gb/s",
+    "reboot": "the host reboots: containers without a restart policy stay stopped, a deploy's run is cut off",
+}
+
 #: those that befall a start: a server that ran when they came meets them when it is started again
 AT_START = frozenset({"oom", "cpu-only", "other-text"})

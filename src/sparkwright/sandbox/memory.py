@@ -9,6 +9,7 @@ from sparkwright.units import GIB
 
 TOTAL = int(119.7 * GIB)  # what a GB10 of 2025 shows
 SYSTEM = int(6.2 * GIB)  # DGX OS, its desktop and the driver
+CMA = 32 * 2**20  # reserved for devices
 LINGER_S = 0.4  # a CUDA context outlives its container a little
 
 
@@ -54,7 +55,7 @@ class Pool:
         with self._mutex:
             free = TOTAL - sum(self._held.values())
             rows = {"MemTotal": TOTAL, "MemFree": max(0, free - GIB // 2), "MemAvailable": free, "Buffers": 0}
-            rows |= {"Cached": GIB // 2, "Shmem": 0, "SwapTotal": 0, "SwapFree": 0}
+            rows |= {"Cached": GIB // 2, "Shmem": 0, "SwapTotal": 0, "SwapFree": 0, "CmaTotal": CMA, "CmaFree": CMA}
             text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in rows.items())
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
             beside = self._meminfo.with_suffix(".new")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkwright.engines import container_rules, engine
 from sparkwright.modules.registry import NAMES
-from sparkwright.sandbox.faults import FAULTS
+from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
 #: kinds of values whose names the shell reads from the project's folder
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
@@ -61,7 +61,7 @@ def choices() -> dict[str, list[str]]:
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
         "rules": sorted({*container_rules.RULES, *(name for one in engine.served() for name in one.advice.titles())}),
-        "faults": [*FAULTS, "none"],
+        "faults": [*FAULTS, *OF_MEMBERS, "none"],
         "shells": ["bash", "zsh", "fish"],
         "heal": ["none", "restart"],
     }

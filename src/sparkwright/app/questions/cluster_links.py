@@ -166,8 +166,7 @@ def _row(host: str, link: Link) -> dict[str, Any]:
 
 def _shown(finding: Finding) -> dict[str, Any]:
     source = f" [{finding.source}]" if finding.source else ""
-    fix = f" Fix: {finding.fix}" if finding.fix else ""
-    return {**finding.to_json(), "evidence": f"{finding.evidence}{source}{fix}"}
+    return {**finding.to_json(), "evidence": f"{finding.evidence}{source}"}
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:

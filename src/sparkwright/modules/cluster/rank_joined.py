@@ -24,6 +24,8 @@ class RankJoined(Module["RankJoined.Args"]):
     found is the answer.
     """
 
+    safe_in_check = False
+
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")

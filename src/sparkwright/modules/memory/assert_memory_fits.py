@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,9 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import gib
+
+#: the memory of a server that exited by itself is back a little later than its process is gone
+RELEASE_S = 10.0
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
@@ -59,9 +63,14 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
 
 def _of_server(name: str, context: Context) -> int | None:
-    """Bytes the container gives back when it stops; 0 when it does not run, None when nothing tells."""
+    """Bytes the container gives back when it stops, or is giving back now; 0 when it exited long ago, None when nothing tells."""
     found = containers.inspect(context.docker(), name)
-    if found is None or not found["State"]["Running"]:
+    if found is None:
+        return 0
+    running, exited_s = found["State"]["Running"], containers.moment(str(found["State"].get("FinishedAt") or ""))
+    if not running and (exited_s is None or time.time() - exited_s > RELEASE_S):
         return 0
     recorded = footprint.recorded(context, found["Id"])
-    return recorded if recorded is not None else holders.of_container(context, found["Id"])
+    if recorded is not None:
+        return recorded
+    return holders.of_container(context, found["Id"]) if running else None

@@ -235,6 +235,8 @@ class Container:
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,
             listen=("127.0.0.1", self._port()),
+            on_host=network.mode(self.body) == "host",
+            env=dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ()),
             pool=self._world.pool,
             holder=f"container {self.name}",
             fault=self.fault,

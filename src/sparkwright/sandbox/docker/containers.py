@@ -43,8 +43,17 @@ class Containers:
             one.asked_to_stop, one.sick = bool(row.get("stopped")), bool(row.get("sick"))
             one.born_s = float(row.get("born_s") or one.born_s)
             self.all[one.id] = one
-            if one.policy == "always" or (one.policy == "unless-stopped" and not one.asked_to_stop):
-                _start_again(one)
+            self.come_back(one)
+
+    @staticmethod
+    def come_back(one: Container) -> None:
+        """As after a reboot: it runs again if its policy says so."""
+        if one.policy == "always" or (one.policy == "unless-stopped" and not one.asked_to_stop):
+            _start_again(one)
+
+    def hold(self, digest: str, tag: str) -> None:
+        """An image is there."""
+        self._images.local[digest] = tag
 
     def save(self) -> None:
         """Write down what there is."""

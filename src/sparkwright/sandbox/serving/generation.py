@@ -25,6 +25,10 @@ class Aborted(ConnectionResetError):
     """Its client left, or the engine stops."""
 
 
+class Broken(Exception):
+    """A member of the engine's group is gone."""
+
+
 @dataclass(frozen=True)
 class Request:
     """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking.
@@ -61,7 +65,7 @@ class Token:
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
-    """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted."""
+    """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted, Broken."""
     arrived_s, reason, made = time.monotonic(), "abort", 0
     words = DAMAGED if engine.damaged else WORDS
     try:
@@ -141,6 +145,8 @@ def _until(engine: Process, request: Request, due_s: float) -> None:
 
 
 def _check_stop(engine: Process, request: Request) -> None:
+    if engine.alone:
+        raise Broken
     if engine.stopped.is_set() or request.gone():
         raise Aborted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -43,8 +43,9 @@ class Cache(Protocol):
 class Process:
     """argv: its arguments. api: its HTTP side. folder_of: where a path of the container stands. listen: address and port.
 
-    pool: where its memory comes from, under the name holder; None takes none. fault: what is broken now, or "". on_gpu: told the
-    bytes that it holds of the GPU.
+    on_host: whether it is on the host's network, where the port is the one it asks for. pool: where its memory comes from, under
+    the name holder; None takes none. fault: what is broken now, or "". on_gpu: told the bytes that it holds of the GPU. env: its
+    container's variables.
     """
 
     usual_holder = "server"
@@ -60,10 +61,12 @@ class Process:
         log: Callable[[str], None],
         folder_of: Callable[[str], Path],
         listen: tuple[str, int] | None,
+        on_host: bool = False,
         pool: Pool | None = None,
         holder: str = "",
         fault: Callable[[], str] = lambda: "",
         on_gpu: Callable[[int], None] = lambda size_bytes: None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self.log = log
@@ -80,7 +83,8 @@ class Process:
         self._argv = list(argv)
         self._api = api
         self._folder_of = folder_of
-        self._listen = listen
+        self._listen, self._on_host = listen, on_host
+        self.env = dict(env or {})
         self._pool = pool
         self._holder = f"{holder or self.usual_holder} {secrets.token_hex(4)}"
         self._on_gpu = on_gpu
@@ -97,6 +101,11 @@ class Process:
     def instant(self) -> bool:
         """Whether nothing takes its time where time proves nothing; a fault of the engine takes all of it."""
         return self._instant and not self.fault()
+
+    @property
+    def alone(self) -> bool:
+        """Whether a member of its group is gone, without which it computes nothing."""
+        return False
 
     @property
     def tok_per_s(self) -> float:
@@ -148,6 +157,8 @@ class Process:
 
     def die(self) -> None:
         """End with exit code 0 although it should run, as a real engine did on its first request."""
+        if self.dead:
+            return
         self.dead = True
         self.last_words(self.dying(), 0)
         threading.Timer(0.1, self.stopped.set).start()
@@ -160,7 +171,9 @@ class Process:
     def bind(self, host: str, port: int) -> Server:
         """Its port, which refuses connections until it is started. Raises OSError."""
         at = self._listen or (host, port)
-        if self._listen and host in LOOPBACK:
+        if self._listen and self._on_host:
+            at = (self._listen[0], port)
+        elif self._listen and host in LOOPBACK:
             at = (self._listen[0], 0)  # its container's own loopback: the published port leads elsewhere
         self._server = Server(at[1], self._api, self, host=at[0])
         return self._server

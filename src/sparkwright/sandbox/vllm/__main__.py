@@ -7,6 +7,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line.cli import Printed, command
@@ -24,7 +25,8 @@ def main() -> int:
         print(found.text, file=sys.stderr if found.code else sys.stdout)
         return found.code
     log = partial(print, flush=True)
-    engine = Engine(found.argv, api=VllmApi, version=version, log=log, folder_of=Path, listen=None, fault=_fault)
+    about: dict[str, Any] = {"version": version, "log": log, "folder_of": Path, "listen": None, "env": os.environ}
+    engine = Engine(found.argv, api=VllmApi, fault=_fault, **about)
     signal.signal(signal.SIGTERM, lambda *_: engine.stop())
     return engine.run()
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.serving.generation import Request, generate
+from sparkwright.sandbox.serving.generation import Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
-from sparkwright.sandbox.vllm.answers import Answer, Chat, Plain, error
+from sparkwright.sandbox.vllm.answers import DONE, Answer, Chat, Plain, error
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
 THOUGHT_TOKENS = 200
+#: kind, param and message of the error when the engine's core is gone
+DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
 LOCKED = ("v1", "v2", "inference")
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
@@ -135,8 +138,7 @@ class VllmApi(Handler):
         self._fits(prompt, tokens or 1)
         if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
-            message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-            raise BadRequest(500, "InternalServerError", None, message)
+            raise BadRequest(500, *DEAD)
         own = OWN_TOKENS + thought if tokens is None else tokens
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
@@ -146,9 +148,25 @@ class VllmApi(Handler):
         answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
         if body.get("stream"):
             self._log(200)
-            self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")
-        else:
-            self._send(200, answer.complete(list(generate(engine, request)), _calls(body)))
+            events = self._until_broken(answer.stream(generate(engine, request)))
+            self.stream(events, "text/event-stream; charset=utf-8")
+            return
+        try:
+            made = list(generate(engine, request))
+        except Broken:
+            engine.die()
+            raise BadRequest(500, *DEAD) from None
+        self._send(200, answer.complete(made, _calls(body)))
+
+    def _until_broken(self, events: Iterator[bytes]) -> Iterator[bytes]:
+        """A stream; where a member is lost meanwhile it ends with an error and with [DONE], as the real one."""
+        try:
+            yield from events
+        except Broken:
+            self.engine.die()
+            kind, param, message = DEAD
+            yield b"data: " + json.dumps(error(message, kind, param, 500)).encode() + b"\n\n"
+            yield DONE
 
     def _body(self) -> dict[str, Any]:
         found = self.body()

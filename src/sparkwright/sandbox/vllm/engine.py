@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import TERMINATED, Process
-from sparkwright.sandbox.vllm import rules, startup
+from sparkwright.sandbox.vllm import nccl, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -39,10 +39,20 @@ class Engine(Process):
         return list(startup.stopping())
 
     def dying(self) -> Sequence[str]:
-        return list(startup.dying())
+        return [*(startup.lost_peer() if self.alone else ()), *startup.dying()]
 
     def crashing(self) -> Sequence[str]:
         return list(startup.crashing())
+
+    def lose_rank(self) -> None:
+        """The process of its own rank is killed: a worker ends with exit code 0, a head as an engine that has failed."""
+        if self.group is None or self.group.world == 1:
+            return
+        self.last_words(startup.of_lost_rank(self.group.rank), 0)
+        if self.headless:
+            self.stopped.set()
+        else:
+            self.die()
 
     def _started(self) -> int:
         arguments = parse(config_file.pulled(self._argv, self._folder_of), self.version)
@@ -77,9 +87,14 @@ class Engine(Process):
     def _join(self, group: Group) -> None:
         """Say what it is about to join, meet the others, and say that it has."""
         self.say(startup.of_member(group.intent(self.version)))
+        if group.rank and self.fault() == "worker-never-joins":
+            self.stopped.wait()
         group.meet(self.stopped)
-        if not self.stopped.is_set():
-            self.say(startup.of_member([group.assigned()]))
+        if self.stopped.is_set():
+            return
+        sockets = self.fault() == "sockets"
+        self.say((0, line) for line in nccl.lines(group.rank, group.world, self.env, sockets=sockets))
+        self.say(startup.of_member([group.assigned()]))
 
     def _loaded(self, server: Server | None) -> int:
         """Load, open the port and stay until stopped."""

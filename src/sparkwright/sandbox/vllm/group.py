@@ -75,12 +75,14 @@ class Group:
 
     def leave(self) -> None:
         """Let go of the others."""
-        for link in self.links:
+        links, self.links = self.links, []
+        for link in links:
             link.close()
 
     def _gather(self, stopped: threading.Event, until_s: float) -> None:
         try:
-            listener = socket.create_server(("0.0.0.0", self.port), backlog=self.world)
+            here = self.address if self.address.startswith("127.") else ""  # else on all interfaces, as the real one
+            listener = socket.create_server((here, self.port), backlog=self.world)
         except OSError as error:
             raise crashed(
                 "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "

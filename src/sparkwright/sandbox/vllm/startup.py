@@ -208,6 +208,20 @@ def dying() -> Iterator[str]:
     yield "INFO:     Finished server process [1]"
 
 
+def lost_peer() -> Iterator[str]:
+    """What the head says when a request meets the closed connection to another member."""
+    why = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30090."
+    yield f"{CORE} ERROR {_now()} [core.py:1512] RuntimeError: Worker failed with error '{why}'"
+
+
+def of_lost_rank(rank: int) -> Iterator[str]:
+    """What the process above a rank says when that was killed."""
+    message = (
+        f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: None), shutting down executor."  # words: data
+    )
+    yield f"(MainProcess pid=1) ERROR {_now()} [multiproc_executor.py:315] {message}"
+
+
 def crashing() -> Iterator[str]:
     """A crash loop's every turn."""
     yield f"{CORE} ERROR {_now()} [core.py:1510] RuntimeError: CUDA error: an illegal memory access was encountered"

@@ -1,0 +1,76 @@
+"""What happens to a member of a cluster at once: its rank is killed, its host reboots, or an old rank is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from sparkwright.sandbox.docker.container import Container
+from sparkwright.sandbox.docker.containers import Containers
+from sparkwright.sandbox.docker.images import digest_of
+from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.trust import private
+
+#: what it is started with again by hand
+OTHER_TAG, LEFT = "latest", "left-behind"
+LOCK = "home/.local/state/sparkwright/lock"
+
+
+def happen(fault: str, containers: Containers, folder: Path) -> None:
+    """Do what a fault does now. folder: of the simulated Spark. Nothing for a fault that is no such event."""
+    event = EVENTS.get(fault)
+    if event is not None:
+        event(containers, folder)
+
+
+def _running(containers: Containers) -> list[Container]:
+    return [one for one in containers.all.values() if one.running]
+
+
+def _rank_killed(containers: Containers, folder: Path) -> None:
+    del folder
+    for one in _running(containers):
+        if isinstance(one.engine, Engine):
+            one.engine.lose_rank()
+
+
+def _other_digest(containers: Containers, folder: Path) -> None:
+    """The same container, from an image of another digest."""
+    del folder
+    other = digest_of(OTHER_TAG)
+    containers.hold(other, OTHER_TAG)
+    for one in _running(containers):
+        one.image = other
+    containers.save()
+
+
+def _left_behind(containers: Containers, folder: Path) -> None:
+    """Its container has another name, under which no deploy looks for it."""
+    del folder
+    for one in _running(containers):
+        containers.rename(one, LEFT)
+
+
+def _reboot(containers: Containers, folder: Path) -> None:
+    """Every process of the host ends at once, the runner of a deploy too; containers with a policy start again."""
+    lock = folder / LOCK
+    if private.held(lock):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGKILL)
+    for one in _running(containers):
+        stopped = one.asked_to_stop
+        one.kill()
+        one.asked_to_stop = stopped
+        containers.come_back(one)
+
+
+EVENTS: dict[str, Callable[[Containers, Path], None]] = {
+    "rank-killed": _rank_killed,
+    "other-digest": _other_digest,
+    "leftover-member": _left_behind,
+    "reboot": _reboot,
+}

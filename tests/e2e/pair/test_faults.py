@@ -1,0 +1,96 @@
+"""Two simulated Sparks as a newcomer tries them: served as one, left alone, and what is said of each fault of a member."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.sandbox.faults import OF_MEMBERS
+from tests.cells import fits
+from tests.e2e.pair.desk import HOSTS, PairDesk, a_pair
+
+ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "faults.yml").read_text())
+COMMANDS = ("cluster.check", "status", "plan", "deploy")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[PairDesk]:
+    with pytest.MonkeyPatch.context() as patch, a_pair() as one:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        yield one
+
+
+def whole(pair: PairDesk) -> dict[str, str]:
+    """The Ids of the members that serve; what an earlier test left broken is mended first."""
+    for host in HOSTS:
+        pair.run("sandbox.fault", "none", "--host", host)
+        for one in pair.engine_of(host).containers.list(filters={"name": "left-behind"}):
+            one.remove(force=True)
+    if pair.ids().keys() != set(HOSTS) or pair.token()[0] != 200:
+        pair.deployed()
+    return pair.ids()
+
+
+def test_every_fault_of_a_member_has_a_row() -> None:
+    assert {row.partition(" on ")[0] for row in ROWS} == set(OF_MEMBERS)
+
+
+def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) -> None:
+    inspected = pair.run("cluster.inspect", "--host", "sandbox-pair")
+    assert (inspected.code, inspected.out.count("200 Gb/s")) == (0, 4), inspected.out
+    checked = pair.run("cluster.check", "--host", "sandbox-pair")
+    assert checked.out == "The links between sandbox1 and sandbox2 are as a cluster needs them.\n"
+    pair.deployed()
+    before = pair.ids()
+    again = pair.deploy()
+    assert (again.code, again.recap["changed"], pair.ids()) == (0, 0, before)
+    ranks = [
+        one for one in again.events() if one.get("name") == "Check that this rank is in its group" and "msg" in one
+    ]
+    joined = {one["host"]: one["msg"] for one in ranks}
+    assert joined == {"sandbox1": "rank 0 of 2, over rdma", "sandbox2": "rank 1 of 2, over rdma"}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_command_says_what_is_so(pair: PairDesk, row: str) -> None:
+    whole(pair)
+    fault, _, host = row.partition(" on ")
+    assert pair.run("sandbox.fault", fault, "--host", host).code == 0
+    if ROWS[row].get("change"):
+        pair.change()
+    wrong = []
+    for command in COMMANDS:
+        if command in ROWS[row]:
+            said = pair.run(command, "--host", "sandbox-pair")
+            if not fits(ROWS[row][command], said.code, said.out + said.err):
+                wrong.append(f"{command}: {said.code}\n{said.out}{said.err}")
+    assert not wrong, "\n".join(wrong)
+    assert pair.token()[0] == ROWS[row]["client"]
+
+
+def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: PairDesk) -> None:
+    whole(pair)
+    got: list[tuple[int, str]] = []
+    client = threading.Thread(target=lambda: got.append(pair.token(most=4000)))
+    client.start()
+    pair.until_busy()
+    pair.run("sandbox.fault", "rank-killed", "--host", "sandbox2")
+    client.join(timeout=30)
+    ((status, text),) = got
+    assert status == 200 and '"error"' in text.split("data: ")[-2] and text.endswith("data: [DONE]\n\n")
+    said = pair.deploy()
+    assert said.proved and pair.token()[0] == 200
+
+
+def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairDesk) -> None:
+    said = pair.run("sandbox.fault", "sockets")
+    assert said.code == 5
+    assert (
+        "`sockets` is a fault of a cluster's member. Add `--host sandbox1` or `--host sandbox2`." in said.out + said.err
+    )
+    assert pair.run("sandbox.pair").code == 5

@@ -1,0 +1,172 @@
+"""Two simulated Sparks of a cluster, of which one is broken on purpose at one moment of a deploy: a gate stands before one task on
+that host, the fault is done while its run waits there, and the gate opens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.runs import journal
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from sparkwright.trust import private
+from tests.e2e.conftest import TOP
+from tests.e2e.pair.desk import HOSTS, NAME, PairDesk
+from tests.faults.bench import until
+
+#: on the host whose home has `hold`, it waits for `open`; with `fail` it fails
+GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"
+SIGNS = ("hold", "reached", "open", "fail")
+RUNS_S = 150.0
+
+
+class Bench:
+    """A pair that goes on from one fault to the next."""
+
+    def __init__(self, desk: PairDesk) -> None:
+        self.desk = desk
+        self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+
+    def home(self, host: str) -> Path:
+        return self.desk.folder_of(host) / "home"
+
+    def whole(self) -> dict[str, str]:
+        """The Ids of the ranks that serve before anything is broken; what an earlier cell left is made whole."""
+        if self.outcome({}) != "new":
+            self.desk.deployed()
+        assert self.outcome({}) == "new", "the cell before left nothing that a deploy could heal"
+        return self.desk.ids()
+
+    def outcome(self, old: dict[str, str]) -> str:
+        """Who serves: old, new, none, or half when one rank runs by itself. old: the Ids of those that served before."""
+        now = self.desk.ids()
+        if len(now) < len(HOSTS):
+            return "half" if now else "none"
+        status, text = self.desk.token()
+        return ("old" if now == old else "new") if status == 200 else f"broken ({status}: {text})"
+
+    # -- a deploy with a gate ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def gate(self, before: str, host: str, fail_at: str = "") -> Iterator[None]:
+        """A gate on a host. fail_at: a task of the swap before which the change fails on it as well."""
+        for name in SIGNS:
+            (self.home(host) / name).unlink(missing_ok=True)
+        (self.home(host) / "hold").touch()
+        self.desk.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{GATE}"]}}}}')
+        if fail_at:
+            self.desk.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
+        try:
+            yield
+        finally:
+            for path, text in self.books.items():
+                path.write_text(text)
+            (self.home(host) / "hold").unlink(missing_ok=True)
+
+    def start(self) -> subprocess.Popen[str]:
+        program = "from sparkwright.cli import main; main()"
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
+        out = (self.desk.root / "said").open("w")
+        words = [sys.executable, "-c", program, "deploy", "--host", "sandbox-pair", "--json"]
+        where: dict[str, Any] = {"cwd": self.desk.root, "env": env, "stdout": out, "stderr": out}
+        return subprocess.Popen(words, **where, stdin=subprocess.DEVNULL, start_new_session=True, text=True)
+
+    def reached(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        """Wait until the run of this host stands at the gate."""
+        there = self.home(host) / "reached"
+        until(lambda: there.exists() or laptop.poll() is not None, "the gate", RUNS_S)
+        assert there.exists(), (self.desk.root / "said").read_text()[-3000:]
+
+    def open(self, host: str) -> None:
+        (self.home(host) / "open").touch()
+
+    def ended(self) -> dict[str, list[dict[str, Any]]]:
+        """Wait for the end of the newest runs, with or without a laptop. Their events, by host."""
+        found = {}
+        for host in HOSTS:
+            folder = next(StateFolder.of(self.home(host)).runs())
+            until(lambda folder=folder: not journal.lives(folder), f"the end of the run on {host}", RUNS_S)  # type: ignore[misc]
+            lines = (folder / "events.jsonl").read_bytes().splitlines()
+            found[host] = [json.loads(line) for line in lines if line.endswith(b"}")]
+        return found
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def fails(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        (self.home(host) / "fail").touch()
+
+    def killed(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        os.kill(json.loads((StateFolder.of(self.home(host)).path / "lock").read_text())["pid"], signal.SIGKILL)
+
+    def cut(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        os.killpg(laptop.pid, signal.SIGKILL)
+
+    def docker(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        """The host's engine goes and comes back; its containers exit."""
+        folder = self.desk.folder_of(host)
+        pid = json.loads((folder / "state.json").read_text())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not private.held(folder / "alive"), "the engine's end")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        control.up(folder)
+
+    def network(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        """No packet passes between the members: neither of their runs nor of their ranks."""
+        for rule in self._rules():
+            subprocess.run(["iptables", "-I", "INPUT", *rule], check=True)
+
+    def reconnect(self) -> None:
+        """What was cut is whole."""
+        for rule in self._rules():
+            while not subprocess.run(["iptables", "-D", "INPUT", *rule], capture_output=True, check=False).returncode:
+                pass
+
+    def _rules(self) -> list[list[str]]:
+        ports = (f"--{side}port={port}" for port in self.desk.ports.values() for side in ("d", "s"))
+        return [["-i", "lo", "-p", "tcp", port, "-j", "DROP"] for port in ports]
+
+    def reboot(self, host: str, laptop: subprocess.Popen[str]) -> None:
+        """Every process of the host ends; its files stay."""
+        self.killed(host, laptop)
+        self.docker(host, laptop)
+
+
+class Watch:
+    """Looks on all the while: how many servers ran at once on a host."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.most = 0
+        self._bench = bench
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(0.1):
+            for host in HOSTS:
+                with contextlib.suppress(Exception):  # the engine is being restarted
+                    self.most = max(self.most, len(self._bench.desk.running(host)))
+
+
+def left(bench: Bench) -> set[str]:
+    """The names of all containers of both hosts."""
+    return {row["Names"][0] for host in HOSTS for row in bench.desk.engine_of(host).api.containers(all=True)}
+
+
+KEPT = {f"/{NAME}"}

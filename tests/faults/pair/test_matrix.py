@@ -1,0 +1,91 @@
+"""What can happen to one member of a cluster at moments of a swap: afterwards the cluster serves verified, or what served before
+does, or nothing does and the next deploy starts it. Never is half a cluster started, and never do two servers run on one host.
+
+Each row is the task before which the run of one host stands when it happens; each column is what happens to that host:
+
+    fails    its step fails
+    killed   its runner is killed with -9
+    cut      the laptop is gone: lid, network, kill
+    docker   its Docker Engine is restarted: its rank exits, and has no policy to start again
+    reboot   all its processes end at once
+    network  nothing passes between the two hosts any more (iptables)
+
+and each cell is who serves when the runs have ended, without another command, when it happened to the head / to the worker: the old
+ranks, the new ones, or none: the other host restores nothing, for half a cluster is not started. half: a rank that no run could stop,
+because its own was killed or the other host rebooted; it answers nobody. `?`: not filled in yet, anything but a server that answers
+with errors. In every case the next deploy has both serve. `make test-faults` runs all of it, `make test-all` the cells in brackets.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.pair.desk import HOSTS, a_pair
+from tests.faults.pair.bench import KEPT, Bench, Watch, left
+
+COLUMNS = ("fails", "killed", "cut", "docker", "reboot", "network")
+TABLE = """
+Unload Ollama's models                  |  old / old  |  old / ?    | new / new |  new / new  | half / ?    | ? / ?
+Wait until the head has stopped         |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Check free memory                       | (old)/ old  | none / none | new / new |  new / new  | none / none | none / none
+Wait until no old rank is left anywhere |  ? / ?      |  ? / ?      | ? / new   |  ? / ?      | ? / ?       | ? / ?
+Wait until the workers have started     |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Wait until the rank has joined          |  old / old  | (half)/ half| new / new |  old /(old) | none / ?    | ? / ?
+Check that it uses the GPU              |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Wait until the cluster is verified      |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Keep it as the last verified state, remove previous container | ? / ? | ? / ? | ? / ? | ? / ? | ? / ? | new / ?
+"""
+CELLS = [
+    (step.strip(), column, host, one.strip(" ()"), "(" in one)
+    for row in TABLE.strip().splitlines()
+    for step, *cells in [row.split("|")]
+    for column, cell in zip(COLUMNS, cells, strict=True)
+    for host, one in zip(HOSTS, cell.split("/"), strict=True)
+]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch, a_pair() as desk:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        desk.deployed()
+        yield Bench(desk)
+
+
+@pytest.mark.parametrize(
+    ("step", "fault", "host", "expected", "quick"),
+    [pytest.param(*cell, marks=() if cell[4] else pytest.mark.whole) for cell in CELLS],
+    ids=[f"{fault} {host}: {step}" for step, fault, host, _, _ in CELLS],
+)
+def test_afterwards_the_cluster_serves_or_what_served_before_does(
+    bench: Bench, step: str, fault: str, host: str, expected: str, quick: bool
+) -> None:
+    if fault == "network" and (os.geteuid() or not shutil.which("iptables")):
+        pytest.skip("cutting a network needs root and iptables")
+    old = bench.whole()
+    bench.desk.change()
+    with Watch(bench) as seen:
+        with bench.gate(step, host):
+            laptop = bench.start()
+            try:
+                bench.reached(host, laptop)
+                getattr(bench, fault)(host, laptop)
+            finally:
+                bench.open(host)
+                try:
+                    told = bench.ended()
+                    laptop.wait(timeout=60)
+                finally:
+                    bench.reconnect()
+        outcome = bench.outcome(old)
+        said = {one: events[-1].get("msg", "") for one, events in told.items()}
+        again = bench.desk.deploy()
+    assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, said)
+    assert again.proved, again.out[-3000:]
+    assert bench.outcome(old) in ("old", "new")
+    assert seen.most == 1, "two servers ran at once on one host"
+    assert left(bench) == KEPT, "the failed and the older ones are removed"
