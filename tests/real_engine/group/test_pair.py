@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,19 @@ import pytest
 from tests.real_engine.engine import Engine
 from tests.real_engine.group import readings
 from tests.real_engine.group.pair import HEAD, WORKER, Pair, running
+from tests.real_engine.releases import page
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 #: the CPU runner needs the warm-up that --enforce-eager leaves out, with its layers split over members
 EAGER_BACKEND = {"compilation_config": {"backend": "eager"}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written_down() -> Iterator[None]:
+    """The page in docs/ has what was kept."""
+    yield
+    page.DOCUMENT.write_text(page.text())
 
 
 def comes_up(pair: Pair) -> None:

@@ -54,7 +54,7 @@ sentence that a user is shown for it.
 GROUP = """## A group of two
 
 `tests/real_engine/group`: the words and variables that a cluster's members are rendered with, two processes on one CPU, gloo between
-them. The last sentence of each row is what sparkwright read in the members' logs.
+them. What it says of ranks was read in the members' logs.
 """
 
 
