@@ -6,6 +6,7 @@ import io
 import json
 import secrets
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +202,30 @@ def test_a_server_on_the_hosts_network_is_asked_at_its_engines_port(bench: Bench
     assert containers.who_listens(bench.client, port) == f"container {bench.name}"
     bench.client.api.kill(bench.name)
     assert containers.who_listens(bench.client, port) == ""
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("network", ["bridge", "host"])
+def test_a_server_in_a_crash_loop_has_its_port_between_its_starts_too(bench: Bench, network: str) -> None:
+    """Else another server would take it, and the two would fight for it."""
+    port = free_port()
+    spec = bench.names(Case("ports", None, None, "", None), [f"127.0.0.1:{port}:8000"])["container"]
+    bench.make({"container": {**spec, "entrypoint": ["sh", "-c", "exit 1"], "network": network}}, starts=False)
+    try:
+        bench.client.api.update_container(bench.name, restart_policy={"Name": "always"})
+        events = bench.client.events(decode=True, filters={"container": bench.name, "event": "die"})
+        bench.client.api.start(bench.name)
+        for _ in range(6):  # each wait for the next start is longer, the sixth lasts seconds
+            next(events)
+        while containers.listening_process(port):  # Docker's own, for a moment
+            time.sleep(0.01)
+        result = Preflight().run(
+            Preflight.Args(container={**spec, "name": f"{bench.name}-b"}), RecordingContext(bench.folder)
+        )
+        assert result.exit == Exit.REFUSED
+        assert f"port {port} is in use by container {bench.name}." in result.msg
+    finally:
+        bench.remove()
 
 
 @pytest.mark.docker

@@ -167,6 +167,26 @@ def test_engines_take_each_others_place_on_one_port(desk: Desk) -> None:
     assert generates(desk)
 
 
+def test_a_server_of_another_name_on_its_port_is_named_and_left_alone(desk: Desk) -> None:
+    """Whether it is to go is not known: the sentence says how it is replaced, and that is a swap with all of its safety."""
+    desk.vllm()
+    deployed(desk)
+    before, first = id_and_policy(desk), desk.name
+    desk.name = f"{first}-b"
+    desk.llama()
+    said = desk.deploy()
+    assert said.code == 5, said.out
+    found = said.task("Run preflight checks")
+    assert f"port {desk.port} is in use by container {first}." in found["msg"]
+    assert f"name the recipe's container like it (`container.name: {first}`)" in found["msg"] + found["fix"]
+    assert docker("ps", "-aq", "--filter", f"name={desk.name}") == ""
+    desk.name = first
+    assert (id_and_policy(desk), owner(desk)) == (before, "vllm")
+    desk.llama()
+    deployed(desk)
+    assert owner(desk) == "llamacpp"
+
+
 def owner(desk: Desk) -> str:
     """Who serves at the port, as the server itself says."""
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=10) as answer:

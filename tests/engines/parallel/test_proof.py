@@ -93,3 +93,14 @@ def test_four_hosts() -> None:
     assert of_members(members, hosts).complete
     del members["c"]
     assert of_members(members, hosts).sentence == "no log of rank 2 (c)."
+
+
+def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
+    """`--model` is warned of in the first lines, in the words with which an older release refused it."""
+    whole = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
+    begun = b"".join(whole.splitlines(keepends=True)[:2])
+    assert b"should provide the model as a positional" in begun
+    assert proved({"spark1": begun, "spark2": begun}, HOSTS).verdict == "incomplete"
+    refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"
+    proof = proved({"spark1": refused, "spark2": begun}, HOSTS)
+    assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): no model is given to it.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,14 @@ KINDS = {DENSE: "dense", RECURRENT: "gated_delta"}
 FLAGS = {"served-model-name": "tiny", "max-model-len": 4096, "gpu-memory-utilization": 0.12, "enforce-eager": True}
 #: of the KV cache on a CPU, GiB
 CACHE = "VLLM_CPU_KVCACHE_SPACE"
-ENV = {CACHE: "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+#: TORCHDYNAMO_DISABLE: even then the first request for log probabilities has a kernel compiled, a minute on a busy machine
+ENV = {
+    CACHE: "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 OFF = {"chunked_prefill": "disabled"}
 
 
@@ -41,15 +49,22 @@ class Shelf:
                 docker("rmi", "-f", image, check=False)
 
 
-class Desk(AnyDesk):
-    """Its playbooks are the shipped ones as they are, and a start takes what the engine takes."""
+#: run by root it empties the page cache of the machine, and the engine's programs are read anew at each start
+CACHE_DROPPED = re.compile(r"^(( *)page_cache:\n *model_dir: .+\n)(?: *when: .+\n)?", re.M)
 
-    haste: ClassVar[dict[str, str]] = {}
-    timeout_s = 900.0
+
+class Desk(AnyDesk):
+    """Its playbooks are the shipped ones but for the page cache and what a busy machine makes slow: a token, and the rate it had before."""
+
+    haste: ClassVar[dict[str, str]] = dict.fromkeys(("liveness", "reference_text", "verify_health"), "timeout_s: 180")
+    timeout_s = 1800.0
 
     def __init__(self, folder: Path, shelf: Shelf, hub: str) -> None:
         super().__init__(folder, shelf, hub)
         self.shelf = shelf
+        for book in (self.root / "playbooks").rglob("*.yml"):
+            text = CACHE_DROPPED.sub(r"\1\2when: false\n", book.read_text())
+            book.write_text(re.sub(r"^( +)(?=unclear: report)", r"\1new_baseline: true\n\1", text, flags=re.M))
 
     def recipe_of(
         self,
@@ -69,7 +84,7 @@ class Desk(AnyDesk):
             "container": box,
             "publish": "loopback",
             "vllm": {**FLAGS, **{key.replace("_", "-"): value for key, value in flags.items()}},
-            "expect": {"ready_s": 300, **(expect or {})},
+            "expect": {"ready_s": 900, **(expect or {})},
         }
         self.serves({**stated, **(more or {})})
 

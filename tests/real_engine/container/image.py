@@ -27,8 +27,8 @@ from tests.registry.server import CONFIG, LAYER, MANIFEST, PROGRAM, Registry
 ENGINES = Path(__file__).parents[3] / ".engine"
 FOLDER = ENGINES / "images"
 REPOSITORY = "vllm/vllm-openai-cpu"
-#: beside Debian's smallest: what compiles a model's kernels, OpenMP, the memory's nodes
-PACKAGES = "gcc,g++,libgomp1,libnuma1,python3"
+#: beside Debian's smallest: what compiles a kernel (torch asks openssl for the sum of its header), OpenMP, the memory's nodes
+PACKAGES = "gcc,g++,libgomp1,libnuma1,openssl,python3"
 LEFT_BEHIND = ("./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*", "./usr/share/doc", "./usr/share/man")
 #: of an environment and of a Python, as tar's patterns: compilers for other processors, tests, what links statically
 NOT_NEEDED = ("*.a", "*/opt/compiler", "*/site-packages/pip", "*/share/doc", "*/share/man")

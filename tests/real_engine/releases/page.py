@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.real_engine.cases import CASES, Prediction
+from tests.real_engine.group import readings
 from tests.real_engine.releases import tables
 from tests.real_engine.releases.cases import ALL
 from tests.real_engine.releases.kept import Did, Report, reports
@@ -50,6 +51,12 @@ settings are its own (`/server_info`), and what was read in its log was held aga
 sentence that a user is shown for it.
 """
 
+GROUP = """## A group of two
+
+`tests/real_engine/group`: the words and variables that a cluster's members are rendered with, two processes on one CPU, gloo between
+them. What it says of ranks was read in the members' logs.
+"""
+
 
 def text(document: Path = DOCUMENT) -> str:
     """The page as the kept reports and the tables say it; the section that people wrote is carried over."""
@@ -58,7 +65,9 @@ def text(document: Path = DOCUMENT) -> str:
     kept = before[before.index(KEPT) :] if KEPT in before else f"{KEPT}\n"
     parts = [INTRODUCTION, _releases(found), IN_EACH, _cases(found), DATED, _dated(found)]
     newest = found[-1]
-    return "\n".join([*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(found), kept])
+    return "\n".join(
+        [*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(found), GROUP, _groups(), kept]
+    )
 
 
 def _releases(found: Sequence[Report]) -> str:
@@ -175,6 +184,10 @@ def _figures(found: Iterable[Report]) -> str:
         "Sparkwright's own clients against the running servers (`verify_health`, `smoke_test`, and both sides' tokens):"
     )
     return f"{told}\n\n" + "\n".join(lines) + "\n"
+
+
+def _groups() -> str:
+    return _table(("release", "case", "predicted", "what the group did", "run on"), readings.all_kept())
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

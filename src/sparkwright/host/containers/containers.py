@@ -127,11 +127,13 @@ def url_of(container: dict[str, Any]) -> str:
 
 
 def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
-    """The inspect of the running container that has this port of the host, published or on the host's own network."""
+    """The inspect of the container that has this port of the host: published, on the host's own network, or at its next start, as
+    one in a crash loop.
+    """
     for row in client.api.containers():
         if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
             return inspect(client, row["Id"])
-        if (row.get("HostConfig") or {}).get("NetworkMode") == "host":
+        if (row.get("HostConfig") or {}).get("NetworkMode") == "host" or row.get("State") == "restarting":
             found = inspect(client, row["Id"])
             if found is not None and publishes(found, port):
                 return found
@@ -156,8 +158,8 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
 
 
 def _published(container: dict[str, Any]) -> bool:
-    """Whether the engine itself holds its ports; on the host's network its server does, or nobody."""
-    return bool(container["HostConfig"].get("NetworkMode") != "host")
+    """Whether the engine itself holds its ports, or will again; on the host's network its server does, or nobody."""
+    return bool(container["HostConfig"].get("NetworkMode") != "host" or container["State"].get("Restarting"))
 
 
 def listening_process(port: int) -> str:

@@ -44,7 +44,12 @@ FAILURES: tuple[Death, ...] = (
     ),
     _row("enable-auto-tool-choice requires", "", "enable-auto-tool-choice needs a tool-call-parser."),
     _row("odel should be provided as the first positional", "", "no model is given to it."),
-    _row("should provide the model as a positional", "", "no model is given to it."),
+    # without the name of the exception it is a warning: real, 0.11 to 0.32
+    _row(
+        "should provide the model as a positional",
+        r"ValueError: With `vllm serve`, you should provide the model as a positional",
+        "no model is given to it.",
+    ),
     _row("error: ", r"vllm(?: serve)?: error: (.+?)\.?$", "the engine refuses its arguments: {0}."),
     # settings that exclude each other
     _row("Chunked prefill is required for mamba cache mode", r"mode 'align'", CHUNKED_OFF),  # 0.15 to 0.32, real

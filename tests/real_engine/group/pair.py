@@ -1,0 +1,140 @@
+"""A real group of two on this machine's CPU: each member a process with the words and variables that its host's container would have.
+
+Both are on loopback, each at an address of its own, and gloo carries what NCCL would: the kernel closes the connections of a member
+that dies, which a fabric does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.engines.vllm.parallel.environment import STOP_TIMEOUT_S
+from sparkwright.engines.vllm.parallel.proof import GroupProof, proved
+from sparkwright.measure import http_probe
+from sparkwright.project import recipe
+from sparkwright.project.inventory.inventory import Inventory
+from tests.real_engine.engine import VERSION, Engine
+from tests.remote.sshd import free_port
+
+#: hosts, in the order of their ranks
+HEAD, WORKER = HOSTS = ("one", "two")
+MODEL = "dense"
+#: a busy machine's
+STARTS_WITHIN_S = 500.0
+TOKEN_WITHIN_S = 120.0
+#: of the CPU build: two processes, each on the thread that it is given
+THREADS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+
+
+def specs(
+    engine: Engine, folder: Path, split: Mapping[str, int], flags: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The container of each member, as a deploy of this split would make it."""
+    for name in ("hosts", "recipes"):
+        (folder / name).mkdir()
+    for number, name in enumerate(HOSTS, 1):
+        fabric = {"interfaces": ["lo"], "address": f"127.0.0.{number}"}
+        (folder / f"hosts/{name}.yml").write_text(yaml.safe_dump({"fabric": fabric}))
+    cluster = {"recipe": "tiny", "head": HEAD, "port": free_port()}
+    (folder / "hosts/groups.yml").write_text(yaml.safe_dump({"pair": {"hosts": list(HOSTS), "cluster": cluster}}))
+    place = str(engine.models / MODEL)
+    usual = {"served-model-name": "tiny", "max-model-len": 2048, "host": "127.0.0.1", "port": free_port()}
+    stated = {
+        "image": f"vllm/vllm-openai:v{VERSION}",
+        "model": {"id": "tests/tiny", "dir": place, "mount": place},
+        "container": {"name": "tiny", "gpus": ""},
+        "parallel": dict(split),
+        "vllm": {**usual, **flags},
+    }
+    (folder / "recipes/tiny.yml").write_text(yaml.safe_dump(stated))
+    image = {"engine_version": VERSION, "digest": "sha256:" + "0" * 64}
+    pinned = {"image": image, "model": {"config": engine.model_config(MODEL)}}
+    found, hosts = recipe.load(folder, "tiny"), Inventory.load(folder).hosts
+    return {name: dict(recipe.scope(hosts[name], "ops", found, pinned)["container"]) for name in HOSTS}
+
+
+@dataclass
+class Pair:
+    """members: the processes that were started, by host. logs: of both, the other's is empty. url: where the head answers."""
+
+    members: dict[str, subprocess.Popen[bytes]]
+    logs: dict[str, Path]
+    url: str
+
+    def proof(self) -> GroupProof:
+        """What sparkwright reads in the logs."""
+        return proved({name: path.read_bytes() for name, path in self.logs.items()}, HOSTS)
+
+    def until(self, met: Callable[[], bool]) -> None:
+        """Wait for it. Raises TimeoutError, with the ends of the logs."""
+        deadline_s = time.monotonic() + STARTS_WITHIN_S
+        while not met():
+            if time.monotonic() > deadline_s or any(one.poll() is not None for one in self.members.values()):
+                ends = {name: path.read_text(errors="replace")[-1500:] for name, path in self.logs.items()}
+                raise TimeoutError(f"{self.proof().sentence} {ends}")
+            time.sleep(0.2)
+
+    def health(self) -> int:
+        """The head's /health; 0 when nothing listens."""
+        return http_probe.ask(self.url, HTTP.health, timeout_s=10).status
+
+    def token(self) -> http_probe.Answer:
+        """The head's answer to a request for a few tokens."""
+        body = {"model": "tiny", "prompt": "the sky", "max_tokens": 8, "temperature": 0}
+        return http_probe.ask(self.url, "/v1/completions", body=body, timeout_s=TOKEN_WITHIN_S)
+
+    def rank_of(self, host: str) -> int:
+        """The process of this member's rank, by its title: behind it a member waits, and opens no port."""
+        of_member = psutil.Process(self.members[host].pid).children(recursive=True)
+        return next(one.pid for one in of_member if "VLLM::Worker" in " ".join(one.cmdline()))
+
+    def stopped(self, host: str) -> int:
+        """Its exit code after SIGTERM. Raises subprocess.TimeoutExpired where Docker would kill it."""
+        self.members[host].terminate()
+        return self.members[host].wait(STOP_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def running(
+    engine: Engine, folder: Path, split: Mapping[str, int], hosts: tuple[str, ...] = (WORKER, HEAD), **flags: Any
+) -> Iterator[Pair]:
+    """These members started, workers first; all ended at the end."""
+    made = specs(engine, folder, split, {name.replace("_", "-"): value for name, value in flags.items()})
+    logs = {name: folder / f"{name}.log" for name in HOSTS}
+    for path in logs.values():
+        path.touch()
+    words = made[HEAD]["command"]
+    pair = Pair({}, logs, f"http://127.0.0.1:{words[words.index('--port') + 1]}")
+    try:
+        for name in hosts:
+            pair.members[name] = _started(engine, made[name], logs[name])
+        yield pair
+    finally:
+        for one in pair.members.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+
+
+def _started(engine: Engine, spec: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [engine.venv / "bin" / "vllm", "serve", *spec["command"]],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**engine.environment(), **THREADS, **spec["env"]},
+            start_new_session=True,
+        )

@@ -1,0 +1,79 @@
+"""What sparkwright says of a cluster, held against a real one: it is proved when it is there, and told when it is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real_engine.engine import Engine
+from tests.real_engine.group import readings
+from tests.real_engine.group.pair import HEAD, WORKER, Pair, running
+from tests.real_engine.releases import page
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
+
+#: the CPU runner needs the warm-up that --enforce-eager leaves out, with its layers split over members
+EAGER_BACKEND = {"compilation_config": {"backend": "eager"}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written_down() -> Iterator[None]:
+    """The page in docs/ has what was kept."""
+    yield
+    page.DOCUMENT.write_text(page.text())
+
+
+def comes_up(pair: Pair) -> None:
+    """Both ranks are told, then it serves."""
+    pair.until(lambda: pair.proof().verdict != "incomplete")
+    proof = pair.proof()
+    assert (proof.verdict, dict(proof.ranks), proof.transport) == ("complete", {HEAD: 0, WORKER: 1}, "gloo")
+    pair.until(lambda: pair.health() == 200)
+    answer = pair.token()
+    assert answer.status == 200, answer.message()
+
+
+def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tmp_path: Path) -> None:
+    """The head is told nothing, and its /health says 200 for as long as nobody asks for a token."""
+    with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
+        comes_up(pair)
+        readings.keep("tensor: 2", "both ranks, over gloo; a token", pair.proof().sentence)
+        os.kill(pair.rank_of(WORKER), signal.SIGKILL)
+        code = pair.members[WORKER].wait(60)
+        assert code == 0, "Exited (0) of a member is a failure"
+        health, proof = pair.health(), pair.proof()
+        assert health == 200
+        assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
+        assert pair.token().status != 200
+        told = f"/health {health}, the worker exited with {code}: {proof.sentence}"
+        readings.keep(
+            "its rank 1 killed while idle", "/health 200, the worker exits with 0, told as rank 1's end", told
+        )
+
+
+def test_pipeline_parallel_and_its_end(engine: Engine, tmp_path: Path) -> None:
+    """The head first: no worker ends by itself, and each takes longer than Docker's own 10 s."""
+    with running(engine, tmp_path, {"pipeline": 2}, **EAGER_BACKEND) as pair:
+        comes_up(pair)
+        readings.keep("pipeline: 2", "both ranks, over gloo; a token", pair.proof().sentence)
+        head = pair.stopped(HEAD)
+        assert pair.members[WORKER].poll() is None
+        worker = pair.stopped(WORKER)
+        assert (head, worker) == (0, 0)
+        told = f"the worker runs on without its head; they exit with {head} and {worker}"
+        readings.keep("stopped, the head first", "no worker ends by itself; both exit with 0 within its time", told)
+
+
+def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
+    """The head says what it is about to do, which proves nothing, and opens no port."""
+    with running(engine, tmp_path, {"tensor": 2}, (HEAD,), enforce_eager=True) as pair:
+        pair.until(lambda: pair.proof().members[HEAD].intended_rank is not None)
+        proof = pair.proof()
+        assert (proof.verdict, proof.missing) == ("incomplete", (0, 1))
+        assert proof.sentence == f"not joined: rank 0 ({HEAD}), rank 1 ({WORKER})."
+        assert pair.health() == 0
+        readings.keep("the worker is never started", "no rank joined, no port", f"/health refused; {proof.sentence}")
