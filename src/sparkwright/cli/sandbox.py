@@ -54,7 +54,7 @@ def fault(name: str | None = None, host: str = HOST, json: bool = False) -> None
 
 @command()
 def pair() -> None:
-    """Add two simulated Sparks with a link between them to the project, and a cluster of both.
+    """Add a cluster of two simulated Sparks to the project.
 
     Writes hosts/sandbox1.yml, hosts/sandbox2.yml and recipes/sandbox-pair.yml; adds the group sandbox-pair to hosts/groups.yml.
     """
