@@ -9,16 +9,20 @@ from sparkwright.health import live
 from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.live import Now
-from sparkwright.health.record import Record, Server
+from sparkwright.health.record import Rank, Record, Server
 
+NO_RANK = Rank()
 #: the questions of a check that this moment can answer
-ASKED = ("container", "/health")
+ASKED = ("container", "rank", "/health")
 
 
-def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
-    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown."""
+def judged(now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK) -> tuple[str, str]:
+    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown.
+
+    rank: of a worker of a cluster, which answers no /health.
+    """
     box = now.container
-    if box.status == "running" and now.health_status is None and not now.error:
+    if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
         return "unknown", f"{box.name} publishes no port"
     seen = Observation(
         now.time_s,
@@ -28,8 +32,11 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
         ready_s=live.ready_s(good),
         server=Server(now.url, health_status=now.health_status),
         loading=now.loading,
+        rank=rank,
     )
     found = judge.judge(seen, Limits(), ASKED)
+    if rank.rank and found.state == "ok":
+        return "up", found.why
     return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
 
 
@@ -38,9 +45,9 @@ def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     return questions.allowed_s(live.ready_s(good), limits)
 
 
-def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:
+def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool, rank: Rank = NO_RANK) -> dict[str, Any]:
     """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server."""
-    state, why = judged(now, good)
+    state, why = judged(now, good, rank)
     if busy and state != "up":
         state, why = "in progress", busy
     server = Server(now.url, health_status=now.health_status)
@@ -52,6 +59,7 @@ def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) ->
         why=why,
         busy=busy,
         container=now.container,
+        rank=rank,
         server=server,
         serves=live.serves_of(good),
         sandbox=sandbox,

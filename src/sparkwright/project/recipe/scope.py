@@ -54,6 +54,7 @@ def scope(
             "name": host.cluster.name,
             "rank": host.cluster.rank(host.name),
             "world": len(host.cluster.members),
+            "members": list(host.cluster.members),
         }
     names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
