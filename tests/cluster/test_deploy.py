@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.cluster.pair import Pair, failures
 
 
@@ -43,26 +41,18 @@ def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> Non
     answer = pair.run("deploy", "--host", "two", "--json")
     assert answer.code == 5
     assert "two is rank 1 of pair, and one would be left out. Use `--host pair`." in answer.err
-    answer = pair.run("verify", "--host", "pair")
-    assert answer.code == 5
-    assert "pair is a cluster, and this release cannot run `verify` on one yet." in answer.err
-    for command in ("health.check", "diagnose"):
-        answer = pair.run(command, "--host", "pair")
+    for command in ("restart", "rollback"):
+        answer = pair.run(command, "--host", "one", "--json")
         assert answer.code == 5
-        assert f"two is rank 1 of pair: only the head answers `{command}`. Use `--host one`." in answer.err
-    answer = pair.run("bench.smoke", "--host", "pair")
-    assert answer.code == 5
-    assert "cannot run `bench.smoke` on its members yet" in answer.err
+        assert "one is rank 0 of pair, and two would be left out. Use `--host pair`." in answer.err
     answer = pair.run("health.install", "--host", "two")
     assert answer.code == 5
     assert "two is rank 1 of pair, and one would be left out. Use `--host pair`." in answer.err
     assert pair.running() == {}
 
 
-def test_status_speaks_of_each_rank_and_a_plan_of_what_would_change(pair: Pair) -> None:
+def test_a_plan_shows_what_would_change_on_each_member(pair: Pair) -> None:
     pair.deployed()
-    rows = [json.loads(line) for line in pair.run("status", "--host", "pair", "--json").out.splitlines()]
-    assert {row["host"]: row["state"] for row in rows} == {"one": "up", "two": "unknown"}
     assert pair.run("plan", "--host", "pair").code == 0
     pair.recipe(max_num_seqs=4)
     before = pair.running()

@@ -82,7 +82,7 @@ def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_
     checks.waiting(waits)
     pair.deployed()  # who comes while it waits goes first
     assert "not restarted: playbooks/cluster/deploy.yml by" in checks.end("one", waits).out
-    assert states(checks) == {"one": "ok", "two": "ok"}
+    assert {host: checks.run(host).record.state for host in pair.names} == {"one": "ok", "two": "ok"}
 
 
 def test_a_group_that_hangs_is_found_by_one_check(pair: Pair, checks: Checks) -> None:
@@ -137,6 +137,8 @@ def asking(pair: Pair) -> Iterator[None]:
         float(line.split()[-1]) for line in page.splitlines() if line.startswith(b"vllm:num_requests_running")
     ):
         assert thread.is_alive()
-    yield
-    pair.docker("one", "kill", pair.name)
-    thread.join(60)
+    try:
+        yield
+    finally:
+        pair.docker("one", "kill", pair.name)
+        thread.join(60)

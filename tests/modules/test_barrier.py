@@ -98,6 +98,22 @@ def test_all_differences_are_named_at_once(tmp_path: Path) -> None:
     assert str(outcomes[0]) == "a differs: spark1 1, spark2 2; c differs: spark1 1, spark2 3."
 
 
+def test_each_member_learns_who_shares_the_same_as_itself(tmp_path: Path) -> None:
+    outcomes = meet(tmp_path, {"group": ["a", "b"]}, {"group": ["a", "b"]}, {"group": []})
+    alike = [one.data["alike"]["group"] for one in outcomes if isinstance(one, Result)]
+    assert alike == [["spark1", "spark2"], ["spark1", "spark2"], ["spark3"]]
+
+
+def test_a_member_may_let_the_others_pass_without_waiting_for_them(tmp_path: Path) -> None:
+    passed = threading.Event()
+    with channels(2) as (head, worker):
+        assert worker.arrive("later", {}, timeout_s=0, wait=False) == {}
+        waits = threading.Thread(target=lambda: (head.arrive("later", {"a": 1}, timeout_s=60), passed.set()))
+        waits.start()
+        waits.join(60)
+    assert passed.is_set()
+
+
 def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
     with channels(2) as (channel, _):

@@ -9,21 +9,24 @@ from sparkwright.health import live
 from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.live import Now
-from sparkwright.health.record import Record, Server
+from sparkwright.health.record import Rank, Record, Server
 from sparkwright.health.remembered import Remembered
 from sparkwright.host.state import StateFolder
 
+NO_RANK = Rank()
 #: the questions of a check that this moment can answer
-ASKED = ("container", "/health")
+ASKED = ("container", "rank", "/health")
 
 
-def judged(now: Now, good: Mapping[str, Any], *, broken: str = "", stopped: str = "") -> tuple[str, str]:
+def judged(
+    now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK, *, broken: str = "", stopped: str = ""
+) -> tuple[str, str]:
     """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown.
 
-    broken, stopped: see Observation.
+    rank: of a worker of a cluster, which answers no /health. broken, stopped: see Observation.
     """
     box = now.container
-    if box.status == "running" and now.health_status is None and not now.error:
+    if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
         return "unknown", f"{box.name} publishes no port"
     seen = Observation(
         now.time_s,
@@ -35,8 +38,11 @@ def judged(now: Now, good: Mapping[str, Any], *, broken: str = "", stopped: str 
         ready_s=live.ready_s(good),
         server=Server(now.url, health_status=now.health_status),
         loading=now.loading,
+        rank=rank,
     )
     found = judge.judge(seen, Limits(), ASKED)
+    if rank.rank and found.state == "ok":
+        return "up", found.why
     return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
 
 
@@ -45,13 +51,16 @@ def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     return questions.allowed_s(live.ready_s(good), limits)
 
 
-def record_of(now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool) -> dict[str, Any]:
+def record_of(
+    now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
+) -> dict[str, Any]:
     """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server.
 
     folder: what the checks and runs before left.
     """
     box, past = now.container, Remembered.of(folder)
-    state, why = judged(now, good, broken=past.stopped_for(box.id, good), stopped=past.stopped_by(folder, box.id))
+    broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)
+    state, why = judged(now, good, rank, broken=broken, stopped=stopped)
     if busy and state != "up":
         state, why = "in progress", busy
     server = Server(now.url, health_status=now.health_status)
@@ -63,6 +72,7 @@ def record_of(now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: s
         why=why,
         busy=busy,
         container=now.container,
+        rank=rank,
         server=server,
         serves=live.serves_of(good),
         sandbox=sandbox,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health.record import Container, Rank
 from sparkwright.health.remembered import Remembered
 from sparkwright.host.cluster import rank
+from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.module import Context
 from sparkwright.host.records import restart_plans
 from sparkwright.host.state import StateFolder
@@ -29,6 +30,20 @@ def deployed(state: StateFolder, good: Mapping[str, Any]) -> Rank:
     known = restart_plans.cluster_of(state)
     fits = known is not None and (known.name, known.rank) == (name, int(place))
     return Rank(name, int(place), len(known.members) if known is not None and fits else None)
+
+
+def now(context: Context, good: Mapping[str, Any], box: Container, past: Remembered, start: str) -> Rank:
+    """What is to be seen of the rank that this host was deployed as. box: its container at this moment. start: see `probe`."""
+    wanted = deployed(context.state, good)
+    if not wanted.cluster or box.status in ("", "absent"):
+        return wanted
+    try:
+        inspected = containers.inspect(context.docker(), box.name) or {}
+        return probe(context, wanted, box, inspected, past, start)
+    except SparkwrightError as error:
+        return replace(wanted, error=error.message.rstrip("."))
+    except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
+        return replace(wanted, error=engine_socket.silent(error))
 
 
 def probe(

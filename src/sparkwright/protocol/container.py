@@ -23,8 +23,8 @@ GIVEN, KEPT = "given:", "kept:"
 #: marks a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 
-#: mark a container that is a member of a cluster: its name, and the member's rank
-CLUSTER_LABEL, RANK_LABEL = "sparkwright.cluster", "sparkwright.rank"
+#: mark a container that is a member of a cluster: its name, the member's rank, and all members' names by rank
+CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL = "sparkwright.cluster", "sparkwright.rank", "sparkwright.members"
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
         ]
         for one in members:
             recap = one.recap()
-            assert (recap["exit"], recap["msg"]) == (1, "image digest differs: spark1 sha256:aaa, spark2 sha256:bbb.")
+            assert (recap["exit"], recap["msg"]) == (5, "image digest differs: spark1 sha256:aaa, spark2 sha256:bbb.")
 
 
 def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None:

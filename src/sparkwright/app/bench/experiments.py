@@ -29,7 +29,9 @@ def run(command: str, given: dict[str, Any]) -> int:
         place = {"root": Project.here_or_cwd(), "quiet": given["json"]}
         return _shown(*run_local.at_url(given["url"], given["model"], order, **place), given)
     chosen = reach(given["host"])
-    clusters.refuse_members(chosen, f"bench.{command}")
+    if order.has_arms:
+        clusters.refuse_other_arguments(chosen, f"bench.{command}")
+    chosen = clusters.answering(chosen, f"bench.{command}")
     results, code, folder = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
     return _shown(results, code, folder, given) if results is not None else code
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from sparkwright import program
 from sparkwright.app.connect import Chosen
 from sparkwright.errors import Refused
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import hang_up
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
@@ -51,21 +53,26 @@ def refuse_parts(chosen: Chosen) -> None:
         _refuse_part(chosen, cluster)
 
 
-def refuse_members(chosen: Chosen, command: str) -> None:
-    """Raises Refused for a command that would treat a member of a cluster as a server of its own."""
+def refuse_other_arguments(chosen: Chosen, command: str) -> None:
+    """Raises Refused for a command that starts servers with other arguments than the recipe's: on one member, for itself."""
     if cluster := one_of(chosen):
-        message = f"{cluster.name} is a cluster, and this release cannot run `{command}` on its members yet."
-        raise Refused(
-            message, where=cluster.where, fix=f"`{program.name()} status --host {cluster.name}` shows its state."
-        )
+        message = f"{cluster.name} is a cluster, and `{command}` would start one member alone with other arguments."
+        fix = f"Change recipes/{cluster.recipe}.yml, `{program.name()} deploy --host {cluster.name}`, and measure each."
+        raise Refused(message, where=cluster.where, fix=fix)
 
 
-def refuse_workers(chosen: Chosen, command: str) -> None:
-    """Raises Refused for a command that asks for a token where no rank answers: a worker has no API."""
-    worker = next((host for host in chosen.hosts if host.cluster and host.name != host.cluster.head), None)
-    if worker is not None and worker.cluster is not None:
-        message = f"{worker.name} is {worker.cluster.place(worker.name)}: only the head answers `{command}`."
-        raise Refused(message, where=worker.cluster.where, fix=f"Use `--host {worker.cluster.head}`.")
+def answering(chosen: Chosen, command: str) -> Chosen:
+    """The chosen hosts that answer requests: of a cluster its head. Raises Refused where all are workers."""
+    workers = [host for host in chosen.hosts if host.cluster and host.name != host.cluster.head]
+    if not workers:
+        return chosen
+    if len(workers) == len(chosen.hosts) and (cluster := workers[0].cluster):
+        message = f"{workers[0].name} is {cluster.place(workers[0].name)}: only the head answers `{command}`."
+        raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
+    hosts = [host for host in chosen.hosts if host not in workers]
+    members = [member for member in chosen.fleet.members if member.host in hosts]
+    hang_up(member for member in chosen.fleet.members if member.host in workers)
+    return replace(chosen, hosts=hosts, fleet=Fleet(members))
 
 
 def new_token() -> Secret:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import recipes
+from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.templates import rendered
 from sparkwright.app.questions.one_module import ask_module
@@ -20,7 +20,8 @@ from sparkwright.project.recipe.recipe import KEY_VARIABLE
 
 
 def show(chosen: Chosen, *, json: bool) -> list[int]:
-    """Print each host's settings. Returns the exit codes."""
+    """Print each host's settings; of a cluster its head's. Returns the exit codes."""
+    chosen = clusters.answering(chosen, "client")
     answers = chosen.fleet.ask(lambda member: asked(chosen, member))
     errors = chosen.fleet.errors()
     for host in (member.host.name for member in chosen.fleet.members):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.app.connect import Chosen, choose
-from sparkwright.app.plans import clusters
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -38,7 +37,6 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     if token_s < 0:
         raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
     chosen = choose(pattern)
-    clusters.refuse_workers(chosen, "diagnose")
     if sys.stderr.isatty() and not json:
         print("Looking, and measuring what is idle: up to a minute.", file=sys.stderr)
     try:
@@ -76,9 +74,10 @@ def about(chosen: Chosen, host: Host) -> dict[str, Any]:
         wanted = recipe.load(chosen.project.root, host.recipe)
     except SparkwrightError as error:
         return {"error": str(error)}
+    worker = host.cluster is not None and host.name != host.cluster.head  # it has no API
     return {
         "container": wanted.file.container.name,
-        "base_url": f"http://127.0.0.1:{recipe.serve_port(host, wanted)}",
+        "base_url": "" if worker else f"http://127.0.0.1:{recipe.serve_port(host, wanted)}",
         "model": wanted.served_name,
         "model_id": wanted.file.model.id,
         "tok_per_s": wanted.file.expect.tok_per_s,

@@ -21,22 +21,22 @@ from sparkwright.trust.shapes import fitted, line, moment
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
     """Print the acts on each host. Returns the exit codes."""
-    answers, codes = _ask(pattern, {"verb": "history"}, json=json)
+    answers, codes, titles = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         rows = [one for one in events if one["event"] == "history"][:last]
         for row in rows:
             if json:
                 say_json({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host})
             else:
-                say("\n".join(_act(host, row)))
+                say("\n".join(_act(titles[host], row)))
         if not rows and not json:
-            say(f"{host}: nothing was done to its server yet")
+            say(f"{titles[host]}: nothing was done to its server yet")
     return codes
 
 
 def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     """Write each host's bundle into a folder. Returns the exit codes."""
-    answers, codes = _ask(pattern, {"verb": "incident", "run": run}, json=json)
+    answers, codes, titles = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         try:
             found, files = _bundle(host, events, run)
@@ -50,7 +50,8 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
         if json:
             say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
             continue
-        say(f"{folder}: {', '.join(sorted(files))}")
+        of = f"{titles[host]}: " if titles[host] != host else ""
+        say(f"{of}{folder}: {', '.join(sorted(files))}")
         say(_why(files.get("about.json", "")), end="")
     return codes
 
@@ -100,13 +101,15 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
     return Exit.OK
 
 
-def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str, list[Event]], list[int]]:
-    """What each host answers, by name, and the exit code of each."""
+def _ask(
+    pattern: str, header: dict[str, Any], *, json: bool
+) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
+    """What each host answers, by name, the exit code of each, and their titles by name."""
     chosen = choose(pattern)
     answers = chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
     for name, error in chosen.fleet.errors().items():
         say_error(error, json=json, host=name)
-    return answers, chosen.fleet.codes()
+    return answers, chosen.fleet.codes(), {host.name: host.title for host in chosen.hosts}
 
 
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:

@@ -22,6 +22,7 @@ from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import lines_of, plain
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
+from sparkwright.project.inventory.host import Host
 from sparkwright.visible import visible
 
 #: of a saved log, in which a start is looked for
@@ -31,7 +32,7 @@ FIRST_LINES = 2000
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
     """What was read of one log. source: {"host": NAME} or {"file": PATH}. state: an EngineState as JSON, known when the
-    log holds a start. engine: whose log it is. error: why there is none, with error_exit."""
+    log holds a start. engine: whose log it is. error: why there is none, with error_exit. title: of the host."""
 
     source: Mapping[str, str]
     state: Mapping[str, Any]
@@ -40,6 +41,7 @@ class Found:
     known: bool = True
     error: str = ""
     error_exit: Exit = Exit.OK
+    title: str = ""
 
     @property
     def exit(self) -> Exit:
@@ -94,20 +96,17 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
 
     answers = chosen.fleet.ask(log_of)
     nothing, errors = EngineState().to_json(), chosen.fleet.errors()
-    return [
-        Found(
-            {"host": name}, nothing, engines.of(engines.USUAL), error=errors[name].message, error_exit=errors[name].exit
-        )
-        if name in errors
-        else Found(
-            {"host": name},
-            answers[name]["state"],
-            engines.of(answers[name]["engine"]),
-            answers[name]["text"],
-            known=answers[name]["known"],
-        )
-        for name in (host.name for host in chosen.hosts)
-    ]
+
+    def found(host: Host) -> Found:
+        about: dict[str, Any] = {"source": {"host": host.name}, "title": host.title}
+        if error := errors.get(host.name):
+            usual = engines.of(engines.USUAL)
+            return Found(**about, state=nothing, engine=usual, error=error.message, error_exit=error.exit)
+        answer = answers[host.name]
+        engine = engines.of(answer["engine"])
+        return Found(**about, state=answer["state"], engine=engine, text=answer["text"], known=answer["known"])
+
+    return [found(host) for host in chosen.hosts]
 
 
 def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
@@ -117,14 +116,14 @@ def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
         body = one.state if state else {"text": one.text}
         say_json({**one.source, **body, **answer})
     elif one.error:
-        say(f"{' '.join(one.source.values())}: {one.error}", file=sys.stderr)
+        say(f"{one.title or ' '.join(one.source.values())}: {one.error}", file=sys.stderr)
     else:
         say("\n".join(_lines(one, state=state, titled=titled)))
 
 
 def _lines(one: Found, *, state: bool, titled: bool) -> Iterable[str]:
     if titled:
-        yield f"{' '.join(one.source.values())}:"
+        yield f"{one.title or ' '.join(one.source.values())}:"
     if state:
         yield from state_table.lines(one.state, one.engine.log, grid.width())
     elif one.text:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, served
+from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, served, worker
 from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
@@ -97,6 +97,8 @@ class _Diagnosis:
 
     def of(self, seen: Sight) -> Answer:
         """Ask the server that was seen, and measure it where that disturbs nobody."""
+        if (place := worker.standing(self.context, self.good, seen)) is not None:
+            return self._not_measured(seen, place)
         asking = Asking(seen.engine.http, self.url, self.key, self.limits, Remembered.of(self.context.state).counted)
         model = ""
         if self.url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):

@@ -70,6 +70,11 @@ class Channel:
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
 
+    @property
+    def generation(self) -> str:
+        """Names what the members' runs do together; the same on all of them, and nothing is learnt of the token from it."""
+        return wire.named(self.cluster, self._token)
+
     # -- what a run does with it -----------------------------------------------------------------------------------
 
     def connect(self, within_s: float) -> None:
@@ -89,10 +94,13 @@ class Channel:
         if failure is not None:
             raise _raised(failure)
 
-    def arrive(self, name: str, data: dict[str, Any], timeout_s: float, phase: str = FORWARD) -> dict[str, Any]:
+    def arrive(
+        self, name: str, data: dict[str, Any], timeout_s: float, phase: str = FORWARD, *, wait: bool = True
+    ) -> dict[str, Any]:
         """Return when all members have arrived there, with what each shares, by host.
 
-        data: what this one shares. timeout_s: how long to wait for the others. Raises Failed with why they won't all come.
+        data: what this one shares. timeout_s: how long to wait for the others. wait: else return at once, with nothing. Raises
+        Failed with why they won't all come.
         """
         key = Key(phase, name)
         if not NAME.fullmatch(name):
@@ -106,6 +114,8 @@ class Channel:
                 raise Failed(f"this run has passed barrier '{name}' already.", fix="Give each barrier its own name.")
         if not again:
             self._send("arrive", phase=phase, barrier=name, data=shared)
+        if not wait:
+            return {}
         self._wait(key, lambda: self._meeting.settled(key), time.monotonic() + timeout_s, timeout_s)
         with self._changed:
             failure = self._meeting.failure(key)

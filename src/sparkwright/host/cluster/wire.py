@@ -101,6 +101,12 @@ class Handshake:
         return self.keyed(token, f"proof of the {side}").hex()
 
 
+def named(cluster: Cluster, token: Secret) -> str:
+    """A name for what has this token."""
+    about = _json([VERSION, "name", cluster.name, list(cluster.members)])
+    return hmac.digest(token.reveal().encode(), about, "sha256").hex()[:12]
+
+
 def fresh_nonce() -> str:
     """A nonce."""
     return os.urandom(32).hex()

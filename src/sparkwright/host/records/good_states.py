@@ -2,7 +2,8 @@
 
 A state holds what is needed to make it again without the recipe: spec (the container, its image by digest), model (id, commit,
 dir, transfer, files), serve (served_name, utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes,
-container_id, run, since, script (the docker run command of it, as a deploy left it on the host).
+container_id, run, since, script (the docker run command of it, as a deploy left it on the host), generation (of a member of a
+cluster: the same on all members whose containers were started together).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = Fal
     was, older = last(state), before(state)
     script = next((one["script"] for one in (was, *older) if one.get("script") and same(one, now)), "")
     now = {"script": script, **now} if script else now
+    if was.get("generation") and was.get("container_id") == now.get("container_id"):
+        now["generation"] = was["generation"]  # a restart of it: what goes with it are the same containers
     again = next((n for n, one in enumerate(older) if same(one, now)), None)
     if again is not None and rolled_back:
         older = older[again + 1 :]

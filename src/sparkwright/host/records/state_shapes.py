@@ -53,6 +53,7 @@ GOOD = Partial(
         "container_id": text,
         "run": text,
         "script": text,
+        "generation": text,
     }
 )
 _SPEED = Partial(

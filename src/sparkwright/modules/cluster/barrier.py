@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Refused
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -18,7 +18,7 @@ class Barrier(Module["Barrier.Args"]):
     """The runs of all members of the cluster have arrived here; before that, none goes on.
 
     Each member can share some values with the others, and values that must be equal everywhere are compared: a difference fails
-    the barrier for all, with the values and their hosts.
+    the barrier for all, with the values and their hosts; exit code 5 while nothing was touched.
 
     It fails for all, at once, when another member has failed, is lost (silent for 20 s, its host or link down, its run
     killed), was stopped on request or has ended, and when one does not come within timeout_s; the message names it with its
@@ -30,7 +30,8 @@ class Barrier(Module["Barrier.Args"]):
     Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
 
     Returns: members (what each shares, by host, in the order of ranks); of the shared values that are true: any (the names of
-    those that are so on one member at least), first (by name, the first host), count (by name, on how many).
+    those that are so on one member at least), first (by name, the first host), count (by name, on how many); alike (by name of
+    a shared value, the hosts that share the same as this member).
     """
 
     never_as_root = True
@@ -42,23 +43,30 @@ class Barrier(Module["Barrier.Args"]):
         timeout_s: float = arg("how long to wait for the other members, seconds", default=600.0)
         share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
+        wait: bool = arg("false: let the others pass, and go on at once", default=True)
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
             why = "check mode: the members' runs do not meet" if context.check else "this plan is of no cluster"
-            return Result(skipped=True, msg=why, data=_data({"": args.share}))
+            return Result(skipped=True, msg=why, data=_data({"": args.share}, args.share))
         if missing := sorted(set(args.compare) - args.share.keys()):
             raise Refused(
                 f"barrier '{args.name}': `compare` names what this member does not share: {', '.join(missing)}."
             )
-        members = context.cluster.arrive(args.name, args.share, args.timeout_s, args.phase)
+        members = context.cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
+        if not args.wait:
+            return Result(msg="not waited for the others")
         if differences := list(_differences(args.compare, members)):
-            raise Failed("; ".join(differences) + ".")
-        return Result(msg=f"all {len(members)} members", data=_data(members))
+            raise Refused("; ".join(differences) + ".")
+        return Result(msg=f"all {len(members)} members", data=_data(members, args.share))
 
 
-def _data(members: dict[str, Any]) -> dict[str, Any]:
-    """What is registered of what the members share."""
+def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """What is registered of what the members share. own: what this one does."""
+    alike = {
+        name: [host for host, one in members.items() if _json(one.get(name)) == _json(value)]
+        for name, value in own.items()
+    }
     found: dict[str, list[str]] = {}
     for host, shared in members.items():
         for name in (name for name, value in shared.items() if value is True):
@@ -69,6 +77,7 @@ def _data(members: dict[str, Any]) -> dict[str, Any]:
         "any": sorted(found),
         "first": first,
         "count": {name: len(hosts) for name, hosts in found.items()},
+        "alike": alike,
     }
 
 
@@ -76,10 +85,14 @@ def _differences(names: list[str], members: dict[str, Any]) -> Iterator[str]:
     """A phrase for each value that is not the same on all members."""
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items()}
-        if len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1:
+        if len({_json(value) for value in values.values()}) > 1:
             yield f"{name.replace('_', ' ')} differs: {', '.join(f'{host} {_shown(one)}' for host, one in values.items())}"
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    text = value if isinstance(value, str) else _json(value)
     return one_line(text, at_most=SHOWN_CHARACTERS)

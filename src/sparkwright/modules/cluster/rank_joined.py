@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engines.parallel import MemberLog
+from sparkwright.errors import Exit
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.module import Context, Module
@@ -34,6 +35,10 @@ class RankJoined(Module["RankJoined.Args"]):
         timeout_s: float = arg("how long to wait, seconds", default=0.0)
         rdma: bool = arg("whether traffic over sockets is a failure", default=True)
         asks: bool = arg("only tell", default=False)
+        start_s: float = arg(
+            "how long a start may take, seconds: one that has not joined yet is inconclusive so long, then a failure",
+            default=0.0,
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         until_s = time.monotonic() + (0.0 if context.check else args.timeout_s)
@@ -42,12 +47,14 @@ class RankJoined(Module["RankJoined.Args"]):
             running = bool(inspect and inspect["State"]["Running"])
             found = rank.of_log(context.docker(), inspect) if inspect else None
             if (found and found.rank is not None) or not running or time.monotonic() >= until_s:
-                return self._judged(args, found, running, context)
+                young = running and time.time() - containers.started_s(inspect) < args.start_s
+                return self._judged(args, found, running, context, young=young)
             context.go_on()
             context.progress(0, 1, text=f"rank {args.rank}: {found.stage or 'starting' if found else 'starting'}")
             time.sleep(POLL_S)
 
-    def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context) -> Result:
+    def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context, *, young: bool) -> Result:
+        """young: started so lately that it may be on its way still."""
         wrong = self._wrong(args, found, running)
         data = {
             "joined": not wrong,
@@ -61,6 +68,8 @@ class RankJoined(Module["RankJoined.Args"]):
             return Result(msg=f"rank {args.rank} of {args.world}{transport}", data=data)
         if args.asks:
             return Result(msg=wrong, data=data)
+        if young and found is not None and found.rank is None and not found.failure:
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=wrong, data=data)
         lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES) if found else []
         return Result(failed=True, msg=wrong, data={**data, "evidence": lines})
 

@@ -9,7 +9,15 @@ from sparkwright import defaults
 from sparkwright.engines import openai_api
 from sparkwright.engines.log.reader import Reader, read
 from sparkwright.errors import Exit
-from sparkwright.host.containers import container_options, containers, engine_of, engine_words, log_reading, server_key
+from sparkwright.host.containers import (
+    container_options,
+    containers,
+    engine_of,
+    engine_words,
+    log_reading,
+    membership,
+    server_key,
+)
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
@@ -35,7 +43,8 @@ class InspectServer(Module["InspectServer.Args"]):
 
     Image, flags, address and model folder are the container's own. What it is expected to show is the recipe's while it is as
     the recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
-    throughput is compared with nothing. Of a server key only its presence is compared.
+    throughput is compared with nothing. Of a server key only its presence is compared. A worker of a cluster has no API: it is
+    asked nothing.
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
     model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified,
@@ -68,17 +77,18 @@ class InspectServer(Module["InspectServer.Args"]):
         if inspected["State"]["Status"] != "running":
             return _exited(name, inspected, context)
         server = Running(inspected, containers.image_of(client, inspected))
-        url = server.url or args.base_url
+        worker = membership.of_labels(args.spec.get("labels")).rank > 0
+        url = "" if worker else server.url or args.base_url
         http = engine_of.of_container(inspected).http
-        health = http_probe.ask(url, http.health, timeout_s=http.health_s)
-        if health.status == 0 or health.status in http.loading:
+        health = None if worker else http_probe.ask(url, http.health, timeout_s=http.health_s)
+        if health is not None and (health.status == 0 or health.status in http.loading):
             return _silent(args, server, url, health.error or f"HTTP {health.status}", context)
         verified = server.id == good.get("container_id")
         changes = _differences(args, server, good, context)
         pinned = "@" in str(args.spec["image"])
         key = server_key.of_container(context.state, inspected)
-        answer = http_probe.ask(url, http.models, api_key=key)
-        models = openai_api.served(http, answer.json()) if answer.status == 200 else {}
+        answer = None if worker else http_probe.ask(url, http.models, api_key=key)
+        models = openai_api.served(http, answer.json()) if answer is not None and answer.status == 200 else {}
         expected = _expected(args, good if verified else {}, changes, pinned=pinned)
         served = expected["served_name"] or next(iter(models), "")
         own = ("name", "id", "image", "flags", "model_dir", "loopback")

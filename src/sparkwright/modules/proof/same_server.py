@@ -27,7 +27,7 @@ class SameServer(Module["SameServer.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        base_url: str = arg("the server, as http://127.0.0.1:8000; empty for a worker of a cluster, which has none")
         start: dict[str, Any] = arg("its id, started and restarts, as `inspect_server` returns them")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -39,12 +39,12 @@ class SameServer(Module["SameServer.Args"]):
 
 def _what_happened(args: SameServer.Args, context: Context) -> str:
     """replaced, removed, restarted or "". One that does not answer may be about to be: that is waited for."""
-    deadline_s, http = time.monotonic() + SETTLES_S, engine_of.at(context, args.base_url).http
+    deadline_s = time.monotonic() + SETTLES_S
+    http = engine_of.at(context, args.base_url).http if args.base_url else None
     while True:
         # first, for what answers now may have been started since the container was inspected
-        settled = (
-            http_probe.ask(args.base_url, http.health, timeout_s=http.health_s).status or time.monotonic() > deadline_s
-        )
+        answers = http is None or http_probe.ask(args.base_url, http.health, timeout_s=http.health_s).status
+        settled = answers or time.monotonic() > deadline_s
         found = containers.inspect(context.docker(), args.name)
         now = start_of(found) if found else {}
         if now.get("id") != args.start["id"]:

@@ -96,4 +96,5 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         kept = {"server_key": spec.server_key} if spec.server_key else {}
         about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve, "measured": args.measured}
         ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
+        ids |= {"generation": context.cluster.generation} if context.cluster else {}
         return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright import units
+from sparkwright import defaults, units
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers, engine_of
+from sparkwright.host.containers import containers, engine_of, membership
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -20,7 +20,8 @@ class LastGood(Module["LastGood.Args"]):
     it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
     from what was written down, image digest, settings and model revision.
 
-    Returns: kept, spec, model, serve, since, base_url. Refuses when there is nothing to go back to.
+    Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members of a
+    cluster that were deployed together). Refuses when there is nothing to go back to.
     """
 
     @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class LastGood(Module["LastGood.Args"]):
 def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
     """What is taken of a kept server of which nothing was written down."""
     takes = engine_of.of_container(kept).advice.memory({}, {})
-    serve = {"utilization": takes.share, "ready_s": args.ready_s}
+    serve = {"utilization": takes.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_S}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 
@@ -66,4 +67,5 @@ def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
     bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
     url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
     about = {key: good.get(key) or {} for key in ("model", "serve")}
+    about |= {"place": str(membership.of_labels(good["spec"].get("labels"))), "generation": good.get("generation", "")}
     return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **about, "base_url": url}

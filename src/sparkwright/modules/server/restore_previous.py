@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, membership
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
-from sparkwright.protocol.container import CLUSTER_LABEL
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import count
 
@@ -59,9 +58,9 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
     Returns: to_start (whether there is a previous server to start), restart (the policy it had, else no),
-    base_url (where it answers, empty when it publishes no port), cluster (the one that it, or a good server that was left alone,
-    is a member of; else empty), needs (utilization and needs_bytes, what it takes of the memory; empty when it was never
-    verified), why (as given, for the history).
+    base_url (where it answers, empty when it publishes no port), cluster, rank and members (its place in a cluster, or that
+    of a good server that was left alone; cluster is empty for a server of its own), needs (utilization and needs_bytes, what it
+    takes of the memory; empty when it was never verified), why (as given, for the history).
     """
 
     @dataclass(frozen=True)
@@ -103,11 +102,11 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             message = "The previous server was not touched."
         if not old:
             nothing = {"restart": "no", "base_url": "", "needs": {}}
-            nothing["cluster"] = _cluster(found.current) if found.untouched else ""
+            nothing |= membership.of_container(found.current if found.untouched else {}).to_json()
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old), "needs": _needs(found, old)}
-        about["cluster"] = _cluster(old)
+        about |= membership.of_container(old).to_json()
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -126,11 +125,6 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.previous:
             client.api.rename(kept, args.name)
         return {}
-
-
-def _cluster(container: Mapping[str, Any]) -> str:
-    """The cluster that a container is a member of; empty for a server of its own."""
-    return str(((container.get("Config") or {}).get("Labels") or {}).get(CLUSTER_LABEL, ""))
 
 
 def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class Host:
     cluster: Cluster | None = None
 
     @property
+    def title(self) -> str:
+        """Its name; of a member of a cluster with its rank."""
+        return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
+
+    @property
     def way(self) -> tuple[str, str, str | None, int | None]:
         """All that connecting depends on."""
         return self.connection, self.address, self.user, self.port

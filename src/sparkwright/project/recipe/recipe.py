@@ -21,7 +21,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import parallel_rules, rules
 from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
-from sparkwright.protocol.container import CLUSTER_LABEL, GIVEN, RANK_LABEL, ContainerSpec, locked_ids
+from sparkwright.protocol.container import CLUSTER_LABEL, GIVEN, MEMBERS_LABEL, RANK_LABEL, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import pinned
@@ -221,7 +221,11 @@ def container_spec(
 
 def _place(host: Host) -> dict[str, str]:
     """The labels with which a member's container says what it is."""
-    return {CLUSTER_LABEL: host.cluster.name, RANK_LABEL: str(host.cluster.rank(host.name))} if host.cluster else {}
+    cluster = host.cluster
+    if cluster is None:
+        return {}
+    rank, members = str(cluster.rank(host.name)), ",".join(cluster.members)
+    return {CLUSTER_LABEL: cluster.name, RANK_LABEL: rank, MEMBERS_LABEL: members}
 
 
 def _added(own: Any, more: Any) -> Any:

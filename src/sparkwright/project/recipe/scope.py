@@ -58,6 +58,7 @@ def scope(
             "addresses": dict(zip(host.cluster.members, host.cluster.addresses, strict=True)),
             "interfaces": list(host.fabric.interfaces) if host.fabric else [],
             "adapters": list(host.fabric.hcas) if host.fabric else [],
+            "members": list(host.cluster.members),
         }
         if host.model_from in host.cluster.members:
             about["model_from"] = ""  # the play finds out which member has it

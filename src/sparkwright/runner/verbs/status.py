@@ -6,11 +6,12 @@ The container and /health are read each time; no token is asked for, and nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.health import live, store
-from sparkwright.health.record import Record
+from sparkwright.health.record import Rank, Record
+from sparkwright.host.containers import membership
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import good_states
 from sparkwright.host.runs import lock
@@ -38,7 +39,8 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         return
     from sparkwright.health import present
 
-    shown = present.record_of(now, good, state, busy=busy, sandbox=machine.sandbox)
+    rank = _rank(machine, state, good, now)
+    shown = present.record_of(now, good, state, busy=busy, sandbox=machine.sandbox, rank=rank)
     last = f"{outdated} (last state: {found.state})" if found is not None and outdated else ""
     if found is not None:
         shown["every_s"] = found.every_s
@@ -84,6 +86,21 @@ def _runs(state: StateFolder) -> tuple[str, str]:
     from sparkwright.host.runs import cut_off
 
     return "", cut_off.interrupted(state)
+
+
+def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: live.Now) -> Rank:
+    """What is to be seen of a worker's rank; nothing of a server that answers for itself."""
+    if now.error or not membership.of_labels((good.get("spec") or {}).get("labels")).rank:
+        return Rank()
+    from sparkwright.health import ranks
+    from sparkwright.health.probe import start_of
+    from sparkwright.health.remembered import Remembered
+    from sparkwright.host.runs.context import Engine, RunContext
+
+    context = RunContext(
+        machine, state, "status", lambda one: None, engine=Engine(machine, timeout_s=int(live.ENGINE_S))
+    )
+    return ranks.now(context, good, now.container, Remembered.of(state), start_of(now.container))
 
 
 def _now(machine: Machine) -> dict[str, Any]:

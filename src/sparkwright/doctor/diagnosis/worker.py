@@ -1,0 +1,29 @@
+"""Where a worker of a cluster stands: it answers no requests, so its container and its log are all that tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.doctor.diagnosis.standing import EXITS, Standing, State
+from sparkwright.health import present, ranks
+from sparkwright.health.live import Now
+from sparkwright.health.probe import start_of
+from sparkwright.health.remembered import Remembered
+from sparkwright.host.containers import membership
+from sparkwright.host.module import Context
+
+
+def standing(context: Context, good: Mapping[str, Any], seen: Sight) -> Standing | None:
+    """Where it stands; None for what is no worker. good: the last verified state."""
+    labels = (good.get("spec") or {}).get("labels")
+    if not membership.of_labels(labels).rank:
+        return None
+    rank = ranks.now(context, good, seen.box, Remembered.of(context.state), start_of(seen.box))
+    state, message = present.judged(Now(seen.now_s, seen.box, error=seen.engine_error), good, rank)
+    if seen.busy:
+        return Standing("in progress", f"in progress: {seen.busy}; {message}")
+    known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
+    fix = f"`invoke restart --host {rank.cluster}` starts the cluster again as one." if state == "down" else ""
+    return Standing(known.get(state, "unknown"), message, fix)

@@ -1,0 +1,40 @@
+"""What a container's labels say of its place in a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LABEL
+
+
+class Membership(NamedTuple):
+    """members: the hosts' names by rank. A server of its own has no cluster, and is its only member."""
+
+    cluster: str = ""
+    rank: int = 0
+    members: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the result of a module."""
+        return {**self._asdict(), "members": list(self.members)}
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} of {self.cluster} ({', '.join(self.members)})" if self.cluster else "a server of its own"
+        )
+
+
+def of_labels(labels: Mapping[str, Any] | None) -> Membership:
+    """By a container's labels, or a spec's; they may be a stranger's."""
+    found = {name: str(value) for name, value in (labels or {}).items()}
+    members = tuple(one for one in found.get(MEMBERS_LABEL, "").split(",") if one)
+    rank = found.get(RANK_LABEL, "")
+    if not found.get(CLUSTER_LABEL) or not rank.isdecimal() or int(rank) >= len(members):
+        return Membership()
+    return Membership(found[CLUSTER_LABEL], int(rank), members)
+
+
+def of_container(inspected: Mapping[str, Any]) -> Membership:
+    """By a container's inspect, which may be empty."""
+    return of_labels((inspected.get("Config") or {}).get("Labels"))

@@ -1,0 +1,80 @@
+"""A cluster is asked as one: the head answers for it, each worker for its rank."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.cluster.pair import Pair
+from tests.e2e.conftest import Said
+
+
+def verdicts(answer: Said) -> dict[str, dict[str, str]]:
+    """What `verify` found of each member, by check."""
+    found: dict[str, dict[str, str]] = {}
+    for one in answer.events():
+        if one["event"] == "task_finished" and one["module"] == "verdict" and one["status"] != "skipped":
+            found[one["host"]] = {row["check"]: row["verdict"] for row in one["data"]["rows"]}
+    return found
+
+
+def rows(answer: Said) -> dict[str, dict[str, Any]]:
+    """JSON lines by host."""
+    return {row["host"]: row for row in map(json.loads, answer.out.splitlines())}
+
+
+def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: Pair) -> None:
+    pair.deployed()
+    before = pair.running()
+    answer = pair.run("verify", "--host", "pair", "--json")
+    assert answer.code in (0, 4), answer.out[-3000:]  # 4: this machine was too busy to judge the throughput
+    found = verdicts(answer)
+    assert found["two"] == {"recipe": "proved", "rank": "proved"}
+    assert found["one"].items() >= {"recipe": "proved", "rank": "proved", "generates": "proved"}.items()
+
+    shown = rows(pair.run("status", "--host", "pair", "--json"))
+    assert {host: row["state"] for host, row in shown.items()} == {"one": "up", "two": "up"}
+    assert shown["two"]["why"].startswith("rank 1 of 2 is in the group of pair")
+
+    answer = pair.run("health.check", "--host", "pair")
+    assert answer.code == 0 and "rank 1 of 2 is in the group of pair" in answer.out + answer.err
+    diagnosed = rows(pair.run("diagnose", "--host", "pair", "--json"))
+    assert diagnosed["two"]["state"] == "ok" and "rank 1 of 2" in diagnosed["two"]["summary"]
+    assert diagnosed["one"]["tok_per_s"]
+
+    logs = pair.run("logs", "--host", "pair").out
+    assert "one (rank 0 of pair):" in logs and "two (rank 1 of pair):" in logs
+    assert "two (rank 1 of pair)  verified" in pair.run("history", "--host", "pair").out
+    answer = pair.run("bench.smoke", "--host", "pair", "--prompt-tokens", "64", "--output-tokens", "8", "--json")
+    assert answer.code == 0, answer.out[-2000:] + answer.err
+    assert {one["host"] for one in answer.events() if one["event"] == "recap"} == {"one"}
+    assert pair.running() == before
+    assert pair.run("client", "--host", "pair", "--json").out.count("base_url") == 1
+
+    pair.recipe(max_num_seqs=4)
+    answer = pair.run("verify", "--host", "pair", "--json")
+    assert {verdict["--max-num-seqs"] for verdict in verdicts(answer).values()} == {"differs"}
+    assert answer.code in (2, 4)
+
+
+def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: Pair) -> None:
+    pair.deployed()
+    pair.docker("two", "kill", pair.name)
+    for command in ("verify", "health.check", "diagnose", "status"):
+        answer = pair.run(command, "--host", "pair")
+        assert answer.code == 1, command
+        assert "rank 1" in answer.out + answer.err and "137" in answer.out + answer.err, command
+
+
+def test_what_a_failed_deploy_left_is_fetched_by_rank_and_arms_are_refused(pair: Pair) -> None:
+    pair.recipe(fault="crash-loop")
+    assert pair.deploy().code == 1
+    answer = pair.run("incident", "--host", "pair")
+    assert answer.code == 0, answer.err
+    assert "one (rank 0 of pair): incidents/one/" in answer.out and "two (rank 1 of pair): incidents/two/" in answer.out
+    answer = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill")
+    assert answer.code == 5
+    assert "pair is a cluster, and `bench.ab` would start one member alone with other arguments." in answer.err
+    answer = pair.run("bench.smoke", "--host", "two")
+    assert answer.code == 5
+    assert "two is rank 1 of pair: only the head answers `bench.smoke`. Use `--host pair`." in answer.err

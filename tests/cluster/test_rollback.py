@@ -1,0 +1,133 @@
+"""A cluster goes back as one, and a cluster that never served leaves each member what it had served before."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+import yaml
+
+from tests.cluster.pair import Pair, failures
+from tests.remote.sshd import free_port
+
+
+def flags(pair: Pair) -> list[str]:
+    """How many requests at once each member was told."""
+    commands = [pair.container(host)["Config"]["Cmd"] for host in pair.names]
+    return [one[one.index("--max-num-seqs") + 1] for one in commands]
+
+
+def test_all_members_go_back_to_the_deploy_before(pair: Pair) -> None:
+    pair.recipe(max_num_seqs=2)
+    pair.deployed()
+    pair.recipe(max_num_seqs=4)
+    pair.deployed()
+    answer = pair.run("rollback", "--host", "pair", "--json")
+    assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
+    assert flags(pair) == ["2", "2"]
+    assert pair.generates()
+    assert pair.history("two")[0]["what"] == "rolled back"
+    again = pair.run("rollback", "--host", "pair", "--json")
+    assert again.code == 5
+    assert flags(pair) == ["2", "2"]
+
+
+def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(pair: Pair) -> None:
+    for seqs in (2, 4):
+        pair.recipe(max_num_seqs=seqs)
+        pair.deployed()
+    before = pair.running()
+    path = pair.home("two") / ".local/state/sparkwright/verified_before.json"
+    states = json.loads(path.read_text())
+    states["states"][0]["generation"] = "abcdefabcdef"
+    path.write_text(json.dumps(states))
+    answer = pair.run("rollback", "--host", "pair", "--json")
+    assert answer.code == 5
+    assert {host for host, _, msg in failures(answer) if "deploy differs: one " in msg and "two abcdefabcdef" in msg}
+    assert pair.running() == before
+
+
+def test_a_failed_rollback_leaves_the_cluster_that_served(pair: Pair) -> None:
+    for seqs in (2, 4):
+        pair.recipe(max_num_seqs=seqs)
+        pair.deployed()
+    before = pair.running()
+    pair.before("Wait until it is ready", "{name: Break, fail: {msg: broken for a test}, when: not head}")
+    answer = pair.run("rollback", "--host", "pair", "--json")
+    assert answer.code == 1
+    assert {host for host, _, msg in failures(answer) if "The previous cluster is restored." in msg} == {"one", "two"}
+    assert pair.running() == before
+    assert pair.generates()
+
+
+@pytest.fixture
+def alone(pair: Pair) -> dict[str, int]:
+    """The members serve a model each, by themselves, before there is a cluster; their ports."""
+    ports = dict(zip(pair.names, (free_port(), free_port()), strict=True))
+    for host, port in ports.items():
+        recipe = yaml.safe_load((pair.root / "recipes/served.yml").read_text())
+        del recipe["parallel"]
+        recipe["container"] |= {"network": "host", "restart": "unless-stopped"}
+        recipe["vllm"] |= {"port": port, "served-model-name": f"of-{host}"}
+        (pair.root / f"recipes/of-{host}.yml").write_text(yaml.safe_dump(recipe))
+        about = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
+        (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump({**about, "recipe": f"of-{host}"}))
+    (pair.root / "hosts/groups.yml").write_text("{}\n")
+    answer = pair.run("deploy", "--host", "one,two", "--json")
+    assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
+    for host in pair.names:
+        about = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
+        del about["recipe"]
+        (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump(about))
+    pair.group()
+    return ports
+
+
+def models(ports: dict[str, int]) -> list[str]:
+    found = []
+    for port in ports.values():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
+            found.append(json.load(answer)["data"][0]["id"])
+    return found
+
+
+def test_each_member_gets_its_own_server_back_when_the_first_cluster_fails(pair: Pair, alone: dict[str, int]) -> None:
+    before = pair.running()
+    pair.recipe(fault="crash-loop")
+    answer = pair.deploy()
+    assert answer.code == 1
+    assert pair.running() == before
+    assert models(alone) == ["of-one", "of-two"]
+    policies = [pair.container(host)["HostConfig"]["RestartPolicy"]["Name"] for host in pair.names]
+    assert policies == ["unless-stopped", "unless-stopped"]
+
+
+def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Pair, alone: dict[str, int]) -> None:
+    before = pair.running()
+    pair.recipe(fault="crash-loop")
+    assert pair.deploy("--no-rollback").code == 1
+    assert pair.running() != before
+    pair.recipe()
+    answer = pair.run("rollback", "--host", "pair", "--json")
+    assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
+    assert pair.running() == before
+    assert models(alone) == ["of-one", "of-two"]
+    pair.deployed()
+    now = pair.running()
+    answer = pair.run("rollback", "--host", "pair", "--json")
+    assert answer.code == 5
+    assert "the last verified state is a server of its own, not rank 0 of pair (one, two)" in answer.out
+    assert pair.running() == now
+
+
+def test_a_previous_cluster_of_which_a_member_is_gone_is_not_started_by_halves(pair: Pair) -> None:
+    pair.deployed()
+    pair.docker("two", "rm", "-f", pair.name)
+    pair.recipe(max_num_seqs=4, fault="crash-loop")
+    answer = pair.deploy()
+    assert answer.code == 1
+    assert any(
+        "is not started by halves, and stays stopped: only one of one, two" in msg for _, _, msg in failures(answer)
+    )
+    assert pair.running() == {}
