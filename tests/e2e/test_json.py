@@ -14,9 +14,9 @@ from sparkwright.cli import namespace
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
 #: commands that change a host, a file or the sandbox, and answer no question; and a script for a shell
-#: commands that change a host, a file or the sandbox, and answer no question
 CHANGING = {
-    *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch", "sandbox.down"),
+    *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch"),
+    *("sandbox.down", "sandbox.pair"),
     "completion",
     "cluster.check",  # it needs two hosts: test_cluster_links.py
     *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),

@@ -24,7 +24,7 @@ TRY_AGAIN_S = 0.3
 #: perftest leaves out so much at the beginning and at the end
 MARGIN_S = 1
 #: of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third of the figures)
-ROW = re.compile(r"\s*\d{1,12}\s+\d{1,12}\s+[\d.]{1,12}\s+(\d{1,6}(?:\.\d{1,6})?)\s+[\d.]{1,16}\s*")
+ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
 REFUSED = "Couldn't connect"
 
 
@@ -88,7 +88,8 @@ def _measured(host: Host, adapter: str, words: list[str], args: LinkRate.Args) -
 def _rate(adapter: str, done: Completed | None) -> Rate:
     if done is None:
         return Rate(adapter, error=f"{PROGRAM} is not installed, or did not end")
-    found = [match[1] for match in map(ROW.fullmatch, done.out.splitlines()[-100:]) if match]
+    rows = (" ".join(line[:200].split()) for line in done.out.splitlines()[-100:])
+    found = [match[1] for match in map(ROW.fullmatch, rows) if match]
     if found:
         return Rate(adapter, float(found[-1]))
     printed = [line.strip() for line in (done.out + "\n" + done.err).splitlines() if line.strip(" -")]
