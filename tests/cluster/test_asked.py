@@ -64,6 +64,7 @@ def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: Pair) -> None:
         answer = pair.run(command, "--host", "pair")
         assert answer.code == 1, command
         assert "rank 1" in answer.out + answer.err and "137" in answer.out + answer.err, command
+        assert "out-of-reach" not in answer.out, "on the host's network the loopback is the host's"
 
 
 def test_what_a_failed_deploy_left_is_fetched_by_rank_and_arms_are_refused(pair: Pair) -> None:

@@ -30,7 +30,9 @@ def seen(
     model = evidence.model_config(folder) if folder and folder.is_dir() else {}
     version = advises.version(_version(server, url))
     file = {"model": command.model} if server.engine.files else {}
-    reported = advice.Asked({**command.flags, **file}, str(config.get("Image") or ""), asked.platform, env)
+    box = {"network": str((server.inspected.get("HostConfig") or {}).get("NetworkMode") or "")}
+    flags = {**command.flags, **file}
+    reported = advice.Asked(flags, str(config.get("Image") or ""), asked.platform, env, container=box)
     measured = found or Measured()
     on_gpu, on_gpu_why = _on_gpu(context, server)
     return cause.Seen(
