@@ -64,8 +64,10 @@ def up(hosts: int) -> None:
 def down() -> None:
     """Take everything away, but the images, which are a cache."""
     names = run(["docker", "ps", "-aq", "--filter", "label=sparkwright.bed"], check=False).split()
-    if names:
-        run(["docker", "rm", "-fv", *names])
+    for (
+        name
+    ) in names:  # one by one: several that leave one network at the same moment can lock up Docker's engine (20.10)
+        run(["docker", "rm", "-fv", name])
     for file in BED.glob("*.pid"):
         try:
             os.kill(int(file.read_text()), signal.SIGTERM)

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from sparkwright.sandbox import control
+from sparkwright.sandbox.faults import OF_MEMBERS
 from tests.e2e.conftest import Desk, fresh_desk
 from tests.faults.bench import released, until
 
@@ -131,7 +132,7 @@ def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(desk: 
 
 def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
     listed = desk.run("sandbox.fault")
-    assert listed.out.count("\n") == len(control.FAULTS)
+    assert listed.out.count("\n") == len({**control.FAULTS, **OF_MEMBERS})
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
 
 

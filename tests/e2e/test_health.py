@@ -358,7 +358,7 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
     assert hot.code == 2 and "degraded: GPU temperature 96 °C" in hot.out
     ward.docker().stop("qwen35", timeout=1)
     down = ward.desk.run("health", "--host", "sandbox")
-    assert down.code == 1 and "down: qwen35 has exited" in down.out
+    assert down.code == 1 and "down: qwen35 was stopped by hand: exited (0)" in down.out
     refused = ward.desk.run("health.install", "--host", "sandbox")
     assert refused.code == 5 and "has no scheduler" in refused.out
 

@@ -108,7 +108,7 @@ def test_what_ip_says(tmp_path: Path) -> None:
 
     def listen(data: bytes) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
-        for addresses in fabric._addresses(host).values():
+        for addresses in fabric.addresses_of(host).values():
             assert all(answers.cidr(one) == one for one in addresses)
 
     feed(listen, texts([json.dumps(seeds).encode()]))

@@ -101,7 +101,7 @@ def test_a_killed_server_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None
     before = id_and_policy(desk)
     docker("kill", desk.name)
     assert desk.run("health.check", "--host", "here").code == 1
-    assert "exit code 137" in desk.run("status", "--host", "here").out
+    assert "exited (137)" in desk.run("status", "--host", "here").out
     assert "exited (137)" in desk.run("diagnose", "--host", "here").out
     again = deployed(desk)
     assert again.task("Stop unresponsive server")["status"] == "changed"
