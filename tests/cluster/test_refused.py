@@ -61,3 +61,11 @@ def test_a_rank_of_another_cluster_that_still_runs(pair: Pair) -> None:
         assert why(pair, "two").startswith(f"{pair.name}-left still runs here, a rank of the cluster old.")
     finally:
         pair.docker("two", "rm", "-f", f"{pair.name}-left")
+
+
+def test_the_servers_own_port_that_is_taken(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", pair.port)):
+        answer = pair.deploy()
+    found = [message for name, _, message in failures(answer) if name == "one"]
+    assert answer.code == 5 and found[0].startswith(f"port {pair.port} is in use by python"), found
+    assert pair.running() == {}

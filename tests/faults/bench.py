@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import TOP, Desk
+from tests.faults.watching import Watching
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 LONG_S = 60.0
@@ -192,34 +192,25 @@ class Bench:
         return [json.loads(line) for line in (folder / "events.jsonl").read_bytes().splitlines() if line.endswith(b"}")]
 
 
-class Watch:
+class Watch(Watching):
     """Looks on all the while: how many servers ran at once, and how many would start by themselves."""
 
+    every_s = 0.03
+
     def __init__(self, bench: Bench) -> None:
+        super().__init__()
         self.bench = bench
         self.most_running = 0
         self.most_eligible = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        file = self.bench.desk.sandbox / "containers.json"
-        while not self._done.wait(0.03):
-            try:
-                rows = json.loads(file.read_text())["containers"]
-                running = self.bench.client().api.containers()
-            except Exception:  # the engine is being restarted
-                continue
-            self.most_running = max(self.most_running, len(running))
-            self.most_eligible = max(self.most_eligible, sum(row["policy"] != "no" for row in rows))
+    def look(self) -> None:
+        try:
+            rows = json.loads((self.bench.desk.sandbox / "containers.json").read_text())["containers"]
+            running = self.bench.client().api.containers()
+        except Exception:  # the engine is being restarted
+            return
+        self.most_running = max(self.most_running, len(running))
+        self.most_eligible = max(self.most_eligible, sum(row["policy"] != "no" for row in rows))
 
 
 def until(holds: Any, what: str, timeout_s: float = LONG_S) -> None:

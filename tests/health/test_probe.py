@@ -16,7 +16,7 @@ from sparkwright.health.judging.judge import judge
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.probe import Prober
 from sparkwright.health.remembered import Remembered
-from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
+from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LABEL
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
@@ -134,7 +134,7 @@ def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Se
     """The head answers 200 until its engine gives up; alone, a server is looked at twice for that."""
     server.running, server.answers = 1, False
     limits = Limits(token_s=0.1, frozen_s=0.5)
-    head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0"}
+    head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0", MEMBERS_LABEL: "one,two"}
     found = look(server, tmp_path, labels=head, limits=limits)
     judged = judge(replace(found, engine_error=""), limits)
     assert (judged.state, judged.cure) == ("stalled", "restart")
@@ -147,7 +147,11 @@ def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Se
 def test_a_worker_is_asked_for_nothing(server: Server, tmp_path: Path) -> None:
     server.answers = False
     context = RecordingContext(tmp_path, docker_host="unix:///nonexistent.sock")
-    spec = {"name": "qwen", "image": "vllm", "labels": {CLUSTER_LABEL: "pair", RANK_LABEL: "1"}}
+    spec = {
+        "name": "qwen",
+        "image": "vllm",
+        "labels": {CLUSTER_LABEL: "pair", RANK_LABEL: "1", MEMBERS_LABEL: "one,two"},
+    }
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
     found = Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).probe()
     assert (found.rank.cluster, found.rank.rank, found.server.health_status) == ("pair", 1, None)

@@ -46,6 +46,10 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
     ),
     "a head that was killed": (of(HEAD, replace(ENDED, exit_code=137)), "down", "restart", "exit code 137"),
     "a head that was stopped by hand": (of(HEAD, ENDED), "down", "person", "finished or stopped by hand"),
+    "a rank that a failed restart left stopped": (
+        of(HEAD, replace(ENDED, exit_code=137), stopped="20261123T1"),
+        *("down", "person", "rank 0 of pair (glm) exited (exit code 137), stopped by sparkwright (run 20261123T1)"),
+    ),
     "a head whose host was restarted": (
         of(HEAD, ENDED, machine=Machine(uptime_s=10.0)),
         *("down", "restart", "its host was restarted"),

@@ -18,7 +18,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.models import peer
 from sparkwright.modules.model.hf_model import HfModel
-from sparkwright.modules.rpc.transfer.share_model import ShareModel
+from sparkwright.modules.model.share_model import ShareModel
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext

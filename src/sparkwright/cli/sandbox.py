@@ -89,11 +89,14 @@ def _folder(host: str) -> Path:
     from sparkwright.project.inventory.inventory import Inventory
     from sparkwright.sandbox import control
 
-    if host != HOST:
-        for one in Inventory.load(Project.here().root).match(host):
-            if one.connection != "sandbox":
-                raise Refused(f"{one.name} is not a sandbox.", where=one.where, fix="Name one: `--host sandbox1`.")
-    return control.folder_of(host)
+    if host == HOST:
+        return control.default_folder()
+    found = Inventory.load(Project.here().root).match(host)
+    if len(found) > 1:
+        raise Refused(f"--host names {len(found)} hosts.", fix="Name one sandbox: `--host sandbox1`.")
+    if found[0].connection != "sandbox":
+        raise Refused(f"{found[0].name} is not a sandbox.", where=found[0].where, fix="Name one: `--host sandbox1`.")
+    return control.folder_of(found[0].name)
 
 
 def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:

@@ -64,7 +64,7 @@ class Prober:
         )
         if busy or not self.good:
             return found
-        rank = ranks.deployed(self.context.state, self.good)
+        rank = ranks.deployed(self.good)
         found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good), rank=rank)
         inspected, found = self._container(found)
         found = self._server(found, inspected)
@@ -135,7 +135,7 @@ class Prober:
         url, limit_s = found.server.url, self.limits.token_s
         if (
             found.rank.cluster and found.server.running
-        ):  # a stall is known in one check: in 90 s the engine ends by itself
+        ):  # one check tells a stall: the next may find a group that has ended
             limit_s = max(limit_s, self.limits.frozen_s)
         answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s

@@ -10,31 +10,23 @@ from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health.record import Container, Rank
 from sparkwright.health.remembered import Remembered
 from sparkwright.host.cluster import rank
-from sparkwright.host.containers import containers, engine_socket
+from sparkwright.host.containers import containers, engine_socket, membership
 from sparkwright.host.module import Context
-from sparkwright.host.records import restart_plans
-from sparkwright.host.state import StateFolder
-from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.units import MIB
 
 #: of a log: the group is in its first 100 kB, the reason of an end in its last lines
 LOG_BYTES, LOG_S = 8 * MIB, 5.0
 
 
-def deployed(state: StateFolder, good: Mapping[str, Any]) -> Rank:
+def deployed(good: Mapping[str, Any]) -> Rank:
     """What the last verified state is a rank of; without a cluster's name for a server of its own."""
-    labels = (good.get("spec") or {}).get("labels") or {}
-    name, place = labels.get(CLUSTER_LABEL, ""), labels.get(RANK_LABEL, "")
-    if not name or not place.isdecimal():
-        return Rank()
-    known = restart_plans.cluster_of(state)
-    fits = known is not None and (known.name, known.rank) == (name, int(place))
-    return Rank(name, int(place), len(known.members) if known is not None and fits else None)
+    place = membership.of_labels((good.get("spec") or {}).get("labels"))
+    return Rank(place.cluster, place.rank, len(place.members)) if place.cluster else Rank()
 
 
 def now(context: Context, good: Mapping[str, Any], box: Container, past: Remembered, start: str) -> Rank:
     """What is to be seen of the rank that this host was deployed as. box: its container at this moment. start: see `probe`."""
-    wanted = deployed(context.state, good)
+    wanted = deployed(good)
     if not wanted.cluster or box.status in ("", "absent"):
         return wanted
     try:

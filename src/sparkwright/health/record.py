@@ -96,7 +96,7 @@ class Server:
 class Rank:
     """The rank of a cluster that this host serves. cluster: its name, "" for a server of its own.
 
-    rank, world: as it was deployed; world None: not known here. group_rank, group_world: as the running group gave them, None
+    rank, world: as it was deployed. group_rank, group_world: as the running group gave them, None
     until it exists. transport: rdma, sockets, gloo or unknown. stage: how far its log is; failure: why its log says that it
     ended; error: why its log tells nothing.
     """

@@ -18,6 +18,7 @@ from sparkwright.health.heal import NOT, Decision, by_plan
 from sparkwright.health.judging.questions import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.cluster import keys
 from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator
 from sparkwright.host.module import Context
@@ -83,7 +84,7 @@ class Meeting:
     @property
     def _token(self) -> Secret:
         found = heal_token.kept(self.context.state)
-        return heal_token.derived(found, "meeting") if found else found
+        return keys.derived(found, "meeting") if found else found
 
     def _own(self) -> Decision:
         """A worker's own part in the restart, or why it can't take part."""
@@ -110,7 +111,7 @@ class Meeting:
         name = str(_shared_by(shared, self.cluster.members[0], "restart"))
         if not heal_token.DIGITS.fullmatch(name):
             raise Failed(f"{self.cluster.named(0)} gave the restart no name.")
-        token = heal_token.derived(heal_token.kept(self.context.state), f"restart {name}")
+        token = keys.derived(heal_token.kept(self.context.state), f"restart {name}")
         reasons = {
             host: one_line(str(_shared_by(shared, host, "why")), at_most=WHY_CHARACTERS)
             for host in self.cluster.members

@@ -22,6 +22,8 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: a git commit, as Hugging Face names a revision
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
+#: where a host hands a model out to others: its IPv4 address and a port
+PEER_URL = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
 #: what an image is made for, as linux/arm64
 PLATFORM = re.compile(r"[a-z0-9]{1,32}/[a-z0-9_]{1,32}")
 

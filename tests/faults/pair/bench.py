@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from sparkwright.trust import private
 from tests.e2e.conftest import TOP
 from tests.e2e.pair.desk import HOSTS, NAME, PairDesk
 from tests.faults.bench import until
+from tests.faults.watching import Watching
 
 #: on the host whose home has `hold`, it waits for `open`; with `fail` it fails
 GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"
@@ -140,28 +140,18 @@ class Bench:
         self.docker(host, laptop)
 
 
-class Watch:
+class Watch(Watching):
     """Looks on all the while: how many servers ran at once on a host."""
 
     def __init__(self, bench: Bench) -> None:
+        super().__init__()
         self.most = 0
         self._bench = bench
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._done.wait(0.1):
-            for host in HOSTS:
-                with contextlib.suppress(Exception):  # the engine is being restarted
-                    self.most = max(self.most, len(self._bench.desk.running(host)))
+    def look(self) -> None:
+        for host in HOSTS:
+            with contextlib.suppress(Exception):  # the engine is being restarted
+                self.most = max(self.most, len(self._bench.desk.running(host)))
 
 
 def left(bench: Bench) -> set[str]:

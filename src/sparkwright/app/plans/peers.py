@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,12 +14,10 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Block, Plan, Step, Task, tasks_of
 from sparkwright.secret import Secret
-from sparkwright.trust.names import matched
+from sparkwright.trust.names import PEER_URL, matched
 
 MODULE = "hf_model"
 TOKEN = "NEIGHBOUR_TOKEN"  # the name the host's side knows it by
-#: as share_model makes them: a host's IPv4 address and a port
-ADDRESS = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
 ADDRESSES = 64
 ABOUT = ("id", "commit", "files", "dir")
 
@@ -98,7 +95,7 @@ def addresses(found: Mapping[str, Any], source: str) -> list[str]:
     urls = found.get("urls")
     if not isinstance(urls, list) or len(urls) > ADDRESSES:
         raise Failed("the answer does not say where the model is handed out.", where=source)
-    return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
+    return [matched(PEER_URL, url, f"where {source} hands the model out") for url in urls]
 
 
 def source_host(inventory: Inventory, pattern: str) -> Host:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from sparkwright.app.questions.one_module import ask_module
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.finding import Finding
 from sparkwright.fleet.member import Member
+from sparkwright.visible import count
 
 #: perftest's own default, and one for each further half
 FIRST_PORT = 18515
@@ -26,6 +28,8 @@ DEGRADED_FIX = "power the host off and unplug it for a minute, then update the f
 
 def findings(chosen: Chosen, members: Sequence[Links]) -> list[tuple[str, Finding]]:
     """What was measured between each member and the next, with the hosts that it is about."""
+    if sys.stderr.isatty():
+        print(f"Measuring {count(len(members) - 1, 'link')}, {SECONDS} s each.", file=sys.stderr)
     chosen.fleet.connect()
     try:
         return [(f"{one.host}, {other.host}", _pair(chosen, one, other)) for one, other in pairwise(members)]
@@ -36,9 +40,9 @@ def findings(chosen: Chosen, members: Sequence[Links]) -> list[tuple[str, Findin
 def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
     """What the rates of the halves say of the link. nominal_gbps: what the slower end shows; 0: unknown."""
     errors = [f"{one['adapter']}: {one['error']}" for one in rates if one["gbps"] is None]
-    if errors or not rates:
+    if errors:
         fix = "sudo apt install perftest, on both hosts" if any("not installed" in one for one in errors) else ""
-        return Finding("bandwidth", "unknown", "; ".join(errors) or "nothing was measured", fix)
+        return Finding("bandwidth", "unknown", "; ".join(errors), fix)
     total = sum(one["gbps"] for one in rates)
     halves = " + ".join(f"{one['gbps']:.1f}" for one in rates)
     shown = f"{halves} = {total:.0f} Gb/s" if len(rates) > 1 else f"{total:.0f} Gb/s"
@@ -66,6 +70,9 @@ def _pair(chosen: Chosen, one: Links, other: Links) -> Finding:
         rates[role] = found["rates"]
 
     chosen.fleet.each([member for member in chosen.fleet.members if member.host.name in ends], measure)
+    errors = [f"{name}: {error.message}" for name, error in chosen.fleet.errors().items() if name in ends]
+    if errors:
+        return Finding("bandwidth", "unknown", "; ".join(errors))
     heard = {row["adapter"]: row for row in rates.get("listen", [])}
     sent = [
         _explained(row, heard.get(its.adapter)) for row, (_, its) in zip(rates.get("send", []), halves, strict=False)

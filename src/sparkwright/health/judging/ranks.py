@@ -20,6 +20,8 @@ def ended(observed: Observation) -> Answer:
     box, rank = observed.container, observed.rank
     why = rank.failure.rstrip(".") or ("its host was restarted" if _with_its_host(observed) else "")
     message = f"rank {rank.rank} of {rank.cluster} ({box.name}) {box.status} (exit code {box.exit_code})"
+    if observed.stopped:
+        return "bad", f"{message}, stopped by sparkwright (run {observed.stopped})", "down", "person"
     if rank.rank == 0 and not box.exit_code and not why:
         return "bad", f"{message}, finished or stopped by hand", "down", "person"
     return "bad", f"{message}{f': {why}' if why else ', while in service'}", "down", "restart"

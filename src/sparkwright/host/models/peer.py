@@ -30,13 +30,15 @@ from urllib.parse import unquote, urlsplit
 
 import sparkwright
 from sparkwright.errors import Failed
+from sparkwright.host.cluster import keys
 from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import wanted
 from sparkwright.protocol import cluster
 from sparkwright.secret import Secret
+from sparkwright.trust.names import PEER_URL, matched
 
 TOKEN = "NEIGHBOUR_TOKEN"
-COPY = b"model copy"
+COPY = "model copy"
 IDLE_S = 120.0
 START_S = 20.0
 REACH_S = 3.0
@@ -55,7 +57,7 @@ def token(secrets: Mapping[str, Secret]) -> Secret | None:
     """
     if TOKEN in secrets or cluster.TOKEN not in secrets:
         return secrets.get(TOKEN)
-    return Secret(hmac.new(secrets[cluster.TOKEN].reveal().encode(), COPY, "sha256").hexdigest())
+    return keys.derived(secrets[cluster.TOKEN], COPY)
 
 
 # -- the side that has the model ---------------------------------------------------------------------------------------
@@ -244,6 +246,8 @@ def main() -> None:
 @contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
     """The first of a peer's addresses that answers; the peer is notified when the copy is over. Raises Failed when none does."""
+    for given in urls:
+        matched(PEER_URL, given, f"where {name} hands the model out")
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     url = next((url for url in urls if _asked(url + HERE, headers)), None)
     if url is None:

@@ -6,7 +6,6 @@ this file only, which is the user's alone. It is never sent: keys are derived fr
 
 from __future__ import annotations
 
-import hmac
 import re
 
 from sparkwright.host.state import StateFolder
@@ -27,8 +26,3 @@ def kept(state: StateFolder) -> Secret:
     """The one that is kept; empty when there is none."""
     found = (state.read(NAME) or {}).get("token", "")
     return Secret(found if DIGITS.fullmatch(found) else "")
-
-
-def derived(token: Secret, purpose: str) -> Secret:
-    """Another token, of the same form, that only those who have this one know."""
-    return Secret(hmac.digest(token.reveal().encode(), purpose.encode(), "sha256").hex())

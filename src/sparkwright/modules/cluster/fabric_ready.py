@@ -12,7 +12,7 @@ from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
-from sparkwright.visible import count, one_line
+from sparkwright.visible import one_line
 
 #: a host's own network, which tests use
 LOOPBACK = "lo"
@@ -23,7 +23,7 @@ class FabricReady(Module["FabricReady.Args"]):
 
     Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID, the way to each other
     member with a frame of the whole MTU, the master port (held by what), and ranks of other clusters that still run here. All
-    problems are listed; one refuses the run.
+    problems are listed; one refuses the run. Of an IPv6 address neither GID nor way is checked.
     """
 
     @dataclass(frozen=True)
@@ -39,13 +39,21 @@ class FabricReady(Module["FabricReady.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         host = Host(context, getpass.getuser())
         problems = [*_interfaces(args, host), *_adapters(args, host), *_port(args, context), *_leftovers(args, context)]
-        problems = problems or list(_ways(args, host))
-        if not problems:
-            way = f", {count(len(args.peers), 'member')} reached" if args.peers else ""
-            return Result(msg=f"{args.interfaces[0]} has {args.address}{way}")
-        evidence, fix = problems[0]
-        data = {"evidence": [f"{one} {how}".rstrip() for one, how in problems[1:]]}
-        return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
+        ways = [] if problems else [peer_path.to(host, IPv4Address(peer)) for peer in filter(_is_ipv4, args.peers)]
+        problems += [problem for way in ways for problem in _problems(args, way)]
+        if problems:
+            evidence, fix = problems[0]
+            data = {"evidence": [f"{one} {how}".rstrip() for one, how in problems[1:]]}
+            return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
+        reached = [way.peer for way in ways if way.reached]
+        untried = [peer for peer in args.peers if peer not in reached]
+        shown = f"; reaches {', '.join(reached)}" if reached else ""
+        shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
+        return Result(msg=f"{args.interfaces[0]} is there for {args.address}{shown}")
+
+
+def _is_ipv4(address: str) -> bool:
+    return ":" not in address
 
 
 def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
@@ -58,7 +66,7 @@ def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]
     for name in args.interfaces:
         if (host.read(f"{fabric.INTERFACES}/{name}/operstate") or "").strip() == "down":
             yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
-    rows = fabric.addresses_of(host)
+    rows = fabric.addresses_of(host) if _is_ipv4(args.address) else {}
     found = [one.partition("/")[0] for one in rows.get(args.interfaces[0], ())]
     if rows and args.address not in found and args.interfaces[0] != LOOPBACK:
         shown = ", ".join(found) or "no IPv4 address"
@@ -78,7 +86,7 @@ def _adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
                 f"Set `fabric.adapters` in hosts/{args.host}.yml.",
             )
     first = args.adapters[0] if args.adapters else ""
-    if first in there and fabric.gid_index(host, first, args.address) is None:
+    if first in there and _is_ipv4(args.address) and fabric.gid_index(host, first, args.address) is None:
         yield f"{first} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
 
 
@@ -100,14 +108,13 @@ def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, 
             )
 
 
-def _ways(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    for peer in args.peers:
-        way = peer_path.to(host, IPv4Address(peer))
-        if way.interface and way.interface not in args.interfaces:
-            yield (
-                f"{peer} is reached over {way.interface}, not over the fabric.",
-                f"On the host: `ip route get {peer}`.",
-            )
-        elif way.reached is False:
-            fix = "Set the same MTU on both hosts and on the switch; `invoke cluster.check` tries each way."
-            yield f"a frame of {way.mtu} bytes does not reach {peer} over {way.interface}.", fix
+def _problems(args: FabricReady.Args, way: peer_path.Path) -> Iterator[tuple[str, str]]:
+    """Of the way to another member."""
+    if way.interface and way.interface not in args.interfaces:
+        yield (
+            f"{way.peer} is reached over {way.interface}, not over the fabric.",
+            f"On the host: `ip route get {way.peer}`.",
+        )
+    elif way.reached is False:
+        fix = "Set the same MTU on both hosts and on the switch; `invoke cluster.check` tries each way."
+        yield f"a frame of {way.mtu} bytes does not reach {way.peer} over {way.interface}.", fix

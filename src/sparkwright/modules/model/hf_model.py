@@ -51,7 +51,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
     Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
 
     from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
-    hashes. In a cluster, peer says where another member serves it (`model_for_members`).
+    hashes. In a cluster, peer says where another member serves it (`share_model`).
 
     What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the `memory` task
     lets it go; page_cache_bytes says by how much it grew.

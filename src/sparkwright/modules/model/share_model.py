@@ -15,8 +15,8 @@ from sparkwright.visible import first
 class ShareModel(Module["ShareModel.Args"]):
     """Hand a model that was proved here to other hosts, for one copy: over HTTP on this host's own addresses, with a token.
 
-    The process ends when all readers are done, or two minutes after the last question. `invoke models.copy` uses it, and
-    `hf_model: {from: HOST}`.
+    The process ends when all readers are done, or two minutes after the last question. `invoke models.copy` uses it,
+    `hf_model: {from: HOST}`, and the member of a cluster that has the model, for those that lack it.
 
     Returns: urls (the fastest link first), dir, size_bytes.
 
@@ -34,7 +34,7 @@ class ShareModel(Module["ShareModel.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         checked(args.files, f"the list of files of {args.id}")
-        token = context.secrets.get(peer.TOKEN)
+        token = peer.token(context.secrets)
         if token is None:
             raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
         size = sum(file["size_bytes"] for file in args.files)
@@ -48,7 +48,7 @@ class ShareModel(Module["ShareModel.Args"]):
         here = (args.id, args.commit)
         port = peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, args.bind)
         urls = [f"http://{one}:{port}" for one in ([args.bind] if args.bind else peer.addresses())]
-        msg = f"serving {args.id} from {manifest.folder}"
+        msg = f"serving {args.id} from {manifest.folder}{f' on {args.bind}:{port}' if args.bind else ''}"
         return Result(msg=msg, data={"urls": urls, "dir": str(manifest.folder), "size_bytes": size})
 
     @staticmethod
