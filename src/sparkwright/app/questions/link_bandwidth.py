@@ -39,7 +39,8 @@ def findings(chosen: Chosen, members: Sequence[Links]) -> list[tuple[str, Findin
 
 def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
     """What the rates of the halves say of the link. nominal_gbps: what the slower end shows; 0: unknown."""
-    errors = [f"{one['adapter']}: {one['error']}" for one in rates if one["gbps"] is None]
+    why = {one["error"]: [row["adapter"] for row in rates if row["error"] == one["error"]] for one in rates}
+    errors = [f"{', '.join(adapters)}: {error}" for error, adapters in why.items() if error]
     if errors:
         fix = "sudo apt install perftest, on both hosts" if any("not installed" in one for one in errors) else ""
         return Finding("bandwidth", "unknown", "; ".join(errors), fix)
@@ -92,7 +93,7 @@ def _end(mine: Link, its: Link, number: int) -> dict[str, Any]:
 def _explained(sent: dict[str, Any], heard: dict[str, Any] | None) -> dict[str, Any]:
     """Why the sender could not connect, the listener knows better."""
     why = heard["error"] if heard and sent["gbps"] is None else ""
-    return {**sent, "error": f"{sent['error']}; {why}"} if why else sent
+    return {**sent, "error": f"{sent['error']}; {why}"} if why not in ("", sent["error"]) else sent
 
 
 def _nominal(one: Links) -> float:

@@ -81,13 +81,16 @@ def _measured(host: Host, adapter: str, words: list[str], args: LinkRate.Args) -
         done = host.output(*words, timeout_s=args.seconds + 2 * COME_S)
         early = args.role == "send" and done is not None and not done.ok and REFUSED in done.out + done.err
         if not early or time.monotonic() > deadline_s:
-            return _rate(adapter, done)
+            return _rate(adapter, done) if done is not None else Rate(adapter, error=_why_none(host))
         time.sleep(TRY_AGAIN_S)
 
 
-def _rate(adapter: str, done: Completed | None) -> Rate:
-    if done is None:
-        return Rate(adapter, error=f"{PROGRAM} is not installed, or did not end")
+def _why_none(host: Host) -> str:
+    """Why the program gave no answer."""
+    return f"{PROGRAM} {'is not installed' if host.output(PROGRAM, '--version') is None else 'did not end'}"
+
+
+def _rate(adapter: str, done: Completed) -> Rate:
     rows = (" ".join(line[:200].split()) for line in done.out.splitlines()[-100:])
     found = [match[1] for match in map(ROW.fullmatch, rows) if match]
     if found:
