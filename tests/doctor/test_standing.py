@@ -15,7 +15,7 @@ from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, standing
 from sparkwright.engines import engine
 from sparkwright.engines.log.state import EngineState, Reading
-from sparkwright.engines.vllm.failures import causes
+from sparkwright.engines.slowness import causes
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Container
 from sparkwright.measure.smoke import Run

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm.failures.causes import Seen, causes, likely
+from sparkwright.engines import engine as engines
+from sparkwright.engines.slowness.causes import Seen, causes, likely
 from sparkwright.units import GIB
 
 GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}
@@ -75,3 +76,26 @@ def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -
 
 def test_the_ladder_leaves_out_what_is_excluded() -> None:
     assert not any(one.verdict == "excluded" for one in likely(Seen(busy=0.0, ollama=[])))
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "fix"),
+    [
+        ("llama_cpp", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "lower ctx-size, or stop"),
+        ("sglang", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "lower mem-fraction-static, or stop"),
+        ("openai", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "stop other processes"),
+        ("sglang", {"kv_used": 0.99}, "lower max-running-requests or context-length"),
+        ("llama_cpp", {"thought": 30, "answered": 32}, 'chat-template-kwargs: {"enable_thinking": false}'),
+        ("sglang", {"thought": 30, "answered": 32}, "in each request"),
+    ],
+)
+def test_a_fix_names_the_flags_of_the_engine_that_serves(name: str, seen: dict[str, Any], fix: str) -> None:
+    first = causes(Seen(engine=engines.of(name), **seen))[0]
+    assert fix in first.fix
+    assert "gpu-memory-utilization" not in first.fix
+
+
+@pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
+def test_what_only_vllm_prints_says_nothing_of_another_engine(name: str) -> None:
+    found = verdicts(engine=engines.of(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
+    assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(found)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm.logs import settings
+from sparkwright.engines import engine as engines
+from sparkwright.engines.log import settings
+from sparkwright.engines.vllm.logs import settings as dump
 
+VLLM = engines.of("vllm")
 LOGS = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 
 
@@ -15,7 +18,7 @@ def of(case: str) -> dict[str, str]:
     """Of a kept start; one model stands there under two names."""
     text = (LOGS / case / "server.log").read_text(errors="replace").replace("tiny-qwen3next", "gated_delta")
     lines = text.splitlines()
-    return next(found for line in lines if (found := settings.of_line(line)))
+    return next(found for line in lines if (found := dump.of_line(line)))
 
 
 def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
@@ -27,14 +30,14 @@ def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
 
 def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
     assert settings.differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
-    assert settings.compared(of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"]) == "same"
+    assert settings.compared(of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM) == "same"
 
 
 def test_turning_it_off_shows() -> None:
     on, off = of("hybrid-prefix-off"), of("hybrid-chunked-off-prefix-off")
     differs = settings.differences(on, off)
     assert differs["enable_chunked_prefill"] == ("True", "False")
-    assert settings.compared(on, off, ["enable-chunked-prefill"]) == "differs"
+    assert settings.compared(on, off, ["enable-chunked-prefill"], VLLM) == "differs"
 
 
 @pytest.mark.parametrize(
@@ -47,14 +50,14 @@ def test_turning_it_off_shows() -> None:
 )
 def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
     one = of("hybrid-defaults")
-    assert settings.compared(one, dict(one), changed) == verdict
+    assert settings.compared(one, dict(one), changed, VLLM) == verdict
 
 
 def test_places_are_no_settings() -> None:
     line = "INFO Initializing a V1 LLM engine (v0.32.0) with config: seed=0, compilation_config={'cache_dir': '/a', 'mode': 3}"
-    assert settings.of_line(line) == settings.of_line(line.replace("/a", "/b"))
-    assert settings.of_line("nothing of that") is None
+    assert dump.of_line(line) == dump.of_line(line.replace("/a", "/b"))
+    assert dump.of_line("nothing of that") is None
 
 
 def test_nothing_known_is_never_the_same() -> None:
-    assert settings.compared({}, {}, []) == "not shown"
+    assert settings.compared({}, {}, [], VLLM) == "not shown"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import roofline
+from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
 from sparkwright.host.runs import measuring
 from sparkwright.modules.proof.smoke_test import SmokeTest

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines import engine as engines
+from sparkwright.engines.log import settings
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.logs import settings
+from sparkwright.engines.vllm.logs import settings as vllm_settings
 from sparkwright.measure import lab, prefix, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
@@ -53,7 +55,7 @@ def chunks_meanwhile(server: Server, load: Load) -> float:
 
 def dump(server: Server) -> dict[str, str]:
     lines = server.log.read_text(errors="replace").splitlines()
-    return next(found for line in lines if (found := settings.of_line(line)))
+    return next(found for line in lines if (found := vllm_settings.of_line(line)))
 
 
 def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
@@ -85,7 +87,7 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
             meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), dump(server)
             state = read(server.log.read_bytes(), LOG)
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
-    assert settings.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"]) == "differs"
+    assert settings.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"], engines.of("vllm")) == "differs"
     assert meanwhile["on"] - meanwhile["off"] >= LONG / STEPS[0] / 2, meanwhile
 
 
@@ -95,7 +97,7 @@ def test_saying_the_default_changes_nothing(engine: Engine) -> None:
         with started(engine, name, "gated_delta", *words) as server:
             dumps.append(dump(server))
     assert settings.differences(*dumps) == {}
-    assert settings.compared(*dumps, ["enable-chunked-prefill"]) == "same"
+    assert settings.compared(*dumps, ["enable-chunked-prefill"], engines.of("vllm")) == "same"
 
 
 def test_a_sweep_of_three_sizes(engine: Engine) -> None:

@@ -94,6 +94,12 @@ CONCEPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "llama_cpp": ("reasoning-format",),
         TRTLLM: ("reasoning_parser",),
     },
+    "the template's defaults": {
+        "vllm": ("default-chat-template-kwargs",),
+        "sglang": (),
+        "llama_cpp": ("chat-template-kwargs",),
+        TRTLLM: (),
+    },
 }
 #: another name there, but not another spelling of the same value
 NOT_THE_SAME = frozenset(

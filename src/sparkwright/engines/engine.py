@@ -3,7 +3,8 @@
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
 log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
 it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it serves
-one model from several hosts. Each holds one value of the type that is named below, or is
+one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where
+it tells of that. Each holds one value of the type that is named below, or is
 itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
 
 An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
@@ -19,6 +20,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
+from sparkwright.engines.prefix.cache import Untold
+
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
     from sparkwright.engines.command_words import Command
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from sparkwright.engines.image import Image
     from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.parallel import Parallel
+    from sparkwright.engines.prefix.cache import PrefixCache
     from sparkwright.engines.server_key import ServerKey
+    from sparkwright.engines.slowness.cause import Detector
 
 #: as recipes name them
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
@@ -150,6 +155,18 @@ class Engine:
     def parallel(self) -> Parallel | None:
         """How it serves one model from several hosts; None where it does not, or not with this release."""
         found: Parallel | None = self._part("parallel", "PARALLEL") if self._has("parallel") else None
+        return found
+
+    @cached_property
+    def prefix_cache(self) -> PrefixCache:
+        """What it tells of its prefix cache; nothing where it tells nothing."""
+        found: PrefixCache = self._part("prefix_cache", "") if self._has("prefix_cache") else Untold()
+        return found
+
+    @cached_property
+    def causes(self) -> tuple[Detector, ...]:
+        """What makes it slow and no other engine."""
+        found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
         return found
 
     def _has(self, part: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.log.reader import EngineState, Reader
-from sparkwright.engines.vllm import roofline
+from sparkwright.engines.model import roofline
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.module import Context

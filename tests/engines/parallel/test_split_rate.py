@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sparkwright.engines.model import roofline
 from sparkwright.engines.parallel import Split
-from sparkwright.engines.vllm import roofline
 
 
 @pytest.mark.parametrize(

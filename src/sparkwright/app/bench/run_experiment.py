@@ -20,7 +20,7 @@ from sparkwright.bench.arms import Arm
 from sparkwright.bench.experiment import Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_models import Results
-from sparkwright.engines.vllm.logs.settings import judged
+from sparkwright.engines.log.settings import judged
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.fleet.rollout import Roll
@@ -163,8 +163,9 @@ class _Bench:
             return play.on_the_server(left, self.place.series), {}
         changed = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
         if experiment.compares and len(known) == 2:
-            verdict = judged(known[experiment.arms[0].name], known[experiment.arms[1].name], changed)
-            self.collector.judged({**verdict, "arm": experiment.arms[1].name})
+            first, second = experiment.arms[:2]
+            verdict = judged(known[first.name], known[second.name], changed, second.recipe.engine)
+            self.collector.judged({**verdict, "arm": second.name})
             left = replace(left, turns=()) if verdict["same"] else left
         if not left.turns:
             return [{"name": "Gather facts", "facts": None}], {}

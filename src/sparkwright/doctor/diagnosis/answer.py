@@ -14,8 +14,8 @@ from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, Standing, standing
-from sparkwright.engines.vllm.failures import causes as slow_causes
-from sparkwright.engines.vllm.failures.cause import Cause
+from sparkwright.engines.slowness import causes as slow_causes
+from sparkwright.engines.slowness.cause import Cause
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of

@@ -10,7 +10,7 @@ from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import is_slow
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading
-from sparkwright.engines.vllm.failures.cause import Cause, Verdict
+from sparkwright.engines.slowness.cause import Cause, Verdict
 from sparkwright.health.judging.observation import Limits
 from sparkwright.visible import count
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.engines.vllm.failures.cause import Cause
+from sparkwright.engines.slowness.cause import Cause
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.probe import machine_of

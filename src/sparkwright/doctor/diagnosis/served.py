@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.measuring import Measured
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines import advice
 from sparkwright.engines import http as roles
-from sparkwright.engines.vllm.failures import cause
+from sparkwright.engines.slowness import cause
 from sparkwright.host import evidence
 from sparkwright.host.memory import gpu_use
 from sparkwright.host.module import Context

@@ -37,6 +37,7 @@ class LogBook:
     the device that it computes on. uncut: a needle of lines that are read to their end. hook: for what tables can't say;
     given the state and a line, it keeps readings; True when nothing else of this line is to be read. hooked:
     the lines that it looks for. settings: of a line that dumps the whole configuration, all that it holds; None for another.
+    setting_names: flags that have another name there.
     """
 
     noise: tuple[str, str, str]
@@ -66,6 +67,7 @@ class LogBook:
     hook: Callable[[EngineState, str], bool] = _nothing
     hooked: tuple[Line, ...] = ()
     settings: Callable[[str], Mapping[str, str] | None] = _no_settings
+    setting_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def needles(self) -> Needles:

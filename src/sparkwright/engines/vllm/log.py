@@ -78,4 +78,5 @@ LOG = LogBook(
     hook=_of_vllm,
     hooked=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
     settings=settings.of_line,
+    setting_names=settings.NAMES,
 )

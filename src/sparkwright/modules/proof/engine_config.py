@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.engine import USUAL, Engine
+from sparkwright.engines.log import settings
 from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of
-from sparkwright.engines.vllm.logs import settings
 from sparkwright.errors import Inconclusive
 from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.module import Context, Module
@@ -59,9 +59,8 @@ class EngineConfig(Module["EngineConfig.Args"]):
         data: dict[str, Any] = {"arm": args.arm, "settings": dict(found), "state": readings(state)}
         if args.series:
             cells.write(context.state, args.series, args.key, data)
-        return Result(
-            msg=_sentence(state, engine), data={**data, **settings.judged(args.against, dict(found), args.changed)}
-        )
+        verdict = settings.judged(args.against, dict(found), args.changed, engine)
+        return Result(msg=_sentence(state, engine), data={**data, **verdict})
 
 
 def reported(state: EngineState, engine: Engine) -> dict[str, str]:

@@ -8,8 +8,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
-from sparkwright.engines.vllm import prefix_caching, versions
-from sparkwright.engines.vllm.architecture import architecture
+from sparkwright.engines.prefix import verdict as prefix_verdict
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
 from sparkwright.host.containers import engine_of, server_key
@@ -64,22 +63,23 @@ class PrefixCache(Module["PrefixCache.Args"]):
         http = engine.http
         counters, cache = server_metrics.read(http, args.base_url, key)
         answer = _settings(http, args, key)
-        if answer.get("prefix_caching") is False:
-            cache = {**cache, "enable_prefix_caching": "False"}
-        if prefix_caching.is_off(cache) or roles.PREFIX_QUERIES not in counters:
-            return _result(prefix_caching.judge([], 0, 1, cache, None), engine, args, {})
+        if answer.get("prefix_caching") is False or engine.prefix_cache.is_off(cache):
+            return _result(prefix_verdict.off(engine), engine, args, {})
+        if roles.PREFIX_QUERIES not in counters:
+            return _result(prefix_verdict.judge(engine, [], 0, 1, cache, None), engine, args, {})
         state = evidence.log(context, args.container)
         from_log = state.value("block_size") if state else None
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
-        hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
-        block = prefix_caching.block_tokens(cache, answer.get("block_size") or from_log, http.prefix_block)
+        hybrid = bool(config) and engine.advice.kind(config).kind == "recurrent"
+        reported = max(answer.get("block_size") or from_log or 0, engine.prefix_cache.block_tokens(cache))
+        block = reported or http.prefix_block
         block = max(block, http.recurrent_block) if hybrid else block
-        words = prefix_caching.wanted_tokens(block)
+        words = prefix_verdict.wanted_tokens(block)
         room = _room(http, args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
         if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
             message = f"two blocks of {block} tokens do not fit into its context of {room}"
-            judged = prefix_caching.Judged("unknown", f"{message}: most prompts cannot hit the cache")
+            judged = prefix_verdict.Judged("unknown", f"{message}: most prompts cannot hit the cache")
             return _result(judged, engine, args, data)
         try:
             sightings = prefix.sight(
@@ -98,8 +98,10 @@ class PrefixCache(Module["PrefixCache.Args"]):
         if foreign := _foreign(sightings):
             fix = "Try again when the server is idle."
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
-        version = versions.parse(http_probe.version(http, args.base_url))
-        return _result(prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid), engine, args, data)
+        version = engine.advice.version(http_probe.version(http, args.base_url))
+        return _result(
+            prefix_verdict.judge(engine, sightings, words, block, cache, version, hybrid=hybrid), engine, args, data
+        )
 
 
 def _settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
@@ -115,7 +117,7 @@ def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
     return openai_api.served(http, answer.json()).get(args.model) if answer.status == 200 else None
 
 
-def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
+def _foreign(sightings: list[prefix_verdict.Sighting]) -> str:
     """What others asked meanwhile; "" for nothing."""
     asked = sum(one.queries or 0 for one in sightings)
     ours = sum(one.prompt_tokens for one in sightings)
@@ -124,11 +126,11 @@ def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
     return ""
 
 
-def _result(judged: prefix_caching.Judged, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
+def _result(judged: prefix_verdict.Judged, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
     share = round(judged.share, 3) if judged.share is not None else None
     full = {**data, "verdict": judged.verdict, "hit_share": share}
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
-    if judged.verdict in ("no hits", "few hits", "off") and prefix_caching.asked_for(engine, args.flags):
+    if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.asked_for(engine, args.flags):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
         return Result(failed=True, msg=f"{message}.", fix=fix, data=full)
     return Result(msg=message, data=full)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
-from sparkwright.engines.vllm.failures import causes
+from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
 from sparkwright.host.containers import engine_of, server_key

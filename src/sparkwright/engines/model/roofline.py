@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sparkwright.engines.model.config_parts import Part, text
 from sparkwright.engines.parallel import Split
-from sparkwright.engines.vllm.architecture.config_parts import Part, text
 
 #: bytes a second, by what nvidia-smi calls the GPU
 BANDWIDTH = {"NVIDIA GB10": 273e9}

@@ -5,18 +5,16 @@ What was measured comes before what is only possible; cause.py says what the ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from sparkwright.engines import engine as engines
-from sparkwright.engines.vllm.failures.cause import ORDER, Cause, Seen, Verdict
+from sparkwright.engines import concepts
+from sparkwright.engines.slowness.cause import ORDER, Cause, Detector, Seen, Verdict
 from sparkwright.units import GIB, gib
 from sparkwright.visible import count
 
 __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
 
-JIT = "JIT compilation during inference"
-SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
 LITTLE_BYTES = 4 * GIB
 MUCH_CACHE = 0.25
 LITTLE_ACCEPTED = 0.5
@@ -25,7 +23,6 @@ SLOW = 0.7
 #: of last words that tell of too little memory
 MEMORY_WORDS = ("gib", "out of memory", "no memory")
 
-Detector = Callable[[Seen], Iterator[Cause]]
 DETECTORS: list[Detector] = []
 
 
@@ -34,15 +31,11 @@ def _detector(detect: Detector) -> Detector:
     return detect
 
 
-def _of_vllm(detect: Detector) -> Detector:
-    """A detector that only knows vLLM: of another engine its silence would say nothing."""
-    return _detector(lambda seen: detect(seen) if seen.engine.name == engines.USUAL else iter(()))
-
-
 def causes(seen: Seen) -> list[Cause]:
     """All of them: what was found, then what is possible, unknown, noted, excluded."""
     slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
-    return ranked(_held(cause, slow=slow, fast=seen.slow is False) for detect in DETECTORS for cause in detect(seen))
+    detectors = (*DETECTORS, *seen.engine.causes)
+    return ranked(_held(cause, slow=slow, fast=seen.slow is False) for detect in detectors for cause in detect(seen))
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:
@@ -70,6 +63,11 @@ def of_a_start(seen: Seen, failure: str) -> list[Cause]:
 def likely(seen: Seen) -> list[Cause]:
     """Without what is excluded."""
     return [cause for cause in causes(seen) if cause.verdict != "excluded"]
+
+
+def _flags(seen: Seen, concept: str) -> str:
+    """What this engine calls it, as "cache-type-k and cache-type-v"; empty where it has no flag for it."""
+    return " and ".join(concepts.CONCEPTS[concept].get(seen.engine.name, ()))
 
 
 def _measured(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:
@@ -140,7 +138,9 @@ def little_memory(seen: Seen) -> Iterator[Cause]:
     available = memory["MemAvailable"]
     message = f"{gib(available)} GiB available, {gib(swapped)} GiB swapped out"
     tight = available < LITTLE_BYTES or swapped > GIB
-    fix = "lower gpu-memory-utilization, or stop other processes (`invoke plan` names who holds memory)"
+    lower = _flags(seen, "the share of memory") or _flags(seen, "the longest context")
+    stop = "stop other processes (`invoke plan` names who holds memory)"
+    fix = f"lower {lower}, or {stop}" if lower else stop
     yield _measured("the memory is full", message, fix, 62, found=tight)
 
 
@@ -159,77 +159,12 @@ def page_cache(seen: Seen) -> Iterator[Cause]:
 # -- the engine ------------------------------------------------------------------------------------------------------------------
 
 
-@_of_vllm
-def eager(seen: Seen) -> Iterator[Cause]:
-    name = "eager mode: no CUDA graphs"
-    graphs, line = seen.in_log("cuda_graphs")
-    if graphs is False:
-        yield Cause(name, "found", line, "take enforce-eager out of the recipe", weight=70)
-    elif graphs is None:
-        yield Cause(name, "unknown", "its log does not say", weight=40)
-    else:
-        yield Cause(name, "excluded", line)
-
-
-@_of_vllm
-def still_compiling(seen: Seen) -> Iterator[Cause]:
-    name = "kernels compile while requests wait"
-    line = seen.warned(JIT)
-    if line:
-        yield Cause(name, "found", line, "send a request of each prompt length first, then measure again", weight=65)
-    elif seen.log is None:
-        yield Cause(name, "unknown", "its log was not read", weight=30)
-    else:
-        yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
-
-
-@_of_vllm
-def missing_kernels(seen: Seen) -> Iterator[Cause]:
-    name = "an image without kernels for this GPU (sm_121)"
-    line = seen.warned(*SLOW_KERNELS)
-    fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
-    if line:
-        yield Cause(name, "found", line, fix, weight=55)
-    elif seen.share is not None and seen.share < 0.4:
-        yield Cause(name, "possible", f"{seen.share:.0%} of what is expected; stock images gave 28 %", fix, weight=35)
-
-
 @_detector
 def heavy_weights(seen: Seen) -> Iterator[Cause]:
     message, line = seen.in_log("quantization")
     fewer = next((word for word in ("FP8", "NVFP4", "AWQ", "GPTQ", "INT4", "MXFP4") if word in seen.model.upper()), "")
     if message == "none" and fewer:
         yield Cause(f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60)
-
-
-@_of_vllm
-def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
-    if seen.share is not None and seen.share < 0.25:
-        message = f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
-        fix = "remove the volume with ~/.cache/vllm, then restart"
-        yield Cause("a stale compile cache", "possible", message, fix, weight=25)
-
-
-@_of_vllm
-def block_over_budget(seen: Seen) -> Iterator[Cause]:
-    block, _ = seen.in_log("block_size")
-    if block is None or seen.budget is None:
-        return
-    name = "a block of the KV cache is larger than max-num-batched-tokens"
-    message = f"block {block}, max-num-batched-tokens {seen.budget}"
-    if block > seen.budget:
-        message = f"{message}: long prompts crawl, decoding does not"
-        yield Cause(name, "found", message, f"raise it to {block}", 30, of_rate=False)
-    else:
-        yield Cause(name, "excluded", message)
-
-
-@_of_vllm
-def flag_without_effect(seen: Seen) -> Iterator[Cause]:
-    """Often blamed; it is on in every engine that can load a recurrent model, said or not."""
-    effective, line = seen.in_log("chunked_prefill")
-    if effective is True:
-        yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
 
 
 @_detector
@@ -243,7 +178,8 @@ def little_accepted(seen: Seen) -> Iterator[Cause]:
 @_detector
 def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
-        fix = "lower max-num-seqs or max-model-len"
+        lower = [_flags(seen, one) for one in ("requests at a time", "the longest context")]
+        fix = f"lower {' or '.join(filter(None, lower))}" if any(lower) else ""
         yield _measured("the KV cache is full", f"{seen.kv_used:.0%} used", fix, 40, found=seen.kv_used > 0.95)
 
 
@@ -254,7 +190,8 @@ def thinking(seen: Seen) -> Iterator[Cause]:
     name = "it thinks before it answers"
     if seen.thought:
         message = f"{seen.thought} of the first {seen.answered} tokens were thinking"
-        fix = 'default-chat-template-kwargs: {"enable_thinking": false} (from 0.14), or in each request'
+        off, flag = '{"enable_thinking": false}', _flags(seen, "the template's defaults")
+        fix = f"{flag}: {off}, or in each request" if flag else f"chat_template_kwargs: {off} in each request"
         yield Cause(name, "found", f"{message}: they come before any answer", fix, 15, of_rate=False)
     else:
         yield Cause(name, "excluded", "no thinking in its first tokens")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,3 +76,7 @@ class Cause:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         return {"cause": self.name, "verdict": self.verdict, "evidence": self.evidence, "fix": self.fix}
+
+
+#: what may be so of one server
+Detector = Callable[[Seen], Iterator[Cause]]

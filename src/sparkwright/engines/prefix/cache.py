@@ -1,0 +1,45 @@
+"""What one engine tells of its prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+
+class PrefixCache(Protocol):
+    """What one engine tells of its prefix cache. cache: the labels of its metric about it."""
+
+    def block_tokens(self, cache: Mapping[str, str]) -> int:
+        """The block in which prefixes hit, tokens; 0 where it tells none."""
+
+    def is_off(self, cache: Mapping[str, str]) -> bool | None:
+        """Whether the engine itself says that there is none; None when it says nothing."""
+
+    def is_hybrid(self, cache: Mapping[str, str]) -> bool:
+        """Whether the cache holds recurrent states too."""
+
+    def why(self, version: Version | None) -> tuple[str, str]:
+        """Why a recurrent model may not hit, as a sentence to append, and what helps; two empty ones where nothing is known."""
+
+
+class Untold:
+    """Of an engine that tells nothing of its prefix cache."""
+
+    def block_tokens(self, cache: Mapping[str, str]) -> int:
+        """See PrefixCache."""
+        return 0
+
+    def is_off(self, cache: Mapping[str, str]) -> bool | None:
+        """See PrefixCache."""
+        return None
+
+    def is_hybrid(self, cache: Mapping[str, str]) -> bool:
+        """See PrefixCache."""
+        return False
+
+    def why(self, version: Version | None) -> tuple[str, str]:
+        """See PrefixCache."""
+        return "", ""
