@@ -33,7 +33,7 @@ def load(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
         text = bounds.bytes_of(path, MOST_BYTES).decode()
     except bounds.TooMuch as error:
         raise Refused(f"{path} {error}.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no UTF-8; a NUL in its name
         raise Refused(f"{path} can't be read: {error}.") from None
     rows = list(_share_gpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
     if not rows:

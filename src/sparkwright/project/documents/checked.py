@@ -71,10 +71,15 @@ def rule(why_not: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(valid)
 
 
+#: letters that make a word a part of a name and not a coincidence
+A_PART = 3
+
+
 def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:
     """The end of a sentence about an unknown name: the nearest right one, or all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    parts = sorted((name for name in names if len(word) >= A_PART and word in name), key=len)
+    close = [*parts, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
     if close:
         return f"Did you mean `{close[0]}`?"
     return f"{many}: {', '.join(names)}." if names else ""
