@@ -20,12 +20,12 @@ HERE = Path()
     [
         (Order("ab"), "say what to compare"),
         (Order("ab", a="one"), "two arms take two recipes"),
-        (Order("ab", a="one", b="two", flag="x"), "say one of them"),
+        (Order("ab", a="one", b="two", flag="x"), "choose one"),
         (Order("sweep"), "say the sizes"),
         (Order("serve", rates=(1.0,), concurrency=(1,)), "two ways to send"),
         (Order("ab", flag="x", loads=("serv",)), "no load 'serv'"),
         (Order("serve", concurrency=(0,)), "above 0"),
-        (Order("serve", name="../up"), "no name of a folder"),
+        (Order("serve", name="../up"), "not a valid folder name"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(order: Order, said: str) -> None:

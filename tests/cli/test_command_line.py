@@ -86,7 +86,7 @@ VALUES = [
     ("health.install --host sandbox --command 'x", '--command: no closing quotation in "\'x".'),
     ("runtime.fetch --machine x", "--machine must be one of aarch64, x86_64, got 'x'."),
     ("runtime.fetch --python x", "--python must be one of 3.11,"),
-    ("lint --engine-version x", "'x' is no version of vLLM."),
+    ("lint --engine-version x", "'x' is not a version of vLLM."),
     ("schema x", "no kind of file is called 'x'."),
     ("sandbox.fault x", "the sandbox knows no fault 'x'."),
     ("unlock --host sandbox --stop --kill", "give one of --stop and --kill."),

@@ -128,6 +128,7 @@ def test_a_previous_cluster_of_which_a_member_is_gone_is_not_started_by_halves(p
     answer = pair.deploy()
     assert answer.code == 1
     assert any(
-        "is not started by halves, and stays stopped: only one of one, two" in msg for _, _, msg in failures(answer)
+        "stays stopped, because not all of its members can be started: only one of one, two" in msg
+        for _, _, msg in failures(answer)
     )
     assert pair.running() == {}

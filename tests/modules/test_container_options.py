@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.host.containers import container_options
+from sparkwright.errors import Failed
+from sparkwright.host.containers import container_options, inspected
 from sparkwright.host.containers.container_options import OPTIONS
 from sparkwright.project.recipe.models import Container
 from sparkwright.protocol import expressions
@@ -125,3 +126,15 @@ def test_what_was_asked_for_and_is_left_to_the_engine_now_is_a_difference(
     spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **asked)
     assert [one.field for one in container_options.left_out(spec, made_from, container, {})] == fields
     assert container_options.left_out(made_from, made_from, container, {}) == []
+
+
+@pytest.mark.parametrize("name", [name for name, option in DOCKER_OPTIONS.items() if option.key])
+def test_what_the_engine_answers_of_an_option_is_held_to_its_shape(name: str) -> None:
+    option = DOCKER_OPTIONS[name]
+    state = {"Status": "running", "Running": True}
+    answer: dict[str, Any] = {"Id": "a" * 64, "Name": "/q", "Image": "sha256:1d", "State": state}
+    answer |= {"HostConfig": {"RestartPolicy": {"Name": "no"}}, "Config": {}}
+    assert inspected.container(answer)
+    answer[option.section][option.key] = object()
+    with pytest.raises(Failed, match=option.key):
+        inspected.container(answer)

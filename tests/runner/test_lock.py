@@ -57,6 +57,15 @@ def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
         pass
 
 
+def test_one_that_has_not_written_its_name_yet_is_no_somebody_of_1970(state: StateFolder) -> None:
+    with (
+        lock.held(state, lock.Owner(), host="spark1"),
+        pytest.raises(Refused, match=r"spark1 is locked: another run, which has not recorded its name yet\."),
+        lock.held(state, BOB, host="spark1"),
+    ):
+        pass
+
+
 def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
     with lock.held(state, ALICE, host="spark1") as before:
         assert before is None

@@ -62,7 +62,7 @@ def _version(of: engine.Engine, text: str) -> Version | None:
     version = of.advice.version(text)
     if text and version is None:
         fix = "As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42." if of.name == engine.USUAL else ""
-        raise Refused(f"{text!r} is no version of {of.title}.", fix=fix)
+        raise Refused(f"{text!r} is not a version of {of.title}.", fix=fix)
     return version
 
 

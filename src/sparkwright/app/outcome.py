@@ -16,6 +16,7 @@ from sparkwright.program import typed
 from sparkwright.protocol import recap
 from sparkwright.trust import system_errors
 
+#: of several hosts; what is worse on one host: health/record.py
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 

@@ -84,15 +84,15 @@ class Order:
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
         if self.a and self.flag:
-            raise Refused("-a and -b name two recipes, --flag changes one: say one of them.")
+            raise Refused("-a and -b name two recipes, --flag changes one: choose one.")
         if self.command == "ab" and not (self.a or self.flag):
             raise Refused("say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill.")
         if self.command == "sweep" and not self.sizes:
             raise Refused("say the sizes: --max-num-batched-tokens 256,512,1024,2048,4096.")
         if self.rates and self.concurrency:
-            raise Refused("--rate and --concurrency are two ways to send: say one of them.")
+            raise Refused("--rate and --concurrency are two ways to send: choose one.")
         if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):
-            raise Refused(f"--name {self.name} is no name of a folder.", fix="Letters, digits, dots and dashes.")
+            raise Refused(f"--name {self.name} is not a valid folder name.", fix="Letters, digits, dots and dashes.")
         for kind in self.loads:
             if kind not in KINDS:
                 raise Refused(f"no load {kind!r}.", fix=f"There are: {', '.join(KINDS)}.")

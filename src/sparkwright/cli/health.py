@@ -31,7 +31,7 @@ def check(host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool 
     help={
         "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_EVERY})",
         "system": "use root's systemd (needs sudo) instead of the user's, with linger",
-        "heal": "none (default), or restart: restart a server that a restart helps, safely",
+        "heal": "none (default), or restart: safely restart the server where a restart helps",
         "heal-every": f"at most one such restart in this time (default {defaults.HEAL_EVERY})",
         "smoke-every": f"how often the decode rate is measured; 0: never (default {defaults.SMOKE_EVERY})",
         "command": "run on a change of state: a program on the host and its arguments; it reads the change as JSON on stdin",

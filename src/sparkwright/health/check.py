@@ -187,7 +187,7 @@ class Check:
             return judgement
         name = observed.container.name
         who = history.who(self.context) or heal.WHO
-        owner = lock.Owner("a crash loop", who, self.context.run_id, os.getpid(), time.time())
+        owner = lock.Owner("stopping a crash loop", who, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.held(self.context.state, owner, host=self.settings.host or "the host"):
                 crash_loop.break_loop(self.context, name, observed.loop, who)

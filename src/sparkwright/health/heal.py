@@ -84,11 +84,14 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
         "not restarted: only the head of its cluster decides on that",
     ),
     (lambda record, past, given, now_s: bool(record.drift), "not restarted: what runs is not the last good state"),
-    (lambda record, past, given, now_s: past.cures < CHECKS_NEEDED, "not restarted yet: one look proves too little"),
+    (
+        lambda record, past, given, now_s: past.cures < CHECKS_NEEDED,
+        "not restarted yet: a second check has to confirm it",
+    ),
     (lambda record, past, given, now_s: past.failed >= GIVES_UP, "not restarted: the last restarts did not help"),
     (
         lambda record, past, given, now_s: any(0 <= now_s - one < given.heal_every_s for one in past.heals),
-        "not restarted: there was a restart a short while ago, and the budget is spent",
+        "not restarted: the last restart was less than --heal-every ago",
     ),
 )
 

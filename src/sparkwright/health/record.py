@@ -25,7 +25,8 @@ ROTATE_BYTES = 4 * 2**20
 #: a check by hand speaks for the present as long as this
 ON_DEMAND_S = 600.0
 
-#: from best to worst: of several findings, and of several checks of one time, the worst counts
+#: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. Of several hosts the
+#: exit codes decide (app/outcome.py), where a host that starts is no failure
 State = Literal["ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 

@@ -29,12 +29,13 @@ PROMPTS: dict[str, str] = {
 PROMPT_SET = 1
 CLIENT = 2  # of this client: figures of another way to measure are not comparable
 
+#: docs/measuring.md and the module's docstring say how many, and how often so many raise a false alarm
 RUNS = 3
 MORE_RUNS = 4
 CAP_S = 4.0
-#: a baseline wants more runs, shorter ones do
-BASELINE_RUNS = 5
-BASELINE_RUNS_SPECULATING = 6
+#: a baseline wants more runs, shorter ones do; with speculation each prompt twice
+BASELINE_RUNS = RUNS + 2
+BASELINE_RUNS_SPECULATING = 2 * RUNS
 BASELINE_TOKENS = 80
 WARM_UP_TOKENS = 32
 WARM_UP_CAP_S = 8.0

@@ -44,7 +44,7 @@ class Asked:
     def policy(self, play: playbook.Play) -> RolloutPolicy:
         """How a play goes over its hosts. Raises Refused for what is no size and no percentage."""
         if self.canary < 0:
-            raise Refused(f"--canary {self.canary} is no number of hosts.")
+            raise Refused(f"--canary {self.canary} is not a number of hosts.")
         given, usual = sizes(self.serial), tuple(play.serial)
         if self.canary and len(usual) > 1:
             usual = usual[1:]  # [1, "25%"] begins with a canary of its own

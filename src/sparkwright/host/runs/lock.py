@@ -40,6 +40,8 @@ class Owner:
     since: float = 0.0
 
     def __str__(self) -> str:
+        if not self.since:
+            return "another run, which has not recorded its name yet"
         return f"{self.what} by {self.who}, since {units.moment(self.since)} (run {self.run or 'unknown'})"
 
 
@@ -95,8 +97,8 @@ def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[s
         if not alive:
             return
         if time.monotonic() >= deadline_s:
-            fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
-            raise Inconclusive(f"{host} is in use, and measurements do not run beside another run: {owner}.", fix=fix)
+            message = f"{host} is in use, and measurements do not run beside another run: {owner}."
+            raise Inconclusive(message, fix=_how_to_wait(host))
         if not reported:
             note(f"waiting: {owner}")
             reported = True
@@ -112,6 +114,10 @@ def forget(state: StateFolder) -> bool:
             return False
         write_line(file, "")
     return True
+
+
+def _how_to_wait(host: str) -> str:
+    return f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
 
 
 def _opened(state: StateFolder) -> IO[str]:
@@ -130,8 +136,7 @@ def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) 
         except BlockingIOError:
             if time.monotonic() >= begun_s + max(wait_s, GRACE_S):
                 owner = _read(file) or Owner()
-                fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
-                raise Refused(f"{host} is locked: {owner}.", fix=fix) from None
+                raise Refused(f"{host} is locked: {owner}.", fix=_how_to_wait(host)) from None
         if time.monotonic() < begun_s + GRACE_S:
             time.sleep(GRACE_POLL_S)
             continue

@@ -58,5 +58,5 @@ def _set_elsewhere(file: RecipeFile, source: Document, parallel: Parallel) -> It
             yield f"`{'.'.join(place)}` cannot be set with `parallel`: {why} sets it.", place, "Remove it."
     for name in parallel.VARIABLES:
         if name in file.container.env:
-            message = f"`container.env.{name}` cannot be set with `parallel`: it differs from host to host."
+            message = f"`container.env.{name}` cannot be set with `parallel`: the cluster sets it for each member."
             yield message, ("container", "env", name), "Remove it; hosts/*.yml give it by `fabric`."

@@ -50,7 +50,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `checks` event: fields, and rows of the checks since `since_s` (seconds since the epoch), oldest first.
 
-    What the report draws, and no more: a week of a check every five minutes is 2,016 rows.
+    What the report draws, and no more: at the usual interval a week is some 2,000 rows.
     """
     rows = [row_of(one) for one in store.history(state.path, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
