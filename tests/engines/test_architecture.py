@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
-from sparkwright.engines.vllm.architecture.architecture import READ, Architecture, classify, essence
-from sparkwright.engines.vllm.architecture.substring_rule import by_substrings
+from sparkwright.engines.model import architecture_tables as tables
+from sparkwright.engines.model.architecture import READ, Architecture, classify, essence
+from sparkwright.engines.model.substring_rule import by_substrings
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines.vllm.architecture import architecture_dense as dense
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
-from sparkwright.engines.vllm.architecture.architecture_support import SUPPORT, in_words, loads
+from sparkwright.engines.model import architecture_dense as dense
+from sparkwright.engines.model import architecture_tables as tables
+from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
 
 
 @pytest.mark.parametrize(

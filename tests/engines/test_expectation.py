@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import expectation, rules, versions
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID
 
 PREFIX = {"enable-prefix-caching": True}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.flags import flag_shapes, flag_types, flag_values, flags
 from sparkwright.engines.vllm.rules.rule import DENSE
 

@@ -12,9 +12,9 @@ from packaging.version import Version
 
 from sparkwright.app.stores import model_config
 from sparkwright.engines.model import roofline
+from sparkwright.engines.model.architecture import classify, essence
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import rules
-from sparkwright.engines.vllm.architecture.architecture import classify, essence
 from sparkwright.engines.vllm.parallel import PARALLEL
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.prediction.predict import Asked, effective

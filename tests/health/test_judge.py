@@ -85,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"server": server(health_status=503, token=""), "loading": True},
         "wedged",
         "restart",
-        "it generates no token",
+        "it gives no token",
     ),
     "it answered before": ({"server": SILENT}, "down", "restart", "any more"),
     "dead and being restarted": (

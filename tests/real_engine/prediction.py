@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.prediction import predict
 from tests.real_engine.cases import Case, Prediction
 from tests.real_engine.releases.install import NEWEST

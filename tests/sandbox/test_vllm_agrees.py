@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.log.reader import read
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.prediction import predict
 from sparkwright.sandbox.vllm import config

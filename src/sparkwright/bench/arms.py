@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.engines.advice import Asked, Effective
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
@@ -30,6 +31,11 @@ class Arm:
     title: str
     recipe: Recipe
     changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.recipe.file.task != GENERATE:
+            message = f"{self.recipe.name} is for `task: {self.recipe.file.task}`: bench measures generated text."
+            raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
 
     def serving(self, pinned: Mapping[str, Any]) -> Serving:
         """What its engine will make of it, and what is wrong with it."""

@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from sparkwright.engines.http import GENERATE, Task
 from sparkwright.engines.prefix.cache import Untold
+from sparkwright.engines.task_flags import TaskFlags
 
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
@@ -51,6 +53,9 @@ OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
 LABEL = "sparkwright.engine"
 #: of an engine that its recipe describes: the description, as JSON
 DESCRIPTION = "sparkwright.engine.description"
+#: of a container that does not generate text: its task
+TASK = "sparkwright.task"
+TASKS: tuple[Task, ...] = get_args(Task)
 #: what a recipe of an engine needs of it
 NEEDED = ("http", "flags", "advice")
 
@@ -58,11 +63,12 @@ NEEDED = ("http", "flags", "advice")
 @dataclass(frozen=True)
 class Engine:
     """One engine. name: of its folder, as recipes write it. title: as people write it. described: how one that its recipe
-    describes is asked, as its label holds it; empty for what is usual."""
+    describes is asked, as its label holds it; empty for what is usual. task: what it serves with it."""
 
     name: str
     title: str
     described: str = ""
+    task: Task = GENERATE
 
     @property
     def needs_description(self) -> bool:
@@ -71,10 +77,11 @@ class Engine:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels with which a container says its engine; vLLM needs none."""
+        """The labels with which a container says its engine and its task; vLLM that generates text needs none."""
+        task = {TASK: str(self.task)} if self.task != GENERATE else {}
         if self.name == USUAL:
-            return {}
-        return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {})}
+            return task
+        return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {}), **task}
 
     def of_section(self, section: Mapping[str, Any]) -> Engine:
         """This engine as its section of a recipe describes it; the same where engines need no description."""
@@ -104,7 +111,9 @@ class Engine:
     def http(self) -> Http:
         """How its server is asked, and what it answers."""
         found: Http = self._part("http", "HTTP")
-        return found
+        if self.task == GENERATE:
+            return found
+        return replace(found, task=self.task, roles={**found.roles, **found.unlike})
 
     @cached_property
     def log(self) -> LogBook:
@@ -164,6 +173,12 @@ class Engine:
         return found
 
     @cached_property
+    def task_flags(self) -> TaskFlags:
+        """What its flags have to do with tasks; nothing is known where it has no such part."""
+        found: TaskFlags = self._part("task_flags", "TASK_FLAGS") if self._has("task_flags") else TaskFlags()
+        return found
+
+    @cached_property
     def causes(self) -> tuple[Detector, ...]:
         """What makes it slow and no other engine."""
         found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
@@ -205,5 +220,7 @@ def of_models(answer: Any) -> Engine:
 def of_labels(labels: Mapping[str, Any] | None) -> Engine:
     """The engine of a container or of a spec, by its labels; a name that is none of ours is taken for the usual one."""
     found = of_name((labels or {}).get(LABEL))
-    described = (labels or {}).get(DESCRIPTION)
-    return replace(found, described=described) if isinstance(described, str) and found.needs_description else found
+    described, task = (labels or {}).get(DESCRIPTION), (labels or {}).get(TASK)
+    if isinstance(described, str) and found.needs_description:
+        found = replace(found, described=described)
+    return next((replace(found, task=one) for one in TASKS if one == task), found)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sparkwright.engines.command_words import value
 from sparkwright.trust.bounds import number_of
+
+#: what a server does for its clients
+Task = Literal["generate", "embed", "rerank"]
+GENERATE: Task = "generate"
 
 #: roles of metrics, which every engine calls by another name. GENERATED: tokens that were generated; HEARTBEAT: moves at every
 #: step while anything is generated. They are one counter where an engine counts as it goes; SGLang and llama.cpp add generated
@@ -63,6 +67,7 @@ class Http:
     carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
     prefix_block: tokens of a block in which its prefix cache hits, where it tells none; 1 where it hits to the token.
     recurrent_block: the least of them for a recurrent model, whose states it keeps at ends of such blocks only.
+    task: what it does; unlike: roles that other metrics have where that is not generating text.
     hits_apart: its metric of PREFIX_QUERIES leaves out the tokens that PREFIX_HITS has.
     """
 
@@ -92,6 +97,8 @@ class Http:
     hits_apart: bool = False
     prefix_block: int = 16
     recurrent_block: int = 1
+    task: Task = GENERATE
+    unlike: Mapping[str, Sample] = field(default_factory=dict)
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """The key that a server was started with, from its container's command and environment; empty when it wants none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwright.engines import http as roles
-from sparkwright.engines import openai_api
+from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift, ranks
@@ -65,7 +65,10 @@ class Prober:
         if busy or not self.good:
             return found
         rank = ranks.deployed(self.good)
-        found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good), rank=rank)
+        gives = tasks.noun(self.http)
+        found = replace(
+            found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good), rank=rank, gives=gives
+        )
         inspected, found = self._container(found)
         found = self._server(found, inspected)
         return replace(found, gpus=self._gpus_again(found.gpus))
@@ -140,9 +143,9 @@ class Prober:
         answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
         if answer.status == 200 and not answer.failure:
-            any_token = openai_api.tokens_of(answer.json()) > 0
-            made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
-            return replace(found, server=made, error="" if any_token else "the response was 200 without a token")
+            lacks = token_check.missing(http, answer.json())
+            made = replace(found.server, token="error" if lacks else "made", token_s=round(token_s, 3))
+            return replace(found, server=made, error=f"the response was 200 {lacks}" if lacks else "")
         if answer.error == "timeout":
             after = server_metrics.read(http, url, key)[0].get(roles.HEARTBEAT)
             others = after is not None and after > (found.heartbeat or 0)

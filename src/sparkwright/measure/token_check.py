@@ -1,9 +1,11 @@
-"""The token check: a short question that shows whether a server generates."""
+"""The token check: a short question that shows whether a server does its work: a token, a vector, a score."""
 
 from __future__ import annotations
 
-from sparkwright.engines import openai_api
-from sparkwright.engines.http import Http
+from typing import Any
+
+from sparkwright.engines import openai_api, tasks
+from sparkwright.engines.http import GENERATE, Http
 from sparkwright.measure import http_probe
 from sparkwright.measure.http_probe import Answer
 
@@ -17,5 +19,19 @@ def ask(
 
     model: the served name. priority: see `openai_api.generated`.
     """
+    if http.task != GENERATE:
+        path, asked = tasks.PROOFS[http.task].request(model)
+        return http_probe.ask(url, path, body=asked, api_key=api_key, timeout_s=timeout_s)
     body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
     return http_probe.ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)
+
+
+def missing(http: Http, answer: Any) -> str:
+    """What a response of 200 lacks, as "without a token"; empty where it holds what was asked for. answer: its JSON.
+
+    That a reranker scores in the wrong order is no sign that it failed since; `verify_health` tells that.
+    """
+    if http.task == GENERATE:
+        return "" if openai_api.tokens_of(answer) > 0 else "without a token"
+    judged = tasks.PROOFS[http.task].judge(answer)
+    return "" if judged.holds else judged.why_not

@@ -11,9 +11,9 @@ import pytest
 from packaging.version import Version
 
 from sparkwright.app.findings import rule_text
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import advice, rules, versions
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.parallel import PARALLEL
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.architecture import architecture_support
+from sparkwright.engines.vllm import architecture_support, versions
 from sparkwright.engines.vllm.flags import flag_history, flag_shapes, flag_types, known_flags
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.rules import access

@@ -11,6 +11,7 @@ from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.console.events.summary import Served
 from sparkwright.engines import engine
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
@@ -83,5 +84,6 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         max_model_len=engine.of(name).flags.context(wanted[name]),
         key_variable=wanted["server_key"],
         engine=engine.TITLES[name],
+        task=wanted.get("task", GENERATE),
         warning=OPEN if wanted["open_to_network"] else "",
     )

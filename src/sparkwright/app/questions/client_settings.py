@@ -59,6 +59,7 @@ def asked(chosen: Chosen, member: Member) -> Served:
         reach=reach,
         max_model_len=models[model],
         key_variable=key,
+        task=wanted.file.task,
     )
 
 
@@ -73,6 +74,7 @@ def settings(one: Served) -> dict[str, Any]:
         "api_key_variable": one.key_variable,
         "reach": one.reach,
         "image": one.image,
+        "task": one.task,
     }
 
 
@@ -86,5 +88,6 @@ def text(project: Project, one: Served) -> str:
         "max_tokens": openai_api.answer_tokens(one.max_model_len),
         "reach": one.reach,
         "key": one.key_variable,
+        "task": one.task,
     }
     return rendered(project.root, "client.j2", names)

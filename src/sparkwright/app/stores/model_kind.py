@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.engines.vllm.architecture import architecture_support
-from sparkwright.engines.vllm.architecture.architecture import classify
-from sparkwright.engines.vllm.architecture.substring_rule import by_substrings
+from sparkwright.engines.model.architecture import classify
+from sparkwright.engines.model.substring_rule import by_substrings
+from sparkwright.engines.vllm import architecture_support
 from sparkwright.engines.vllm.prediction.block_size import block_size
 
 KINDS = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.console import words
+from sparkwright.engines.http import GENERATE
 from sparkwright.protocol.events import Event
 
 #: the module that makes a verified server the last good one, and the field that tells of another one than before
@@ -20,7 +21,7 @@ OPEN = ("off", "not asked for", "unknown", "not compared", "doubtful", "inconclu
 class Served:
     """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
 
-    reach: how, when not from everywhere. engine: its title.
+    reach: how, when not from everywhere. engine: its title. task: what it serves with it, of engines.http.Task.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
     new: another server than before: clients may need other settings.
@@ -38,6 +39,7 @@ class Served:
     key_variable: str = ""
     warning: str = ""
     engine: str = "vLLM"
+    task: str = GENERATE
     engine_version: str = ""
     proved: list[str] = field(default_factory=list)
     done: bool = False

@@ -14,6 +14,7 @@ from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, Standing, standing
+from sparkwright.engines import tasks
 from sparkwright.engines.slowness import causes as slow_causes
 from sparkwright.engines.slowness.cause import Cause
 from sparkwright.errors import SparkwrightError
@@ -109,7 +110,7 @@ class _Diagnosis:
                 seen = self._with_token(asking, seen, model)
         elif self.url and not seen.busy:
             seen = _with_listener(seen, self.context, self.url)
-        place = standing(seen, self.limits)
+        place = standing(seen, self.limits) or _of_another_task(seen)
         return self._measured(seen, model) if place is None else self._not_measured(seen, place)
 
     def _with_token(self, asking: Asking, seen: Sight, model: str) -> Sight:
@@ -157,6 +158,12 @@ class _Diagnosis:
         """What the Docker Engine and the host have to do with it."""
         policy = str((self.good.get("spec") or {}).get("restart", "")) if seen.box.policy and not seen.broken else ""
         return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]
+
+
+def _of_another_task(seen: Sight) -> Standing | None:
+    """A server that answered and generates no text, so that there is nothing to measure; None for one that does."""
+    other, noun = tasks.aside(seen.engine.http), tasks.noun(seen.engine.http)
+    return Standing("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
 
 def _with_listener(seen: Sight, context: Context, url: str) -> Sight:

@@ -61,9 +61,9 @@ class Asking:
         limit_s = self.limits.token_s
         answer = token_check.ask(self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority)
         if answer.status == 200 and not answer.failure:
-            if openai_api.tokens_of(answer.json()) > 0:
-                return replace(probe, token="made")
-            return replace(probe, token="error", error="200 without a token")
+            if lacks := token_check.missing(self.http, answer.json()):
+                return replace(probe, token="error", error=f"200 {lacks}")
+            return replace(probe, token="made")
         if answer.status in (401, 403):
             return replace(probe, token="refused")
         if answer.error == "timeout":

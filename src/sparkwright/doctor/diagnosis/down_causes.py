@@ -8,6 +8,7 @@ from dataclasses import replace
 from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import is_slow
+from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading
 from sparkwright.engines.slowness.cause import Cause, Verdict
@@ -95,7 +96,8 @@ def _cut_off(seen: Sight) -> Iterator[Cause]:
 def _hangs(seen: Sight) -> Iterator[Cause]:
     probe = seen.probe
     if probe.token == "none" and not probe.running:
-        sentence = f"no token within {probe.waited_s:g} s with no other requests running; /health answers 200"
+        waited = f"no {tasks.noun(seen.engine.http)} within {probe.waited_s:g} s"
+        sentence = f"{waited} with no other requests running; /health answers 200"
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", sentence, fix, 160)
     elif probe.still_s is not None:

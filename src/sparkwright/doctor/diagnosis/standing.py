@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.engines import server_key
+from sparkwright.engines import server_key, tasks
 from sparkwright.errors import Exit
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.restarts import LOOP, SETTLED_S
@@ -115,7 +115,7 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
         return None
     if loading and seen.log is not None and seen.log.ready:
         message = f"/health answers {health}, but it was ready"
-        return Standing("wedged", f"no token: the server is wedged: {message}", RESTART)
+        return Standing("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
     if age_s is None:
         return Standing("unknown", f"nothing answers at {seen.probe.url}, and the start time of {name} is unknown")
     last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
@@ -144,14 +144,18 @@ def _token(seen: Sight, limits: Limits) -> Standing | None:
     if probe.token == "ended":
         return _down(f"{seen.box.name} {_ended(seen)}, on the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
-        message = f"/health answers 200, no other requests, but no token within {probe.waited_s:g} s"
-        return Standing("wedged", f"no token: the server is wedged: {message}", RESTART)
+        message = (
+            f"/health answers 200, no other requests, but no {tasks.noun(seen.engine.http)} within {probe.waited_s:g} s"
+        )
+        return Standing("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
     if probe.token == "refused":
         return Standing(
             "unknown", "not measured: the server requires an API key that is not known here", server_key.SET
         )
     if probe.token == "error":
-        return Standing("down", f"no token: the server returned an error: {probe.error}", SEE_LOGS)
+        return Standing(
+            "down", f"no {tasks.noun(seen.engine.http)}: the server returned an error: {probe.error}", SEE_LOGS
+        )
     return None
 
 
@@ -165,9 +169,9 @@ def _others(seen: Sight, limits: Limits) -> Standing | None:
         rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
         message = f"not measured: {runs}{rate}; measuring would slow them down"
         return Standing("busy", message, "Try again when the server is idle.")
-    message = f"{runs}, no token for {probe.still_s:.0f} s"
+    message = f"{runs}, no {tasks.noun(seen.engine.http)} for {probe.still_s:.0f} s"
     if probe.still_s >= limits.frozen_s:
-        return Standing("stalled", f"no token: the server is wedged: {message}", RESTART)
+        return Standing("stalled", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
     return Standing("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
 
 

@@ -80,6 +80,7 @@ HTTP = Http(
         http.PREFIX_HITS: Sample("sglang:cached_tokens_total"),
         http.KV_CACHE_USED: Sample("sglang:token_usage"),
     },
+    unlike={http.HEARTBEAT: Sample("sglang:prompt_tokens_total")},  # added when a request ends
     loading=(503,),
     any_name=True,
     health_s=HEALTH_S,

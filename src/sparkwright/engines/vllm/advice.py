@@ -11,9 +11,9 @@ from packaging.version import Version
 from sparkwright.engines import advice
 from sparkwright.engines.advice import EXPECTED, Decision, Effective, Explained, Memory, Wanted, WhenImpossible
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.model import architecture
+from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import expectation, rules, versions
-from sparkwright.engines.vllm.architecture import architecture
-from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel.case import as_keys
 from sparkwright.engines.vllm.parallel.rules import SPLITS

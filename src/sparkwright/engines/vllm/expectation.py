@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from sparkwright.engines.advice import EXPECTED, Decision, Wanted, WhenImpossible
 from sparkwright.engines.finding import Finding, Way
-from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, Asked
 from sparkwright.engines.vllm.versions import at_least

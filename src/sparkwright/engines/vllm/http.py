@@ -47,6 +47,8 @@ HTTP = Http(
         http.ACCEPTED_TOKENS: Sample("vllm:spec_decode_num_accepted_tokens_total"),
         http.KV_CACHE_USED: Sample("vllm:kv_cache_usage_perc"),
     },
+    # a pooling model counts what it read, and generates nothing (0.32.0 on a CPU)
+    unlike={http.HEARTBEAT: Sample("vllm:prompt_tokens_total")},
     cache_of=cache_config,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     plain={"chat_template_kwargs": {"enable_thinking": False}},

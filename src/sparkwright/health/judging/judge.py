@@ -64,6 +64,7 @@ def _finding(name: str, answer: Answer) -> Finding | None:
 def _fine(observed: Observation) -> str:
     if observed.rank.rank:
         return ranks.place(observed)
-    made = f"a token in {observed.server.token_s:.2f} s" if observed.server.token_s is not None else "it generates"
+    server, working = observed.server, "it generates" if observed.gives == "token" else "it works"
+    made = f"a {observed.gives} in {server.token_s:.2f} s" if server.token_s is not None else working
     speed = f", {observed.speed.tok_per_s:.1f} tok/s" if observed.speed.tok_per_s is not None else ""
     return f"{made}{speed}"

@@ -36,6 +36,7 @@ class Limits:
 class Observation:
     """What one look found. Absence is said, never guessed: None, or a sentence in the field ending in `_error`.
 
+    gives: what one answer of this server is: a token, a vector, a score.
     known: a server was verified here once. loop: why its restarts are a loop. broken: why an earlier check took its policy.
     stopped: which of our runs stopped this container and did not start it again; empty for none.
     answered: this very start has answered before. ready_s: the last measured start, None when there is none.
@@ -56,6 +57,7 @@ class Observation:
     stopped: str = ""
     answered: bool = False
     ready_s: float | None = None
+    gives: str = "token"
     rank: Rank = field(default_factory=Rank)
     server: Server = field(default_factory=Server)
     loading: bool = False

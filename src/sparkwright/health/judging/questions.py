@@ -95,7 +95,7 @@ def _health(observed: Observation, limits: Limits) -> Answer:
     if status and not observed.loading:
         return "bad", f"/health answers {status}: the engine is dead", "down", "restart"
     if status and observed.answered:
-        return "bad", f"/health answers {status}, but it was ready: it generates no token", "wedged", "restart"
+        return "bad", f"/health answers {status}, but it was ready: it gives no {observed.gives}", "wedged", "restart"
     message = (
         f"/health answers {status}"
         if status
@@ -127,21 +127,29 @@ def _token(observed: Observation, limits: Limits) -> Answer:
     server, gone = observed.server, ranks.GONE if observed.rank.cluster else ""
     if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
         return None  # the stall tells more
+    made, working = ("generated", "generating") if observed.gives == "token" else ("returned", "working")
     reported: dict[str, Answer] = {
         "": None,
-        "made": ("ok", f"generated a token in {server.token_s or 0:.2f} s"),
-        "skipped": ("ok", f"generating for {server.running or 0:.0f} requests: no test request sent"),
+        "made": ("ok", f"{made} a {observed.gives} in {server.token_s or 0:.2f} s"),
+        "skipped": ("ok", f"{working} for {server.running or 0:.0f} requests: no test request sent"),
         "refused": ("unknown", "it requires an API key that is not known here", "unknown", "person"),
         "error": ("bad", f"the test request failed: {observed.error}{gone}", "down", "restart"),
     }
     if server.token != "none":
         return reported[server.token]
     if server.running is None:
-        return "bad", f"/health answers 200, but no token within {limits.token_s:g} s{gone}", "wedged", "restart"
+        return (
+            "bad",
+            f"/health answers 200, but no {observed.gives} within {limits.token_s:g} s{gone}",
+            "wedged",
+            "restart",
+        )
     if server.running:
-        message = f"no token within {limits.token_s:g} s with {count(int(server.running), 'request')} running"
+        message = (
+            f"no {observed.gives} within {limits.token_s:g} s with {count(int(server.running), 'request')} running"
+        )
         return "warn", f"{message}: this may be a long prefill; not confirmed by one check", "unknown"
-    message = f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s{gone}"
+    message = f"/health answers 200 and the server is idle, but no {observed.gives} within {limits.token_s:g} s{gone}"
     return "bad", message, "wedged", "restart"
 
 
@@ -152,7 +160,7 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
     if observed.frozen_s is None:
         return "ok", f"{count(int(running), 'request')} running, no sign of a stall"
     requests = f"{count(int(running), 'request')} {'is' if running == 1 else 'are'} running"
-    message = f"no token for {observed.frozen_s:.0f} s while {requests}"
+    message = f"no {observed.gives} for {observed.frozen_s:.0f} s while {requests}"
     if observed.frozen_s < limits.frozen_s:
         return "warn", message
     return "bad", f"{message}{ranks.GONE if observed.rank.cluster else ''}", "stalled", "restart"

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.engines import http as roles
+from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit
 from sparkwright.host.containers import containers, engine_of, server_key
@@ -59,7 +60,8 @@ class Liveness(Module["Liveness.Args"]):
                 return answer
             starting = _starting(found, args, context) if verdict == "loading" else ""
             if not starting and verdict == "wedged" and _generates(engine.http, args, context):
-                return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
+                within = f"no {tasks.noun(engine.http)} within {args.timeout_s:g} s"
+                return _unknown(f"{within} while the server works for other clients.")
             if not starting:
                 return _silent(_looping(found) or answer.msg)
             if context.check:

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.engines import http as roles
-from sparkwright.engines import openai_api
+from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
+from sparkwright.engines.model import architecture
 from sparkwright.engines.prefix import verdict as prefix_verdict
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
@@ -15,6 +16,7 @@ from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.runs import measuring
 from sparkwright.measure import http_probe, prefix, server_metrics, stream
+from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
 #: a template's and a question's share of the context, beside the prefix
@@ -51,6 +53,8 @@ class PrefixCache(Module["PrefixCache.Args"]):
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
+        if other := tasks.aside(engine_of.at(context, args.base_url).http):
+            return Result(msg=f"no prefix cache test: {other}", data={"verdict": verdicts.ASIDE})
         try:
             with measuring.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
                 return self._tried(args, context)
@@ -70,7 +74,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         state = evidence.log(context, args.container)
         from_log = state.value("block_size") if state else None
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
-        hybrid = bool(config) and engine.advice.kind(config).kind == "recurrent"
+        hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         reported = max(answer.get("block_size") or from_log or 0, engine.prefix_cache.block_tokens(cache))
         block = reported or http.prefix_block
         block = max(block, http.recurrent_block) if hybrid else block

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults, units
+from sparkwright.engines import tasks
 from sparkwright.errors import Exit
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
@@ -13,6 +14,7 @@ from sparkwright.host.records.baselines import MEMBERS, key_of
 from sparkwright.host.records.references import Reference
 from sparkwright.measure import reference
 from sparkwright.measure.reference import Parting, Text, Verdict
+from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
 SHOWN_CHARS = 120
@@ -56,6 +58,8 @@ class ReferenceText(Module["ReferenceText.Args"]):
             return Result(msg=msg, data={"verdict": "not compared"})
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         http = engine_of.at(context, args.base_url).http
+        if other := tasks.aside(http):
+            return Result(msg=f"no reference text: {other}", data={"verdict": verdicts.ASIDE})
         try:
             texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s)
         except reference.Unanswered as error:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.engines import http as roles
+from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
@@ -22,6 +23,7 @@ from sparkwright.measure.beside.undisturbed import undisturbed
 from sparkwright.measure.counted import miscounted, risen, settled
 from sparkwright.measure.figures import percentile
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
+from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
 IDLE_S = 2.0
@@ -78,6 +80,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
+        if other := tasks.aside(engine_of.at(context, args.base_url).http):
+            return Result(msg=f"no throughput test: {other}", data={"verdict": verdicts.ASIDE, "tok_per_s": None})
         try:
             what, wait_s = "a throughput test", args.wait_s
             with measuring.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):

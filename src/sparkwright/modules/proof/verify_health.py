@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines import engine, openai_api
+from sparkwright.engines import engine, openai_api, tasks
 from sparkwright.engines import server_key as key_rules
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.http import Http
+from sparkwright.engines.http import GENERATE, Http
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, token_check
@@ -17,7 +18,8 @@ DYING_S = 2.0
 
 
 class VerifyHealth(Module["VerifyHealth.Args"]):
-    """The server generates: /health, the served name in /v1/models, then a token whose content is not null.
+    """The server generates: /health, the served name in /v1/models, then a token whose content is not null; of a recipe with
+    another `task` a vector of numbers, or scores in the right order.
 
     A status code proves nothing: a wedged engine answers 200, and one that crashes on its first request did so before.
 
@@ -59,6 +61,14 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         token_s = time.monotonic() - started_s
         if answer.status != 200 or answer.failure:
             return self._no_token(http, args, answer)
+        if http.task != GENERATE:
+            about = {
+                "version": version,
+                "token_s": round(token_s, 3),
+                "models": names,
+                "max_model_len": served.get(model),
+            }
+            return _judged(tasks.PROOFS[http.task].judge(answer.json()), token_s, about)
         content, thought = openai_api.spoken(answer.json())
         if not content and not thought:
             return _failed("no content", "the response was 200 without text.")
@@ -81,7 +91,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         after = _settled(http, args.base_url)
         if answer.error == "timeout":
             answers = after.status or after.error
-            message = f"{http.health} answers {answers}, but no token arrived within {args.timeout_s:g} s."
+            message = f"{http.health} answers {answers}, but no {tasks.noun(http)} arrived within {args.timeout_s:g} s."
             return _failed("wedged", message, fix="Only a restart helps: `invoke restart`.")
         if after.status != 200:
             now = f"{http.health} {after.status or after.error}"
@@ -90,6 +100,13 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         refused = _failed("error", f"the test request failed with {answer.status}: {answer.message()}")
         refused.data["status"] = answer.status
         return refused
+
+
+def _judged(found: tasks.Judged, token_s: float, about: dict[str, Any]) -> Result:
+    """What came of a request for a vector or for scores."""
+    if found.why_not:
+        return _failed("wrong answer" if found.holds else "no content", f"the response was 200 {found.why_not}.")
+    return Result(msg=f"answers: {found.holds} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **about})
 
 
 def _settled(http: Http, base_url: str) -> http_probe.Answer:

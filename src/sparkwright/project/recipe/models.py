@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
@@ -10,6 +11,7 @@ from pydantic import Field, create_model, model_validator
 from sparkwright import defaults
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
+from sparkwright.engines.http import GENERATE, Task
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
@@ -165,6 +167,10 @@ class RecipeFile(Strict):
     openai: words.OpenaiSection | None = Field(
         None, description="for `engine: openai`: how a server that speaks the OpenAI API is started and asked"
     )
+    task: Task = Field(
+        GENERATE,
+        description="what it does for its clients, and so what proves it: generate (text), embed (vectors), rerank (scores)",
+    )
     parallel: ParallelFile | None = Field(
         None, description="for a cluster: how the model is split over its hosts, e.g. {tensor: 2}"
     )
@@ -174,7 +180,7 @@ class RecipeFile(Strict):
     @property
     def served_by(self) -> Engine:
         """Its engine, as its section describes it."""
-        return engine.of(self.engine).of_section(self.flags)
+        return replace(engine.of(self.engine).of_section(self.flags), task=self.task)
 
     @property
     def flags(self) -> dict[str, Any]:

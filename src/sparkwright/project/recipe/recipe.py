@@ -12,6 +12,7 @@ from typing import Any
 from sparkwright.engines import engine as engines
 from sparkwright.engines.advice import Memory
 from sparkwright.engines.engine import Engine
+from sparkwright.engines.http import GENERATE
 from sparkwright.engines.parallel import Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
@@ -107,7 +108,8 @@ class Recipe:
         others = {one for one in engines.TITLES if one != self.file.engine}
         usual = {"engine"} if self.file.engine == engines.USUAL else set()
         alone = {"parallel"} if self.file.parallel is None else set()
-        held = self.file.model_dump(mode="python", exclude=others | usual | alone)
+        task = {"task"} if self.file.task == GENERATE else set()
+        held = self.file.model_dump(mode="python", exclude=others | usual | alone | task)
         if not self.file.model.chosen:
             held["model"] = {
                 name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")

@@ -8,6 +8,7 @@ from typing import Any
 from sparkwright import visible
 from sparkwright.engines import concepts, engine
 from sparkwright.engines.flags import spelling, twice
+from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe import container_rules
@@ -30,6 +31,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _described,
         _files,
         _flags,
+        _task,
         _ascend,
         _key,
         _secrets,
@@ -121,6 +123,26 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             ("model",),
             f"Name it, by pattern where it has several parts; *{chooses.SUFFIX} lists those there are.",
         )
+
+
+def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Flags with which the server would do something else than `task` says, and expectations that mean nothing then."""
+    own, task = file.served_by, file.task
+    given = {} if own.needs_description else own.flags.named(file.flags)
+    for name, wanted in own.task_flags.needs.get(task, {}).items():
+        if given.get(name) is not wanted:
+            line = f"{name}: {str(wanted).lower()}"
+            message = f"`task: {task}` needs `{line}`: {own.title} does not serve it without."
+            yield message, ("task",), f"Add `{line}`."
+    for name, values in own.task_flags.excludes.get(task, {}).items():
+        if name in given and given[name] in values:
+            message = f"with `{name}: {str(given[name]).lower()}` {own.title} does not {task}."
+            yield message, flag_place(source, name), "Remove it, or set `task:` to generate, embed or rerank."
+    if task != GENERATE and file.expect.tok_per_s is not None:
+        message = f"`expect.tok_per_s` has no meaning with `task: {task}`: it generates no text."
+        yield message, ("expect", "tok_per_s"), "Remove it."
+    if task != GENERATE and file.parallel is not None:
+        yield f"`parallel` cannot be used with `task: {task}`.", ("parallel",), "Serve it from one host."
 
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:

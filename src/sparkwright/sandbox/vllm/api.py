@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.sandbox.serving.generation import Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
+from sparkwright.sandbox.vllm import pooling
 from sparkwright.sandbox.vllm.answers import DONE, Answer, Chat, Plain, error
 from sparkwright.sandbox.web import Handler
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
 THOUGHT_TOKENS = 200
+POLL_S = 0.05
 #: kind, param and message of the error when the engine's core is gone
 DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
 LOCKED = ("v1", "v2", "inference")
@@ -71,9 +73,14 @@ class VllmApi(Handler):
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/v1/models": {"GET": self._models},
-            "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._plain},
+            **(self._pooled() if self.engine.config.pooling else self._generating()),
         }
+
+    def _generating(self) -> dict[str, dict[str, Callable[[], None]]]:
+        return {"/v1/chat/completions": {"POST": self._chat}, "/v1/completions": {"POST": self._plain}}
+
+    def _pooled(self) -> dict[str, dict[str, Callable[[], None]]]:
+        return {"/v1/embeddings": {"POST": self._embed}, "/v1/rerank": {"POST": self._rerank}}
 
     def _send(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
         self.reply(status, payload, headers)
@@ -124,6 +131,35 @@ class VllmApi(Handler):
         self._named(body)
         self._required(body, "prompt")
         self._complete(Plain(), body, body.get("max_tokens", 16), 0)
+
+    def _embed(self) -> None:
+        body = self._body()
+        self._named(body)
+        given = body.get("input") or ""
+        texts = [str(one) for one in given] if isinstance(given, list) else [str(given)]
+        tokens = self._read("".join(texts))
+        self._send(200, pooling.embeddings(self.engine.config.served_names[0], texts, tokens))
+
+    def _rerank(self) -> None:
+        body = self._body()
+        self._named(body)
+        self._required(body, "documents")
+        texts, query = [str(one) for one in body["documents"]], str(body.get("query") or "")
+        tokens = self._read("".join([query, *texts]))
+        self._send(200, pooling.ranking(self.engine.config.served_names[0], query, texts, tokens))
+
+    def _read(self, text: str) -> int:
+        """The tokens of a text, counted. A server that is broken breaks here too."""
+        self._not_endless(text)
+        engine = self.engine
+        if engine.fault() == "engine-exits" or engine.dead:
+            engine.die()
+            raise BadRequest(500, *DEAD)
+        while engine.fault() == "wedge" and not self._gone():
+            time.sleep(POLL_S)
+        tokens = len(engine.tokenizer.encode(text))
+        engine.counters.computed(tokens, 0)
+        return tokens
 
     @staticmethod
     def _required(body: dict[str, Any], field: str) -> None:

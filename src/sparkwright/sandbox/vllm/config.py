@@ -58,6 +58,7 @@ class Config:
     thinks_by_default: bool
     eager: bool
     shards: int
+    pooling: bool
 
     @property
     def cache_blocks(self) -> int:
@@ -122,6 +123,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         thinks_by_default=bool(kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
         shards=_shards(folder),
+        pooling=arguments.text("runner", "auto") == "pooling",
     )
 
 

@@ -17,6 +17,8 @@ from sparkwright.engines.vllm.flags import known_flags
 from sparkwright.engines.vllm.versions import at_least
 
 Sure = Literal["read", "dates", "near"]
+#: the oldest release that anything here is known of: what it has, a release that is not known has too
+OLDEST = "0.11.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
         row = Row(name, since=DISABLE_PAIRS_SINCE, instead=f"enable-{name.removeprefix('disable-')}: false")
     if row is None:
         return Existence(None)
-    came = at_least(version, row.since) if row.since else True
+    came = _came(row, version)
     gone = at_least(version, row.removed) if row.removed else False
     if gone:
         return Existence(False, f"it was removed in {row.removed}", *_instead(row))
@@ -141,6 +143,13 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
     if gone is False and came:
         return Existence(True, source=row.source)
     return Existence(None, _history(row).removeprefix(", "), *_instead(row))
+
+
+def _came(row: Row, version: Version | None) -> bool | None:
+    """Whether it was there by this release, or by any that is supported; None where that is not known."""
+    return (
+        at_least(version or Version(OLDEST), row.since) or (None if version is None else False) if row.since else True
+    )
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:

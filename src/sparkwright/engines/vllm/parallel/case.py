@@ -9,10 +9,10 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.finding import Way
+from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import split_limits
 

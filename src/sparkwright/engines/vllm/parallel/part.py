@@ -8,8 +8,8 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import Seat, Share, Split
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import environment, flags
 from sparkwright.engines.vllm.parallel.case import SplitCase

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
+from sparkwright.engines.model import architecture_tables as tables
+from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.model.config_parts import Part
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
-from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.versions import at_least
 
 #: pipeline parallelism over hosts: broken in 0.18.0 (issue 37933), fixed by pull request 40150

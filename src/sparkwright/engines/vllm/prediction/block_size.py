@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines.model import architecture_tables as tables
+from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.model.config_parts import Part, text
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
-from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.trust.bounds import count_of
 
 #: bytes of one number. Where the config says float32 the engine serves in bfloat16 all the same, so "auto" is 2.

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from sparkwright.engines import advice
 from sparkwright.engines.advice import Effective
-from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.prediction import ascend, defaults
 from sparkwright.engines.vllm.prediction.block_size import block_size

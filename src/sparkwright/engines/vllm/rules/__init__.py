@@ -7,7 +7,7 @@ from collections.abc import Collection
 from packaging.version import Version
 
 from sparkwright.engines.finding import SEVERITIES, Finding, Way
-from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.prediction.predict import Asked
 from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
     access,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.engines.finding import Finding, Way
-from sparkwright.engines.vllm.architecture.architecture_support import SUPPORT, in_words, loads
+from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, rule
 from sparkwright.engines.vllm.versions import at_least
 

@@ -10,9 +10,9 @@ from packaging.version import Version
 
 from sparkwright.engines.advice import Effective
 from sparkwright.engines.finding import Severity
+from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
 from sparkwright.engines.vllm.prediction.predict import Asked, effective
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm.architecture import architecture_dense
-from sparkwright.engines.vllm.architecture.architecture_tables import spread
+from sparkwright.engines.model import architecture_dense
+from sparkwright.engines.model.architecture_tables import spread
 from sparkwright.engines.vllm.versions import parse
 
 #: the newest release whose registry was read

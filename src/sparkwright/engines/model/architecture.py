@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model import config_parts
+from sparkwright.engines.model.architecture_registry import outranking
+from sparkwright.engines.model.architecture_rules import RULES, Kind, draft, mechanism
 from sparkwright.engines.model.config_parts import Part
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
-from sparkwright.engines.vllm.architecture.architecture_registry import outranking
-from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Kind, draft, mechanism
 from sparkwright.visible import one_line
 
 #: what classify() and block_size.block_size() read; the rest of a config can go

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sparkwright.engines.model import architecture_dense as dense
+from sparkwright.engines.model import architecture_tables as tables
+from sparkwright.engines.model.architecture_rules import Found, Kind
 from sparkwright.engines.model.config_parts import Part, architecture_name
-from sparkwright.engines.vllm.architecture import architecture_dense as dense
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
-from sparkwright.engines.vllm.architecture.architecture_rules import Found, Kind
 
 VERSION = "0.32.0"
 #: a hybrid's class whose layers are all called one of these is no hybrid (granite-4.0-micro)

@@ -6,7 +6,7 @@ what is not here and not in architecture_tables is unknown, not recurrent.
 
 from __future__ import annotations
 
-from sparkwright.engines.vllm.architecture.architecture_tables import spread
+from sparkwright.engines.model.architecture_tables import spread
 
 _GENERATE = """
     AXK1ForCausalLM AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM AriaForConditionalGeneration

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from sparkwright.engines.model import architecture_dense as dense
+from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.config_parts import Part, architecture_name, text
-from sparkwright.engines.vllm.architecture import architecture_dense as dense
-from sparkwright.engines.vllm.architecture import architecture_tables as tables
 
 Kind = Literal["recurrent", "attention_free", "dense", "unknown"]
 

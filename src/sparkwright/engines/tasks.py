@@ -1,0 +1,94 @@
+"""What a server does for its clients: generates text, makes vectors of texts, or scores how well texts answer a question.
+
+The request that proves it, and what a good answer holds. Paths and shapes as vLLM 0.32.0 and llama-server b11549 answered on a CPU
+(`--runner pooling --convert embed`; `--embedding`, `--reranking`): both take the same two requests, and vLLM then has no chat (404).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.http import GENERATE, Http, Task
+from sparkwright.trust.bounds import number_of
+from sparkwright.visible import count
+
+EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+TEXT = "Say ok."
+QUERY = "What sails on the sea?"
+ANSWER, ASIDE = "A ship sails on the sea.", "The oven is in the kitchen."
+#: the longest vectors of models that people serve have some ten thousand
+MOST_NUMBERS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What an answer holds, as "a vector of 1024 numbers"; why_not: what is missing or wrong with it, empty for nothing."""
+
+    holds: str = ""
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One task that is not generation. noun: what an answer gives. serves: a clause. request: path and body for a served name."""
+
+    noun: str
+    serves: str
+    path: str
+    asked: Mapping[str, Any]
+    judge: Callable[[Any], Judged]
+
+    def request(self, model: str) -> tuple[str, dict[str, Any]]:
+        """Path and body."""
+        return self.path, {"model": model, **self.asked}
+
+
+def _vector(answer: Any) -> Judged:
+    try:
+        given = answer["data"][0]["embedding"]
+    except (KeyError, IndexError, TypeError):
+        return Judged(why_not="without a vector")
+    if not isinstance(given, list) or not 0 < len(given) <= MOST_NUMBERS:
+        return Judged(why_not="without a vector")
+    if any(_number(one) is None for one in given):
+        return Judged(why_not="with a vector of something else than numbers")
+    if not any(given):
+        return Judged(why_not="with a vector of zeros")
+    return Judged(f"a vector of {count(len(given), 'number')}")
+
+
+def _scores(answer: Any) -> Judged:
+    rows = answer.get("results") if isinstance(answer, dict) else None
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    found = {row.get("index"): _number(row.get("relevance_score")) for row in rows if type(row.get("index")) is int}
+    right, other = found.get(0), found.get(1)
+    if right is None or other is None:
+        return Judged(why_not="without a score for each text")
+    holds = f"{right:.2f} for the answer, {other:.2f} for the text beside it"
+    if right <= other:
+        return Judged(holds, f"with a wrong order ({holds}): it is no reranker, or its prompt template is missing")
+    return Judged(holds)
+
+
+def _number(value: Any) -> float | None:
+    found = None if isinstance(value, bool) or not isinstance(value, int | float) else number_of(repr(value))
+    return found if found is not None and math.isfinite(found) else None
+
+
+PROOFS: Mapping[Task, Proof] = {
+    "embed": Proof("vector", "it serves embeddings", EMBEDDINGS, {"input": TEXT}, _vector),
+    "rerank": Proof("score", "it reranks", RERANK, {"query": QUERY, "documents": [ANSWER, ASIDE]}, _scores),
+}
+
+
+def noun(http: Http) -> str:
+    """What one answer of it gives: a token, a vector, a score."""
+    return "token" if http.task == GENERATE else PROOFS[http.task].noun
+
+
+def aside(http: Http) -> str:
+    """Why nothing that is measured of generated text can be asked of it, as "it serves embeddings"; empty where it generates."""
+    return "" if http.task == GENERATE else PROOFS[http.task].serves

@@ -1,1 +1,0 @@
-"""What kind of model a config.json describes, and which release of vLLM loads it."""

@@ -1,0 +1,47 @@
+"""Vectors and scores of a server that was started with `--runner pooling`: of the words of a text, so that texts that share words are alike."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+NUMBERS = 128
+#: words that every text has
+COMMON = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
+
+
+def vector(text: str) -> list[float]:
+    """Of length one."""
+    found = [0.0] * NUMBERS
+    for word in [word for word in re.findall(r"\w+", text.lower()) if word not in COMMON] or ["-"]:
+        digest = hashlib.sha256(word.encode()).digest()
+        found[digest[0] % NUMBERS] += 1.0 if digest[1] % 2 else -1.0
+    length = math.sqrt(sum(one * one for one in found)) or 1.0
+    return [one / length for one in found]
+
+
+def score(query: str, text: str) -> float:
+    """The cosine of the two."""
+    return sum(one * other for one, other in zip(vector(query), vector(text), strict=True))
+
+
+def embeddings(model: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
+    """The answer of /v1/embeddings."""
+    rows = [{"index": n, "object": "embedding", "embedding": vector(text)} for n, text in enumerate(texts)]
+    about = {"id": f"embd-{secrets.token_hex(8)}", "object": "list", "created": int(time.time()), "model": model}
+    return {**about, "data": rows, "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}}
+
+
+def ranking(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
+    """The answer of /v1/rerank, the best first."""
+    rows = [
+        {"index": n, "document": {"text": text}, "relevance_score": score(query, text)} for n, text in enumerate(texts)
+    ]
+    rows.sort(key=lambda row: -float(str(row["relevance_score"])))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"id": f"score-{secrets.token_hex(8)}", "model": model, "usage": usage, "results": rows}

@@ -1,0 +1,70 @@
+"""What proves a server that makes vectors or scores, by the answers of real ones (0.32.0, b11549)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine as engines
+from sparkwright.engines import http as roles
+from sparkwright.engines import tasks
+from sparkwright.engines.engine import TASK
+
+EMBED, RERANK = tasks.PROOFS["embed"], tasks.PROOFS["rerank"]
+
+
+def row(vector: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [{"index": 0, "object": "embedding", "embedding": vector}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "holds", "why_not"),
+    [
+        (row([0.047, -0.030, 0.1]), "a vector of 3 numbers", ""),
+        (row([0.0, 0.0]), "", "with a vector of zeros"),
+        (row([0.1, None]), "", "with a vector of something else than numbers"),
+        (row([0.1, float("nan")]), "", "with a vector of something else than numbers"),
+        (row("AACAPw=="), "", "without a vector"),
+        (row([]), "", "without a vector"),
+        ({"data": []}, "", "without a vector"),
+        ({"error": {"message": "x"}}, "", "without a vector"),
+        (None, "", "without a vector"),
+    ],
+)
+def test_a_vector_is_numbers_of_which_one_is_not_zero(answer: Any, holds: str, why_not: str) -> None:
+    assert EMBED.judge(answer) == tasks.Judged(holds, why_not)
+
+
+def scores(first: Any, second: Any) -> dict[str, Any]:
+    rows = [{"index": 1, "relevance_score": second}, {"index": 0, "relevance_score": first}]
+    return {"object": "list", "results": rows}
+
+
+def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
+    assert RERANK.judge(scores(0.93, 0.02)).why_not == ""
+    wrong = RERANK.judge(scores(-0.14, 0.29))
+    assert wrong.holds
+    assert "no reranker" in wrong.why_not
+
+
+@pytest.mark.parametrize("answer", [scores(None, 0.1), scores("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None])
+def test_without_a_score_for_each_text_nothing_is_proved(answer: Any) -> None:
+    assert RERANK.judge(answer) == tasks.Judged("", "without a score for each text")
+
+
+@pytest.mark.parametrize("name", list(engines.TITLES))
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_the_task_travels_with_the_container(name: str, task: str) -> None:
+    found = engines.of_labels({**engines.of(name).labels, TASK: task})
+    assert (found.name, found.task) == (name, task)
+    assert engines.of_labels(found.labels) == found
+    assert engines.of_labels({TASK: "rm -rf"}).task == "generate"
+
+
+def test_what_moves_while_it_works_is_another_counter() -> None:
+    vllm = engines.of_labels({TASK: "embed"}).http
+    assert vllm.task == "embed"
+    text = 'vllm:prompt_tokens_total{engine="0"} 28.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
+    assert vllm.counters(text)[roles.HEARTBEAT] == 28
+    assert engines.of("vllm").http.counters(text)[roles.HEARTBEAT] == 0

@@ -1,0 +1,61 @@
+"""The requests that prove a server of vectors and of scores, answered by the real llama-server; its weights are random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines import http as roles
+from sparkwright.engines import tasks
+from sparkwright.engines.http import Http
+from sparkwright.engines.llama_cpp.http import HTTP
+from sparkwright.measure import server_metrics, token_check
+from sparkwright.modules.proof.verify_health import VerifyHealth
+from tests.modules.context import RecordingContext
+from tests.real_llama import server as servers
+
+EMBED, RERANK = replace(HTTP, task="embed"), replace(HTTP, task="rerank")
+SMALL = ("-c", "1024", "-np", "2", "-a", "tiny", "--metrics")
+
+
+def ask(server: servers.Server, http: Http) -> token_check.Answer:
+    return token_check.ask(http, server.base_url, "tiny", timeout_s=20)
+
+
+def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
+        assert server.until_served(), server.log
+        before = server_metrics.read(EMBED, server.base_url, "")[0]
+        answer = ask(server, EMBED)
+        assert tasks.PROOFS["embed"].judge(answer.json()).holds == "a vector of 128 numbers"
+        assert token_check.missing(EMBED, answer.json()) == ""
+        after = server_metrics.read(EMBED, server.base_url, "")[0]
+        assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
+        args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
+        found = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), EMBED)
+        assert (found.failed, found.data["verdict"]) == (False, "ready")
+        assert found.msg.startswith("answers: a vector of 128 numbers in ")
+
+
+def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--reranking") as server:
+        assert server.until_served(), server.log
+        answer = ask(server, RERANK)
+        assert tasks.PROOFS["rerank"].judge(answer.json()).holds, answer.body
+        assert token_check.missing(RERANK, answer.json()) == ""
+
+
+@pytest.mark.parametrize(
+    ("http", "words", "status"), [(EMBED, (), 501), (RERANK, ("--embedding",), 501), (EMBED, ("--embedding",), 400)]
+)
+def test_without_its_flag_it_says_so(
+    tiny: Path, tmp_path: Path, http: Http, words: tuple[str, ...], status: int
+) -> None:
+    """The tiny model has no pooling of its own: with --embedding alone it is none, which OpenAI's form can't have."""
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, *words) as server:
+        assert server.until_served(), server.log
+        answer = ask(server, http)
+        assert answer.status == status
+        assert answer.failure
