@@ -167,7 +167,9 @@ def effective(outcome: Outcome) -> dict[str, Any]:
 def _ask(server: Server, outcome: Outcome, model: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         context = RecordingContext(Path(home))
-        health = VerifyHealth().run(VerifyHealth.Args(base_url=server.base_url, model=model, timeout_s=TOKEN_S), context)
+        health = VerifyHealth().run(
+            VerifyHealth.Args(base_url=server.base_url, model=model, timeout_s=TOKEN_S), context
+        )
         outcome.health = health.msg
         if health.failed:
             outcome.wrong.append(f"verify_health: {health.msg}")
