@@ -15,6 +15,9 @@ from tests.real_engine.group.pair import THREADS
 PATIENCE = dict.fromkeys(("liveness", "reference_text"), "timeout_s: 180")
 #: of a scheduled check: a group without a warm-up takes long for its first token
 LIMITS = {"token_s": 120.0}
+#: with one /dev/shm between them the ranks take themselves for members of one host, and wait for each other at a socket that only
+#: a common /tmp would have
+APART = {"ipc": "private", "shm_size": "2g"}
 
 
 class RealPair(Pair):
@@ -40,7 +43,13 @@ class RealPair(Pair):
             {
                 "image": self.shelf.name(self.shelf.usual),
                 "model": {"id": DENSE, "dir": "~/models/tiny", "mount": "/models/tiny"},
-                "container": {"name": self.name, "gpus": "", "env": {**ENV, **THREADS}, "ulimits": {"nofile": "1024"}},
+                "container": {
+                    "name": self.name,
+                    "gpus": "",
+                    "env": {**ENV, **THREADS},
+                    **APART,
+                    "ulimits": {"nofile": "1024"},
+                },
                 "parallel": {"tensor": 2},
                 "vllm": {**usual, **given},
                 "expect": {"ready_s": 900},
