@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparkwright.bench import arms
@@ -41,11 +43,35 @@ def test_any_other_flag_is_with_and_without(base: Recipe) -> None:
 
 
 def test_a_step_smaller_than_a_block_is_foretold_to_be_refused_where_it_is(base: Recipe) -> None:
-    found = arms.sweep(base, (512, 2048, 4096))
+    found = arms.sweep(base, (512, 2048, 4096), pinned())
     old = [arms.refusal(arm, pinned("0.19.2")) for arm in found]
     assert [one.rule if one else None for one in old][2] is None
     assert all(one is not None and "block" in one.sentence for one in old[:2])
     assert [arms.refusal(arm, pinned("0.32.0")) for arm in found] == [None, None, None]
+
+
+def expecting(base: Recipe, chunked_prefill: str) -> Recipe:
+    expect = base.file.expect.model_copy(update={"chunked_prefill": chunked_prefill})
+    return replace(base, file=base.file.model_copy(update={"expect": expect}))
+
+
+def test_an_arm_runs_with_what_a_deploy_of_its_recipe_would() -> None:
+    """What a recipe expects of chunked prefill decides a flag."""
+    unchunked = recipe.load(TOP, "qwen3.5-35b-unchunked")
+    chunked = expecting(unchunked, "any")
+    found = [arm.effective(pinned()).chunked_prefill for arm in arms.pair(chunked, unchunked)]
+    assert found == [True, False]
+    both = arms.flag(unchunked, "max-num-seqs=2", pinned())
+    assert [arm.effective(pinned()).chunked_prefill for arm in both] == [False, False]
+    assert arms.changed_flags(*both) == ["max-num-seqs"]
+    (large,) = arms.sweep(unchunked, (262144,), pinned())
+    assert large.effective(pinned()).chunked_prefill is False
+
+
+def test_a_change_does_not_make_possible_what_the_recipe_goes_without(base: Recipe) -> None:
+    """With prefix caching chunked prefill can't be off, and the recipe goes on with it; one flag is one change."""
+    both = arms.flag(expecting(base, "disabled"), "no-enable-prefix-caching", pinned())
+    assert [arm.effective(pinned()).chunked_prefill for arm in both] == [True, True]
 
 
 def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
@@ -55,11 +81,11 @@ def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
 
 
 def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> None:
-    (arm,) = arms.sweep(base, (8192,))
+    (arm,) = arms.sweep(base, (8192,), pinned())
     box = arms.named(arm, "production").recipe.file.container
     assert (box.name, box.labels[LAB_LABEL]) == ("production", "8192")
 
 
 def test_whoever_uses_the_server_does_not_reach_an_arm(base: Recipe) -> None:
-    (arm,) = arms.sweep(base, (8192,))
+    (arm,) = arms.sweep(base, (8192,), pinned())
     assert arms.named(arm, "production").recipe.file.container.ports == ["127.0.0.1:8000:8000"]

@@ -33,6 +33,8 @@ class Checked:
 class Checks:
     """Of the hosts of a pair, which have no systemd: a crontab each."""
 
+    ends_within_s = 180.0
+
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         program = pair.folder / "cron/crontab"
@@ -69,7 +71,7 @@ class Checks:
 
     def end(self, host: str, check: subprocess.Popen[str]) -> Checked:
         """Wait for its end."""
-        out, _ = check.communicate(timeout=180)
+        out, _ = check.communicate(timeout=self.ends_within_s)
         assert check.returncode == 0, out
         record = latest(self.state(host).path)
         assert record is not None

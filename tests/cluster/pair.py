@@ -21,7 +21,7 @@ import yaml
 
 from tests import commands
 from tests.e2e.conftest import HASTE, Said
-from tests.real_llama.container_desk import VLLM_REPO, Images, mounts
+from tests.real_llama.container_desk import VLLM_REPO, Names, mounts
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parents[2]
@@ -29,11 +29,13 @@ AT_ONCE = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
 
 
 class Pair:
-    """engines: DOCKER_HOST of each host, the head's first; empty: this machine's own."""
+    """engines: DOCKER_HOST of each host, the head's first; empty: this machine's own. model: the name it is asked by."""
 
     names = ("one", "two")
+    model = "glm"
+    timeout_s, token_s = 240.0, 30.0
 
-    def __init__(self, folder: Path, images: Images, hub: str, engines: tuple[str, str]) -> None:
+    def __init__(self, folder: Path, images: Names, hub: str, engines: tuple[str, str]) -> None:
         self.root, self.images, self.folder = folder / "project", images, folder
         self.port, self.engines = free_port(), dict(zip(self.names, engines, strict=True))
         self.name = f"cluster-{secrets.token_hex(4)}"
@@ -73,7 +75,12 @@ class Pair:
 
     def recipe(self, fault: str = "", **flags: Any) -> None:
         """What the cluster serves from the next deploy on. fault: of the sandbox's. flags: beside the usual, with `_` for `-`."""
-        usual = {"served-model-name": "glm", "max-model-len": 8192, "gpu-memory-utilization": 0.1, "port": self.port}
+        usual = {
+            "served-model-name": self.model,
+            "max-model-len": 8192,
+            "gpu-memory-utilization": 0.1,
+            "port": self.port,
+        }
         usual |= {key.replace("_", "-"): value for key, value in flags.items()}
         stated = {
             "image": self.images.name("vllm-openai:v0.32.0"),
@@ -89,6 +96,10 @@ class Pair:
             "vllm": {"host": "127.0.0.1", **usual},
             "expect": {"ready_s": 60},
         }
+        self.serves(stated)
+
+    def serves(self, stated: dict[str, Any]) -> None:
+        """The recipe of the cluster, from the next deploy on."""
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
     def before(self, task: str, inserted: str) -> None:
@@ -102,7 +113,7 @@ class Pair:
         assert found, task
 
     def run(self, *words: str) -> Said:
-        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
+        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def deployed(self) -> Said:
@@ -134,10 +145,10 @@ class Pair:
 
     def generates(self) -> bool:
         """Whether a client gets a token from the head."""
-        body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 2}).encode()
+        body = json.dumps({"model": self.model, "prompt": "1", "max_tokens": 2}).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=self.token_s) as answer:
             return bool(json.load(answer)["choices"][0]["text"])
 
     def history(self, host: str) -> list[dict[str, Any]]:

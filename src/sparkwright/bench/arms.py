@@ -78,19 +78,27 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
         raise Refused(
             f"--flag {written}: its value looks like a secret, which results and `docker inspect` would show."
         )
-    flags = base.engine.flags
+    base, flags = as_deployed(base, pinned), base.engine.flags
     name = base.engine.advice.CHUNKED_PREFILL if written == SPOKEN else written
     change = flags.named({name: document.parse(value, Path("--flag")).data if equals else True})
     shown = flags.argv(change)
     return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
 
 
-def sweep(base: Recipe, values: Sequence[int]) -> list[Arm]:
+def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
     """An arm for each number of tokens that a step may have. Raises Refused where the engine has no flag for it."""
     name = base.engine.flags.BUDGET
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
+    base = as_deployed(base, pinned)
     return [_arm(str(value), f"{name} {value}", base, {name: value}) for value in values]
+
+
+def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
+    """The recipe with the flags in it that its expectation stands for, so that a changed flag does not decide about them anew."""
+    chosen = base.file_flags(pinned.get("model") or {})
+    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in chosen}
+    return replace(base, file=base.file.with_flags(words))
 
 
 def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -114,14 +122,15 @@ def changed_flags(one: Arm, other: Arm) -> list[str]:
 
 
 def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm:
-    """The recipe with these flags. Nothing is expected of it: it is there to be measured."""
+    """The recipe with these flags. Unchanged it is what a deploy would serve; with changes nothing is expected of it."""
     words = {name: message for name, message in base.file.flags.items() if name not in changes}
     words |= {flag: message for flag, message in changes.items() if message is not None}
     box = base.file.container
+    expected = {"tok_per_s": None, **({"chunked_prefill": "any"} if changes else {})}
     file = base.file.with_flags(
         words,
         container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}}),
-        expect=base.file.expect.model_copy(update={"chunked_prefill": "any", "tok_per_s": None}),
+        expect=base.file.expect.model_copy(update=expected),
     )
     return Arm(name, title, replace(base, file=file), dict(changes))
 

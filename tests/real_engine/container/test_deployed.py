@@ -74,7 +74,7 @@ def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(desk: Desk
     code = desk.until_exited()
     assert desk.run("health.check", "--host", "here").code == 1
     said = desk.run("status", "--host", "here")
-    assert (said.code, f"exit code {code}" in said.out) == (1, True), said.out
+    assert (said.code, f"exited ({code})" in said.out) == (1, True), said.out
     said = desk.run("diagnose", "--host", "here")
     assert (said.code, f"exited ({code})" in said.out) == (1, True), said.out
     again = desk.deploy()
@@ -166,4 +166,4 @@ def test_an_end_with_exit_code_0_is_a_failure(desk: Desk) -> None:
     assert desk.until_exited() == 0
     assert desk.run("health.check", "--host", "here").code == 1
     said = desk.run("status", "--host", "here")
-    assert (said.code, "exit code 0" in said.out) == (1, True), said.out
+    assert (said.code, "exited (0)" in said.out) == (1, True), said.out

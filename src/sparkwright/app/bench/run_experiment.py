@@ -108,7 +108,7 @@ class _Bench:
         elif order.flag:
             found = lab_arms.flag(self.base, order.flag, pinned)
         else:
-            found = lab_arms.sweep(self.base, order.sizes)
+            found = lab_arms.sweep(self.base, order.sizes, pinned)
         return [lab_arms.named(arm, self.production.file.container.name) for arm in found]
 
     def _experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:

@@ -49,7 +49,7 @@ def of(seat: Seat) -> dict[str, str]:
 
 
 def options(seat: Seat) -> dict[str, Any]:
-    """The container's options of one member, by their names in a recipe. Never privileged, and with memory of its own in /dev/shm."""
+    """The container's options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe says."""
     network: dict[str, Any] = {"network": "host"}
     if not seat.adapters:
         return {**network, "ulimits": NOFILE}

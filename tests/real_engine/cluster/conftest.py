@@ -1,0 +1,34 @@
+"""A cluster of two real engines; its image is that of tests/real_engine/container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import engine_beside, own_hub
+from tests.real_engine.cluster.pair import RealPair
+from tests.real_engine.container import image
+from tests.real_engine.container.desk import Shelf, hub_files
+from tests.real_engine.engine import Engine
+
+
+@pytest.fixture
+def pair(tmp_path: Path, engine: Engine) -> Iterator[RealPair]:
+    """Nothing is deployed. Skips, and says what is missing."""
+    if why := image.why_not():
+        pytest.skip(why)
+    version = image.version_of(engine.venv)
+    with (
+        image.registry() as registry,
+        own_hub.serving(hub_files(engine)) as hub,
+        engine_beside.started(["--bridge=docker0"]) as (beside, _),
+    ):
+        shelf = Shelf({version: image.push(registry, engine.venv, version)}, version)
+        one = RealPair(tmp_path, shelf, hub, ("", beside))
+        try:
+            yield one
+        finally:
+            one.close()
+            shelf.remove()
