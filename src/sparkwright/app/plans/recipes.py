@@ -83,5 +83,6 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         max_model_len=engine.of(name).flags.context(wanted[name]),
         key_variable=wanted["server_key"],
         engine=engine.TITLES[name],
+        cluster=host.cluster.name if host.cluster else "",
         warning=OPEN if wanted["open_to_network"] else "",
     )
