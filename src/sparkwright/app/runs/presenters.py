@@ -28,7 +28,7 @@ class Shown:
         from sparkwright.console.events.tables import Tables
 
         many = rows and not diff and len(chosen.hosts) > 1
-        lines = _lines(diff, many=many)
+        lines = _lines(diff, many=many, together=bool(self._workers))
         lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
         panels = not many or bool(self._workers)
@@ -45,14 +45,14 @@ class Shown:
         return client_settings.text(self._project, one)
 
 
-def _lines(diff: bool, *, many: bool) -> Any:
+def _lines(diff: bool, *, many: bool, together: bool) -> Any:
     """Every task of a host; of many hosts one row each, unless their differences are asked for."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import Lines
 
-        return HostLines() if many else Lines(diff=diff)
+        return HostLines(together=together) if many else Lines(diff=diff)
     from sparkwright.console.events.host_table import HostTable
     from sparkwright.console.events.live import Live
 
-    return HostTable() if many else Live(diff=diff)
+    return HostTable(together=together) if many else Live(diff=diff)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.cluster import rank
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -28,6 +29,9 @@ class Barrier(Module["Barrier.Args"]):
     has to be done in any case, and let a barrier come before the task that ends the rescue. A run that is stopped on request
     ends its waiting.
 
+    rank_of: while it waits, this member's own rank is watched, and fails it when it ends. Where another member fails first, and
+    this one's rank ended by itself, that is what this member reports.
+
     Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
 
     Returns: members (what each shares, by host, in the order of ranks); of the shared values that are true: any (the names of
@@ -45,6 +49,7 @@ class Barrier(Module["Barrier.Args"]):
         share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
         warn: list[str] = arg("names of shared values whose difference is only told", default_factory=list)
+        rank_of: str = arg("the name of the container whose rank has joined; empty: none has", default="")
         wait: bool = arg("false: let the others pass, and go on at once", default=True)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -55,7 +60,7 @@ class Barrier(Module["Barrier.Args"]):
             if missing := sorted(set(names) - args.share.keys()):
                 message = f"`{key}` names what this member does not share: {', '.join(missing)}."
                 raise Refused(f"barrier '{args.name}': {message}")
-        members = context.cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
+        members = self._arrived(args, context, context.cluster)
         if not args.wait:
             return Result(msg="not waited for the others")
         if differences := list(_differences(args.compare, members)):
@@ -63,6 +68,23 @@ class Barrier(Module["Barrier.Args"]):
         for difference in _differences(args.warn, members, known=True):
             context.note(f"{difference}. Members should have the same.")
         return Result(msg=f"all {len(members)} members", data=_data(members, args.share))
+
+    def _arrived(self, args: Args, context: Context, cluster: Any) -> dict[str, Any]:
+        if not args.rank_of:
+            found: dict[str, Any] = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
+            return found
+
+        def watch(*, log: bool = False) -> None:
+            end = rank.ended(context.docker(), args.rank_of, cluster.cluster.rank, log=log)
+            if end is not None and (end.own or not log):
+                raise Failed(end.why)
+
+        try:
+            found = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait, watch=watch)
+        except Failed:
+            watch(log=True)
+            raise
+        return found
 
 
 def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

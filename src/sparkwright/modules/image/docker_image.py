@@ -148,7 +148,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             context.go_on()
             context.note(f"{args.from_}: {error.message} Pulling from {Name.parse(args.ref).registry} instead.")
             return ""
-        return f"copied from {args.from_}; its Id is the lock's"
+        how = "; its Id is the lock's" if _ids(args) else ""
+        return f"copied from {args.from_}{how}"
 
     def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
         """From the mirror when there is one, and from the image's own registry when the mirror can't give it."""
