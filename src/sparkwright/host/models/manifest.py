@@ -115,6 +115,7 @@ class Manifest:
 
     def forget(self) -> None:
         """Forget the folder."""
+        _PROVED.pop(self._file, None)
         self.state.remove(_name(self.folder))
 
     def knows(self, file: Mapping[str, Any]) -> bool:
