@@ -92,8 +92,8 @@ GROUPS = (
     Group("subprocess: an answer to `status` runs nothing (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
     Group(
         "the HTTP server of a copy between hosts (8 ms)",
-        ("modules/model/hf_model.py",),
-        ("sparkwright.host.models.peer",),
+        ("modules/model/hf_model.py", "modules/image/docker_image.py"),
+        ("sparkwright.host.models.peer", "sparkwright.host.images.image_copy"),
     ),
     Group(
         "the rules of a check: for a server that is still starting, or that no check speaks for (10 to 25 ms)",

@@ -45,11 +45,12 @@ def programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0") ->
     return {"ip": f"""case "$*" in *" addr") echo '{json.dumps(rows)}' ;; *) echo '{route}' ;; esac""", "ping": ping}
 
 
-def lay(root: Path, number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0", **about: Any) -> None:
+def lay(
+    root: Path, number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0", driver: str = "580.95.05", **about: Any
+) -> None:
     """Write such a host below a folder."""
-    shown = {
-        f"/usr/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in programs(number, over=over, ping=ping).items()
-    }
+    ways = {**programs(number, over=over, ping=ping), "nvidia-smi": f"echo 'NVIDIA GB10, {driver}'"}
+    shown = {f"/usr/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in ways.items()}
     for name, text in {**files(number, **about), **shown}.items():
         path = Path(f"{root}{name}")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,7 @@ ANSWER: dict[str, Any] = {
     "findings": [{"check": "fabric", "verdict": "bad", "evidence": "down", "fix": "", "source": "", "repair": ""}],
     "paths": [{"peer": "192.168.100.2", "interface": "enp1s0f1np1", "mtu": 9000, "reached": True}],
     "kernel": "6.14.0-1015-nvidia",
+    "driver": "580.95.05",
 }
 GOOD = cluster_links._links(Member(HOST), answers.checked("fabric", ANSWER, host="spark1"))
 

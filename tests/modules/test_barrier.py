@@ -49,8 +49,8 @@ def at_once(calls: list[Any]) -> None:
         one.join(60)
 
 
-def meet(home: Path, *shares: dict[str, Any], **args: Any) -> list[Outcome]:
-    """What comes of one barrier for each member, with what each shares."""
+def meet(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **args: Any) -> list[Outcome]:
+    """What comes of one barrier for each member, with what each shares. notes: filled with what they say."""
     found: dict[int, Outcome] = {}
 
     def run(rank: int, channel: Channel) -> None:
@@ -60,6 +60,8 @@ def meet(home: Path, *shares: dict[str, Any], **args: Any) -> list[Outcome]:
             found[rank] = Barrier().run(Barrier.Args("prepared", share=shares[rank], timeout_s=60, **args), context)
         except SparkwrightError as error:
             found[rank] = error
+        if notes is not None:
+            notes.extend(one["text"] for one in context.said if one["event"] == "note")
 
     with channels(len(shares)) as all_of_them:
         at_once([lambda rank=rank, one=one: run(rank, one) for rank, one in enumerate(all_of_them)])
@@ -96,6 +98,20 @@ def test_a_difference_is_the_same_sentence_for_all(tmp_path: Path, shares: list[
 def test_all_differences_are_named_at_once(tmp_path: Path) -> None:
     outcomes = meet(tmp_path, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 1, "c": 3}, compare=["a", "b", "c"])
     assert str(outcomes[0]) == "a differs: spark1 1, spark2 2; c differs: spark1 1, spark2 3."
+
+
+def test_what_may_differ_is_told_by_whoever_is_to_tell_it_and_an_unknown_value_differs_from_none(
+    tmp_path: Path,
+) -> None:
+    shares = [
+        {"kernel": "6.14", "driver": "580.95"},
+        {"kernel": "6.17", "driver": None},
+        {"kernel": "6.14", "driver": ""},
+    ]
+    notes: list[str] = []
+    found = meet(tmp_path, *shares, warn=["kernel", "driver"], notes=notes)
+    assert all(isinstance(one, Result) for one in found), found
+    assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. Members should have the same."] * 3
 
 
 def test_each_member_learns_who_shares_the_same_as_itself(tmp_path: Path) -> None:

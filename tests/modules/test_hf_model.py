@@ -12,7 +12,8 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.health import drift
-from sparkwright.host.models import kept_files
+from sparkwright.host.models import kept_files, manifest
+from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.records import good_states
 from sparkwright.modules.model import restore_model_files
@@ -190,6 +191,22 @@ def test_check_mode_names_what_is_missing_and_fetches_nothing(context: Recording
     result = fetch(context)
     assert (result.changed, len(result.diff)) == (True, 19)
     assert not (context.machine.home / "m").exists()
+
+
+def test_a_complete_copy_that_check_mode_has_proved_is_not_hashed_again_by_the_run(
+    context: RecordingContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(context)
+    found = pinned(context)
+    Manifest.of(context.state, context.machine.home / "m").forget()
+    context.check = True
+    assert not fetch(context, **found).changed
+    assert Manifest.of(context.state, context.machine.home / "m").rows  # and nothing was written:
+    assert not list(context.state.path.glob("model-*.json"))
+    context.check = False
+    monkeypatch.setattr(manifest, "digest", lambda *args, **more: pytest.fail("hashed again"))
+    assert not fetch(context, **found).changed
+    assert list(context.state.path.glob("model-*.json"))
 
 
 @pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])

@@ -17,6 +17,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.models import peer
+from sparkwright.host.peers import asking, serving
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.share_model import ShareModel
 from sparkwright.protocol.result import Result
@@ -41,7 +42,7 @@ def hub() -> Iterator[LoopbackHub]:
 
 def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
     (tmp_path / name).mkdir()
-    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peer.TOKEN: TOKEN})
+    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={asking.TOKEN: TOKEN})
 
 
 def model(hub: LoopbackHub) -> dict[str, Any]:
@@ -186,12 +187,12 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
 ) -> None:
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peer.CONNECTIONS)]
+    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(serving.CONNECTIONS)]
     with socket.create_connection(("127.0.0.1", port), 5) as one_more:
         assert one_more.recv(1) == b"", "it was let in"
     for one in held:
         one.close()
-    while not peer._asked(urls[0] + peer.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
+    while not asking.asked(urls[0] + serving.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
         pass
     with peer.reached(urls, "spark1", TOKEN):
         pass
@@ -202,7 +203,7 @@ def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
     sender = LoopbackHub({})
     try:
         sender.faults.moved_all = other.url
-        assert not peer._asked(sender.url + peer.HERE, {"Authorization": "Bearer x"})
+        assert not asking.asked(sender.url + serving.HERE, {"Authorization": "Bearer x"})
         assert (len(sender.tokens), other.tokens, other.paths) == (1, [], [])
     finally:
         sender.close()

@@ -55,8 +55,28 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
         ("    - {include: parts/inner.yml, register: x}\n", "- facts:\n", "unknown key `register`", "book.yml:4"),
         ("    - include: parts/inner.yml\n", "- include: inner.yml\n", "includes itself", "inner.yml:1"),
         ("    - include: parts/inner.yml\n", "facts:\n", "a list of tasks", "inner.yml"),
+        (
+            "    - {include: parts/inner.yml, vars: {keep: true}}\n",
+            "- facts:\n  register: found\n- facts:\n  when: keep and found.changed\n",
+            "`keep`, a variable of this task or its block, stands beside `found`, which only the host knows",
+            "inner.yml:4",
+        ),
+        (
+            "    - {include: parts/inner.yml, vars: {what: x}}\n",
+            "- facts:\n- fail: {msg: '{{ what }} on {{ facts.kernel }}'}\n",
+            "`what`, a variable of this task or its block, stands beside `facts`",
+            "inner.yml:2",
+        ),
     ],
-    ids=["mistake-inside", "no-such-file", "a-key-it-can't-have", "circle", "no-list"],
+    ids=[
+        "mistake-inside",
+        "no-such-file",
+        "a-key-it-can't-have",
+        "circle",
+        "no-list",
+        "mixed-condition",
+        "mixed-value",
+    ],
 )
 def test_a_mistake_is_named_in_the_file_that_holds_it(
     tmp_path: Path, tasks: str, part: str, said: str, where: str

@@ -110,3 +110,6 @@ class Parallel(Protocol):
 
     def member(self, text: Text) -> MemberLog:
         """What a member's log tells, text or file or pieces of it."""
+
+    def of_another(self, failure: str) -> bool:
+        """Whether a member that failed so ended because of another, whose log tells more."""

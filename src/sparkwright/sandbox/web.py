@@ -42,13 +42,20 @@ class Handler(BaseHTTPRequestHandler):
         self.parts = [unquote(part) for part in url.path.split("/") if part]
         self.query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         length = int(self.headers.get("Content-Length") or 0)
-        self.raw = self.rfile.read(length) if length else b""
+        chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
+        self.raw = b"".join(self._body_chunks()) if chunked else self.rfile.read(length) if length else b""
         try:
             self.route()
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
     do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = handle_method
+
+    def _body_chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline(32), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline(32)
+        self.rfile.readline(32)
 
     def body(self) -> Any:
         """The request's JSON; None when there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 
 from sparkwright.sandbox.faults import OF_MEMBERS
 from tests.cells import fits
-from tests.e2e.pair.desk import HOSTS, PairDesk, a_pair
+from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairDesk, a_pair
 
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "faults.yml").read_text())
 COMMANDS = ("cluster.check", "status", "plan", "deploy")
@@ -85,6 +86,62 @@ def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: Pair
     assert status == 200 and '"error"' in text.split("data: ")[-2] and text.endswith("data: [DONE]\n\n")
     said = pair.deploy()
     assert said.proved and pair.token()[0] == 200
+
+
+def test_ranks_that_are_still_starting_leave_verify_inconclusive_with_the_stage_of_each(pair: PairDesk) -> None:
+    whole(pair)
+    pair.run("sandbox.fault", "worker-never-joins", "--host", "sandbox2")
+    pair.change()
+    assert pair.deploy("--no-rollback").code == 1
+    pair.edit(RECIPE, r"ready_s: \d+", "ready_s: 600")  # so long a start may take: what was left there may still be one
+    said = pair.run("verify", "--host", "sandbox-pair")
+    pair.edit(RECIPE, r"ready_s: \d+", "ready_s: 8")
+    assert said.code == 4, said.out + said.err
+    stages = re.findall(
+        r"rank +inconclusive .*rank (\d) has not joined its group; the last stage in its log: (\w+)", said.out
+    )
+    assert sorted(rank for rank, _ in stages) == ["0", "1"], said.out
+    whole(pair)
+
+
+def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairDesk) -> None:
+    whole(pair)
+    engine = pair.engine_of("sandbox2")
+    (image,) = engine.images.list()
+    for one in engine.containers.list(all=True):
+        one.remove(force=True)
+    engine.images.remove(image.id, force=True)
+    said = pair.deploy()
+    assert said.proved, said.out[-3000:]
+    copied = {
+        one["host"]: one["msg"]
+        for one in said.events()
+        if one["event"] == "task_finished" and one["name"] == "Copy image from a member, or pull it"
+    }
+    assert copied["sandbox2"] == "copied from sandbox1"
+    assert [one.id for one in engine.images.list()] == [image.id]
+
+
+def test_a_rank_that_ends_while_the_head_is_proved_is_told_before_its_consequence(pair: PairDesk) -> None:
+    whole(pair)
+    pair.change()
+    part = pair.root / "playbooks/cluster/parts/prove.yml"
+    kept = part.read_text()
+    docker = f"unix://{pair.folder_of('sandbox2')}/docker.sock"
+    kill = f"{{argv: [docker, --host, '{docker}', kill, {NAME}]}}"
+    part.write_text(
+        kept.replace(
+            "- name: Wait until the cluster is verified\n",
+            f"- name: Kill\n  command: {kill}\n  when: not head\n\n- name: Wait until the cluster is verified\n",
+        )
+    )
+    said = pair.run("deploy", "--host", "sandbox-pair")
+    part.write_text(kept)
+    assert said.code == 1, said.out
+    ends = [line for line in said.out.splitlines() if line.startswith("failed")]
+    assert [line.split()[2] for line in ends] == ["sandbox2", "sandbox1"], said.out
+    assert "rank 1 exited (exit code 137)" in said.out, said.out
+    assert pair.token()[0] == 200  # the previous cluster
 
 
 def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairDesk) -> None:

@@ -85,5 +85,6 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         key_variable=wanted["server_key"],
         engine=engine.TITLES[name],
         task=wanted.get("task", GENERATE),
+        cluster=host.cluster.name if host.cluster else "",
         warning=OPEN if wanted["open_to_network"] else "",
     )

@@ -98,7 +98,7 @@ FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
     "link_rate": {"rates": [RATE]},
-    "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": RELEASE},
+    "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": RELEASE, "driver": RELEASE},
     "inspect_server": {
         **dict.fromkeys(("name", "image"), line),
         "models": {str: (None, within(1, 2**53))},

@@ -105,7 +105,9 @@ def _module(chosen: Chosen, member: Member, peers: Sequence[str]) -> dict[str, A
 def _links(member: Member, found: dict[str, Any]) -> Links:
     links = tuple(Link(**{name: _fixed(row[name]) for name in LINK}) for row in found["links"])
     rows = tuple(Finding(**{name: row[name] for name in FINDING}) for row in found["findings"])
-    return Links(member.host.name, links, rows, tuple(found["paths"]), found["kernel"], member.host.fabric)
+    return Links(
+        member.host.name, links, rows, tuple(found["paths"]), found["kernel"], found["driver"], member.host.fabric
+    )
 
 
 def _fixed(value: Any) -> Any:

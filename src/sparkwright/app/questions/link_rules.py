@@ -22,6 +22,7 @@ class Links:
     findings: tuple[Finding, ...] = ()
     paths: tuple[Mapping[str, Any], ...] = ()
     kernel: str = ""
+    driver: str = ""
     given: Fabric | None = None
 
     @property
@@ -128,6 +129,7 @@ _BETWEEN: tuple[Callable[[Sequence[Links]], Iterator[Finding]], ...] = (
     _mtu,
     _subnets,
     _equal("kernel", lambda one: one.kernel, "members should run the same", known.WIKI),
+    _equal("NVIDIA driver", lambda one: one.driver, "members should have the same", known.PLAYBOOKS),
     _equal(
         "NIC firmware",
         lambda one: "/".join(sorted({link.firmware for link in one.in_use if link.firmware})),

@@ -14,11 +14,12 @@ from sparkwright.console.events.summary import Served, Summary
 class Shown:
     """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
 
-    rows: of many hosts it shows a row each and no panels.
+    rows: of many hosts it shows a row each and no panels; of a cluster a row each and the panel of its head, which serves.
     """
 
     def __init__(self, chosen: Reached, *, json: bool, diff: bool, rows: bool = False) -> None:
         self._project = chosen.project
+        self._workers = {host.name for host in chosen.hosts if host.cluster and host.cluster.head != host.name}
         self._summary: Summary | None = None
         chosen.fleet.ask_stop = stop_asked
         if json:
@@ -27,14 +28,15 @@ class Shown:
         from sparkwright.console.events.tables import Tables
 
         many = rows and not diff and len(chosen.hosts) > 1
-        lines = _lines(diff, many=many)
+        lines = _lines(diff, many=many, together=bool(self._workers))
         lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
-        chosen.fleet.subscribers = [lines, Tables(lines.write), *([] if many else [self._summary])]
+        panels = not many or bool(self._workers)
+        chosen.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""
-        if self._summary is not None:
+        if self._summary is not None and one.host not in self._workers:
             self._summary.serves(one)
 
     def _snippet(self, one: Served) -> str:
@@ -43,14 +45,14 @@ class Shown:
         return client_settings.text(self._project, one)
 
 
-def _lines(diff: bool, *, many: bool) -> Any:
+def _lines(diff: bool, *, many: bool, together: bool) -> Any:
     """Every task of a host; of many hosts one row each, unless their differences are asked for."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import Lines
 
-        return HostLines() if many else Lines(diff=diff)
+        return HostLines(together=together) if many else Lines(diff=diff)
     from sparkwright.console.events.host_table import HostTable
     from sparkwright.console.events.live import Live
 
-    return HostTable() if many else Live(diff=diff)
+    return HostTable(together=together) if many else Live(diff=diff)

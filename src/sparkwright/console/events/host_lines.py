@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.events import rolled
+from sparkwright.console.events import causes, rolled
 from sparkwright.console.events.board import Board, Row
 from sparkwright.console.events.lines import explained, plain
 from sparkwright.protocol.events import Event
@@ -17,11 +17,17 @@ LONGEST = 1000
 
 
 class HostLines:
-    """write: where a line goes, with its style."""
+    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, and the root
+    cause is told first.
+    """
 
-    def __init__(self, *, write: Callable[[str, str], None] = plain, board: Board | None = None) -> None:
+    def __init__(
+        self, *, write: Callable[[str, str], None] = plain, board: Board | None = None, together: bool = False
+    ) -> None:
         self.write = write
         self.board = board or Board()
+        self._together = together
+        self._held: list[Row] = []
         self._reported: set[str] = set()
         self._rolled: Event | None = None
 
@@ -46,11 +52,19 @@ class HostLines:
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
             self._reported.add(host)
-            self.ended(self.board.rows[host])
+            self._held.append(self.board.rows[host])
+            if not self._together or all(row.ended for row in self.board.rows.values()):
+                self._tell_ends()
         elif kind == "rolled":
             self._rolled = event
 
+    def _tell_ends(self) -> None:
+        held, self._held = self._held, []
+        for row in causes.first(held) if self._together else held:
+            self.ended(row)
+
     def close(self) -> None:
+        self._tell_ends()
         self.write("", "")
         self.write("title", self.board.totals())
         for style, text in rolled.lines(self._rolled) if self._rolled else ():

@@ -24,8 +24,8 @@ COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1)
 class HostTable(HostLines):
     """The lines of single hosts are rows of a table; failures are explained above it."""
 
-    def __init__(self, *, console: Console | None = None, board: Board | None = None) -> None:
-        super().__init__(write=self._print, board=board)
+    def __init__(self, *, console: Console | None = None, board: Board | None = None, together: bool = False) -> None:
+        super().__init__(write=self._print, board=board, together=together)
         self._console = console or terminal()
         self._ended = False
         self._live = Live(

@@ -24,7 +24,7 @@ class Served:
     reach: how, when not from everywhere. engine: its title. task: what it serves with it, of engines.http.Task.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
-    new: another server than before: clients may need other settings.
+    cluster: of which the host is the head. new: another server than before: clients may need other settings.
     """
 
     host: str
@@ -41,6 +41,7 @@ class Served:
     engine: str = "vLLM"
     task: str = GENERATE
     engine_version: str = ""
+    cluster: str = ""
     proved: list[str] = field(default_factory=list)
     done: bool = False
     new: bool = False
@@ -85,7 +86,7 @@ class Summary:
 
     def _panel(self, one: Served) -> None:
         self._write("", "")
-        self._write("title", f"{one.host} serves {one.served_name}  ({one.recipe})")
+        self._write("title", f"{one.cluster or one.host} serves {one.served_name}  ({one.recipe})")
         rows = [
             ("image", words.short(one.image)),
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),

@@ -39,6 +39,8 @@ HANDSHAKE_S, AGAIN_S = 5.0, 0.25
 POLL_S = 0.2
 #: until who is waited for is named, and again
 SAY_S, SAY_AGAIN_S = 2.0, 60.0
+#: between two looks at what the one who waits has to watch
+WATCH_S = 1.0
 GOODBYE_S = 5.0
 #: for a run that can't come, to find somebody to tell
 COME_S = 10.0
@@ -95,12 +97,19 @@ class Channel:
             raise _raised(failure)
 
     def arrive(
-        self, name: str, data: dict[str, Any], timeout_s: float, phase: str = FORWARD, *, wait: bool = True
+        self,
+        name: str,
+        data: dict[str, Any],
+        timeout_s: float,
+        phase: str = FORWARD,
+        *,
+        wait: bool = True,
+        watch: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Return when all members have arrived there, with what each shares, by host.
 
-        data: what this one shares. timeout_s: how long to wait for the others. wait: else return at once, with nothing. Raises
-        Failed with why they won't all come.
+        data: what this one shares. timeout_s: how long to wait for the others. wait: else return at once, with nothing. watch:
+        called every WATCH_S while it waits; what it raises ends that. Raises Failed with why they won't all come.
         """
         key = Key(phase, name)
         if not NAME.fullmatch(name):
@@ -116,7 +125,7 @@ class Channel:
             self._send("arrive", phase=phase, barrier=name, data=shared)
         if not wait:
             return {}
-        self._wait(key, lambda: self._meeting.settled(key), time.monotonic() + timeout_s, timeout_s)
+        self._wait(key, lambda: self._meeting.settled(key), time.monotonic() + timeout_s, timeout_s, watch)
         with self._changed:
             failure = self._meeting.failure(key)
             if failure is not None:
@@ -176,9 +185,16 @@ class Channel:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def _wait(self, key: Key, ready: Callable[[], bool], until_s: float, given_s: float) -> None:
+    def _wait(
+        self,
+        key: Key,
+        ready: Callable[[], bool],
+        until_s: float,
+        given_s: float,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
         """Wait until something is ready or has failed. Says who is waited for; when that takes too long, the head decides."""
-        say_s, overdue_s = time.monotonic() + SAY_S, 0.0
+        say_s, overdue_s, watch_s = time.monotonic() + SAY_S, 0.0, time.monotonic() + WATCH_S
         while True:
             with self._changed:
                 if ready() or self._meeting.settled(key):
@@ -191,6 +207,9 @@ class Channel:
             if key.phase == FORWARD and self._stopped():
                 where = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
                 raise Failed(f"stopped on request, {where}")
+            if now_s >= watch_s:
+                watch()
+                watch_s = time.monotonic() + WATCH_S
             if now_s >= say_s and missing:
                 say_s = now_s + SAY_AGAIN_S
                 self._note(f"waiting for {missing}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import engine_of
+from sparkwright.host.containers import containers, engine_of
 from sparkwright.host.containers.log_reading import MOST_BYTES, MOST_S, StartLog
 from sparkwright.protocol.container import RANK_LABEL
 
@@ -14,6 +15,30 @@ if TYPE_CHECKING:
     import docker
 
     from sparkwright.engines.parallel import MemberLog, Parallel
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a member's rank ended. own: by itself, not because of another. why: a sentence."""
+
+    own: bool
+    why: str
+
+
+def ended(client: docker.DockerClient, name: str, rank: int, *, log: bool) -> End | None:
+    """Whether the rank in this container has ended; None while nothing says so. log: its log is read while it runs, too."""
+    inspect = containers.inspect(client, name)
+    running = bool(inspect and inspect["State"]["Running"])
+    if not inspect or (running and not log):
+        return None if inspect else End(own=True, why=f"rank {rank} ended: there is no container {name}.")
+    found, state = of_log(client, inspect), inspect["State"]
+    if running and not found.failure:
+        return None
+    code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
+    how = "fails" if running else f"exited ({code})"
+    parallel = engine_of.of_container(dict(inspect)).parallel
+    own = not (parallel and parallel.of_another(found.failure)) and bool(found.failure or state["ExitCode"])
+    return End(own, f"rank {rank} {how}: {found.failure or 'no known reason in its log.'}")
 
 
 def of_log(

@@ -40,14 +40,14 @@ def names(api: Any) -> Names:
     return Names(tags, tuple(nameless), f"{time.time():.6f}")
 
 
-def undo(api: Any, before: Names, keep: str = "") -> list[str]:
+def undo(api: Any, before: Names, *keep: str) -> list[str]:
     """Remove what came since, and give back the names that were taken; all but `keep`. Returns what was done, a sentence each."""
     now = names(api)
     done_by_others = _named_by_others(api, before.at)
     done = []
     for tag, image_id in sorted(now.tags.items()):
         was = before.tags.get(tag)
-        if was == image_id or tag == keep or tag in done_by_others:
+        if was == image_id or tag in keep or tag in done_by_others:
             continue
         if was:
             repository, _, short = tag.rpartition(":")

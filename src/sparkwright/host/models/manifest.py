@@ -19,6 +19,9 @@ INDEX = ".safetensors.index.json"
 PREFIX = "model-"
 SHA256_DIGITS = 64
 
+#: what this process proved and did not save, as in check mode: by the file that would hold it, rows
+_PROVED: dict[Path, dict[str, list[Any]]] = {}
+
 Files = Iterable[Mapping[str, Any]]
 Heard = Callable[[int], None]
 
@@ -43,8 +46,10 @@ class Manifest:
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
-        """The manifest of a folder, as it was saved last."""
-        return cls._from(state, folder, state.read(_name(folder)) or {})
+        """The manifest of a folder, as it was saved or remembered last."""
+        found = cls._from(state, folder, state.read(_name(folder)) or {})
+        found.rows |= _PROVED.get(found._file, {})
+        return found
 
     @classmethod
     def all(cls, state: StateFolder) -> Iterator[Manifest]:
@@ -73,8 +78,17 @@ class Manifest:
             "staged": self.staged,
             **({"kept": self.kept} if self.kept else {}),
         }
+        _PROVED.pop(self._file, None)
         if self.state.read(_name(self.folder)) != data:
             self.state.write(_name(self.folder), data)
+
+    def remember(self) -> None:
+        """Remember what was proved of the files for as long as this process lives, and write nothing."""
+        _PROVED[self._file] = dict(self.rows)
+
+    @property
+    def _file(self) -> Path:
+        return self.state.path / _name(self.folder)
 
     def forget_gone(self) -> None:
         """Files that are no part of this revision and not there either were another's."""
@@ -101,6 +115,7 @@ class Manifest:
 
     def forget(self) -> None:
         """Forget the folder."""
+        _PROVED.pop(self._file, None)
         self.state.remove(_name(self.folder))
 
     def knows(self, file: Mapping[str, Any]) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.cluster import rank
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -18,7 +19,8 @@ class Barrier(Module["Barrier.Args"]):
     """The runs of all members of the cluster have arrived here; before that, none goes on.
 
     Each member can share some values with the others, and values that must be equal everywhere are compared: a difference fails
-    the barrier for all, with the values and their hosts; exit code 5 while nothing was touched.
+    the barrier for all, with the values and their hosts; exit code 5 while nothing was touched. Another difference is only told,
+    in a note; a member of which a value is not known (null, empty) differs from none.
 
     It fails for all, at once, when another member has failed, is lost (silent for 20 s, its host or link down, its run
     killed), was stopped on request or has ended, and when one does not come within timeout_s; the message names it with its
@@ -26,6 +28,9 @@ class Barrier(Module["Barrier.Args"]):
     the rescue phase, where all members restore what was there before. There, give it `ignore_errors: true` where what follows
     has to be done in any case, and let a barrier come before the task that ends the rescue. A run that is stopped on request
     ends its waiting.
+
+    rank_of: while it waits, this member's own rank is watched, and fails it when it ends. Where another member fails first, and
+    this one's rank ended by itself, that is what this member reports.
 
     Each barrier of a play has its own name. Skipped in check mode, and in a plan that is of no cluster.
 
@@ -43,22 +48,43 @@ class Barrier(Module["Barrier.Args"]):
         timeout_s: float = arg("how long to wait for the other members, seconds", default=600.0)
         share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
+        warn: list[str] = arg("names of shared values whose difference is only told", default_factory=list)
+        rank_of: str = arg("the name of the container whose rank has joined; empty: none has", default="")
         wait: bool = arg("false: let the others pass, and go on at once", default=True)
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
             why = "check mode: the members' runs do not meet" if context.check else "this plan is of no cluster"
             return Result(skipped=True, msg=why, data=_data({"": args.share}, args.share))
-        if missing := sorted(set(args.compare) - args.share.keys()):
-            raise Refused(
-                f"barrier '{args.name}': `compare` names what this member does not share: {', '.join(missing)}."
-            )
-        members = context.cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
+        for key, names in (("compare", args.compare), ("warn", args.warn)):
+            if missing := sorted(set(names) - args.share.keys()):
+                message = f"`{key}` names what this member does not share: {', '.join(missing)}."
+                raise Refused(f"barrier '{args.name}': {message}")
+        members = self._arrived(args, context, context.cluster)
         if not args.wait:
             return Result(msg="not waited for the others")
         if differences := list(_differences(args.compare, members)):
             raise Refused("; ".join(differences) + ".")
+        for difference in _differences(args.warn, members, known=True):
+            context.note(f"{difference}. Members should have the same.")
         return Result(msg=f"all {len(members)} members", data=_data(members, args.share))
+
+    def _arrived(self, args: Args, context: Context, cluster: Any) -> dict[str, Any]:
+        if not args.rank_of:
+            found: dict[str, Any] = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
+            return found
+
+        def watch(*, log: bool = False) -> None:
+            end = rank.ended(context.docker(), args.rank_of, cluster.cluster.rank, log=log)
+            if end is not None and (end.own or not log):
+                raise Failed(end.why)
+
+        try:
+            found = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait, watch=watch)
+        except Failed:
+            watch(log=True)
+            raise
+        return found
 
 
 def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -81,10 +107,10 @@ def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _differences(names: list[str], members: dict[str, Any]) -> Iterator[str]:
-    """A phrase for each value that is not the same on all members."""
+def _differences(names: list[str], members: dict[str, Any], *, known: bool = False) -> Iterator[str]:
+    """A phrase for each value that is not the same on all members. known: of those that have one."""
     for name in names:
-        values = {host: shared.get(name) for host, shared in members.items()}
+        values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known}
         if len({_json(value) for value in values.values()}) > 1:
             yield f"{name.replace('_', ' ')} differs: {', '.join(f'{host} {_shown(one)}' for host, one in values.items())}"
 

@@ -24,6 +24,8 @@ class FabricReady(Module["FabricReady.Args"]):
     Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID, the way to each other
     member with a frame of the whole MTU, the master port (held by what), and ranks of other clusters that still run here. All
     problems are listed; one refuses the run. Of an IPv6 address neither GID nor way is checked.
+
+    Returns: firmware (of the named interfaces' adapters; empty where it is not known).
     """
 
     @dataclass(frozen=True)
@@ -49,7 +51,14 @@ class FabricReady(Module["FabricReady.Args"]):
         untried = [peer for peer in args.peers if peer not in reached]
         shown = f"; reaches {', '.join(reached)}" if reached else ""
         shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
-        return Result(msg=f"{args.interfaces[0]} is there for {args.address}{shown}")
+        return Result(
+            msg=f"{args.interfaces[0]} is there for {args.address}{shown}", data={"firmware": _firmware(args, host)}
+        )
+
+
+def _firmware(args: FabricReady.Args, host: Host) -> str:
+    found = {one.firmware for one in fabric.links(host) if one.interface in args.interfaces and one.firmware}
+    return "/".join(sorted(found))
 
 
 def _is_ipv4(address: str) -> bool:

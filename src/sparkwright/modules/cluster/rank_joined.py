@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engines.parallel import MemberLog
-from sparkwright.errors import Exit
+from sparkwright.errors import Exit, Failed
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.module import Context, Module
@@ -49,9 +49,20 @@ class RankJoined(Module["RankJoined.Args"]):
             if (found and found.rank is not None) or not running or time.monotonic() >= until_s:
                 young = running and time.time() - containers.started_s(inspect) < args.start_s
                 return self._judged(args, found, running, context, young=young)
-            context.go_on()
+            self._go_on(args, context)
             context.progress(0, 1, text=f"rank {args.rank}: {found.stage or 'starting' if found else 'starting'}")
             time.sleep(POLL_S)
+
+    @staticmethod
+    def _go_on(args: Args, context: Context) -> None:
+        """Raises Failed when another member failed: with this rank's own end, where it ended by itself."""
+        try:
+            context.go_on()
+        except Failed:
+            end = rank.ended(context.docker(), args.name, args.rank, log=True)
+            if end is not None and end.own:
+                raise Failed(end.why) from None
+            raise
 
     def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context, *, young: bool) -> Result:
         """young: started so lately that it may be on its way still."""

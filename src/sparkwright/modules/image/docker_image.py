@@ -62,6 +62,9 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
     registry's manifest is asked for the platforms first, and an image that has none for this host is refused before a byte is
     pulled. Network errors are tried again, nothing else; the engine goes on in the middle of a layer.
 
+    from: the member of a cluster that serves it (`share_image`). No registry is asked then; what arrives is proved by its Id. A
+    copy that fails for any reason is told in a note, and the image is pulled.
+
     Returns: digest, id, engine_version (null when the image does not say), size_bytes.
 
     Fails: registry down, digest gone, access denied, disk full, another image than the lock's. Refused: no linux/arm64 in the
@@ -76,6 +79,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
         engine: EngineName = arg("the engine in the image, whose version is told", default="vllm")
         mirror: str = arg("a pull-through mirror, as HOST[:PORT]; tried first", default="")
+        from_: str = arg("the member of a cluster to copy it from; empty: the registry", default="")
+        offer: dict[str, Any] = arg("what that member serves, as `share_image` returns it", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:
         platform = args.platform or platform_of(context.machine)
@@ -116,7 +121,9 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         if found.image:
             image_names.name_by_digest(api, found.image["Id"], name)
             return {"msg": "already present; digest restored"}
-        msg = self._pull_from_somewhere(args, name, found.platform, context)
+        msg = self._copied(args, found.platform, context) or self._pull_from_somewhere(
+            args, name, found.platform, context
+        )
         image = image_names.find(api, args.ref, _ids(args), found.platform)
         if not image:
             has = image_names.inspect(api, name.asked)
@@ -128,6 +135,21 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         elif name.tag:
             api.tag(image["Id"], name.repository, name.tag, force=True)
         return {**self.describe(args, Found(image, found.platform)), "msg": msg}
+
+    def _copied(self, args: Args, platform: str, context: Context) -> str:
+        """From the member that serves it; empty, with a note of why, when it has to be pulled."""
+        if not args.from_:
+            return ""
+        from sparkwright.host.images import image_copy
+
+        try:
+            image_copy.copy(context, args.ref, _ids(args), platform, args.from_, args.offer)
+        except SparkwrightError as error:
+            context.go_on()
+            context.note(f"{args.from_}: {error.message} Pulling from {Name.parse(args.ref).registry} instead.")
+            return ""
+        how = "; its Id is the lock's" if _ids(args) else ""
+        return f"copied from {args.from_}{how}"
 
     def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
         """From the mirror when there is one, and from the image's own registry when the mirror can't give it."""

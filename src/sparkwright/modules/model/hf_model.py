@@ -86,6 +86,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_reported(context, sizes(args.files)))
         dropped = _dropped(manifest, args)
+        if context.check:
+            manifest.remember()  # a deploy asks in check mode first, and hashes once
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
             manifest.about = _about(args)

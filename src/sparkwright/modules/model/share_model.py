@@ -7,6 +7,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import peer
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
+from sparkwright.host.peers import serving
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.model_files import checked
 from sparkwright.visible import first
@@ -47,7 +48,7 @@ class ShareModel(Module["ShareModel.Args"]):
             return Result(msg=f"{args.id} is complete in {manifest.folder}")
         here = (args.id, args.commit)
         port = peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, args.bind)
-        urls = [f"http://{one}:{port}" for one in ([args.bind] if args.bind else peer.addresses())]
+        urls = [f"http://{one}:{port}" for one in ([args.bind] if args.bind else serving.addresses())]
         msg = f"serving {args.id} from {manifest.folder}{f' on {args.bind}:{port}' if args.bind else ''}"
         return Result(msg=msg, data={"urls": urls, "dir": str(manifest.folder), "size_bytes": size})
 

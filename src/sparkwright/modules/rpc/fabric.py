@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 
 from sparkwright.doctor import fabric, peer_path
 from sparkwright.doctor.checks import fabric as check
-from sparkwright.doctor.host import Host
+from sparkwright.doctor.host import Host, version_in
 from sparkwright.errors import Failed
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
@@ -20,7 +20,8 @@ class Fabric(Module["Fabric.Args"]):
     Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. Each peer is looked up in
     the routes and pinged twice with a frame of the interface's whole MTU.
 
-    Returns: links (a row an adapter), findings (as `doctor` has them), paths (a row a peer), kernel.
+    Returns: links (a row an adapter), findings (as `doctor` has them), paths (a row a peer), kernel, driver (NVIDIA's; empty
+    where there is none).
     """
 
     @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Fabric(Module["Fabric.Args"]):
             "findings": [one.to_json() for one in check.check(host)],
             "paths": [asdict(one) for one in paths],
             "kernel": (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100],
+            "driver": version_in((host.gpu() or ("", ""))[1])[:100],
         }
         active = [one.adapter for one in links if one.active]
         return Result(msg=f"up: {', '.join(active)}" if active else "no link is up", data=data)

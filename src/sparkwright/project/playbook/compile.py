@@ -176,7 +176,7 @@ class _Compiler:
         for key, value in values.items():
             own = template if key == "content" else None
             at = Blame.text(own) if own else self.blame.place(*place, module, key)
-            if self.names.decides(value, at, names):
+            if self.names.decides(value, at, local):
                 args[key] = self.names.render(value, names, at)
             else:
                 open_names.append(key)
@@ -204,7 +204,7 @@ class _Compiler:
         left: list[str] = []
         names = self.names.beside(local)
         for text in map(str, [] if given is None else given if isinstance(given, list) else [given]):
-            if not self.names.decides("{{ " + text + " }}", self.blame.place(*place), names):
+            if not self.names.decides("{{ " + text + " }}", self.blame.place(*place), local):
                 left.append(text)
             elif not self._holds(text, names, place):
                 return ("False",)

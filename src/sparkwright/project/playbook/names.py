@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from sparkwright.errors import Refused
@@ -79,21 +79,32 @@ class Names:
         """Those that are known, with the variables of a task and its blocks."""
         return self.known | {name: self.render(one, self.known, self._blame.place()) for name, one in local.items()}
 
-    def decides(self, value: Any, at: Where, names: Mapping[str, Any]) -> bool:
-        """Whether these names are all that a value asks for; what else it asks for goes down with the plan.
+    def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
+        """Whether what is known is all that a value asks for; what else it asks for goes down with the plan.
 
-        Raises Refused when nobody will ever know one of them.
+        local: variables of the task and its blocks, which stay here. Raises Refused when nobody will ever know a name, and for a
+        local one beside a name that only the host knows.
         """
         try:
             needed = expressions.names_in_value(value)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=at(error.line)) from None
-        known = names.keys() | self.open_vars.keys() | self._later
+        here = self.known.keys() | local.keys()
+        known = here | self.open_vars.keys() | self._later
         self._refuse_unknown(needed - known, at, known, value)
-        if needed <= names.keys():
+        if needed <= here:
             return True
+        self._refuse_mixed(sorted(needed & local.keys()), min(needed - here), at, value)
         self._asked |= needed
         return False
+
+    @staticmethod
+    def _refuse_mixed(local: Sequence[str], later: str, at: Where, value: Any) -> None:
+        if local:
+            line = expressions.line_of_name(value, local[0]) if isinstance(value, str) else 0
+            message = f"`{local[0]}`, a variable of this task or its block, stands beside `{later}`, which only the host knows."
+            fix = f"Give `{local[0]}` in `vars` of the play, or ask for it in a condition of its own."
+            raise Refused(message, where=at(line), fix=fix)
 
     def _refuse_unknown(self, unknown: Set[str], at: Where, known: Collection[str], value: Any = None) -> None:
         if unknown:

@@ -64,6 +64,14 @@ class DockerApi(Handler):
                 self._prune_images()
             case "GET", ["images", *name, "json"]:
                 self.reply(200, self.docker.images.inspect(self._local("/".join(name))))
+            case "GET", ["images", *name, "get"]:
+                self.stream(self.docker.images.saved(self._local("/".join(name))), "application/x-tar")
+            case "POST", ["images", "load"]:
+                lines = self.docker.images.load(self.raw)
+                self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
+                self.docker.containers.save()
+            case "GET", ["events"]:
+                self.stream(iter(()), "application/json")
             case "POST", ["images", *name, "tag"]:
                 self._tag("/".join(name))
             case "DELETE", ["images", *name]:

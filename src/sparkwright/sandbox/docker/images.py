@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +80,26 @@ class Images:
             self.local[digest] = tag
         yield {"status": f"Digest: {digest}"}
         yield {"status": f"Status: Downloaded newer image for {reference}"}
+
+    def saved(self, digest: str) -> Iterator[bytes]:
+        """The archive of a local image: it names the image, and is much smaller than one."""
+        yield json.dumps({"digest": digest, "tag": self.local[digest]}).encode()
+
+    def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
+        """The lines of a load; the image is there after the last."""
+        try:
+            found = json.loads(archive)
+            tag, digest = str(found["tag"]), str(found["digest"])
+            OF_TAG[tag]
+        except (ValueError, LookupError, TypeError):
+            yield _error("invalid tar header")
+            return
+        if self._fault() == "no-space":
+            yield _error("write /var/lib/docker/tmp: no space left on device")
+            return
+        with self._mutex:
+            self.local[digest] = tag
+        yield {"stream": f"Loaded image ID: {image_id(digest)}\n"}
 
     def find(self, reference: str) -> str | None:
         """The digest of a local image by repository@digest, repository:tag or Id."""

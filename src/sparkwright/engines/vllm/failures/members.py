@@ -12,6 +12,8 @@ from sparkwright.engines.log.last_words import death as _row
 FABRIC = "correct `fabric` in the host's file"
 #: what a member says that ended because of another: the log of that one tells more
 OF_ANOTHER = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
+#: 22809 is 2.28.9
+NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 NO_HEAD = "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
 
 #: of a start
@@ -56,8 +58,10 @@ STARTS: tuple[Death, ...] = (
     # RDMA
     _row(
         "Mismatched NCCL version detected",
-        r"Mismatched NCCL version detected ?: rank (\d+) version (\d+) rank (\d+) version (\d+)",
-        "members have different NCCL versions (rank {0}: {1}, rank {2}: {3}): all must run the same image digest.",
+        r"Mismatched NCCL version detected ?: rank (\d{1,4}) version "
+        rf"{NCCL_VERSION} rank (\d{{1,4}}) version {NCCL_VERSION}",
+        "members have different NCCL versions (rank {0}: {1}.{2}.{3}, rank {4}: {5}.{6}.{7}): the image's own is the same on all; "
+        "remove what replaces it (LD_PRELOAD, VLLM_NCCL_SO_PATH, a mount).",
     ),
     _row(
         "ibv_modify_qp failed",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Text
+from sparkwright.engines.vllm.failures.members import OF_ANOTHER
 from sparkwright.engines.vllm.log import LOG
 
 #: what carries the members' traffic. unknown: NCCL was not asked to tell
@@ -44,6 +45,11 @@ class MemberLog:
 def member(text: Text) -> MemberLog:
     """What a member's log tells, text or file or pieces of it."""
     return of_state(read(text, LOG))
+
+
+def of_another(failure: str) -> bool:
+    """Whether a member that failed so ended because of another."""
+    return any(words in failure for words in OF_ANOTHER)
 
 
 def of_state(state: EngineState) -> MemberLog:

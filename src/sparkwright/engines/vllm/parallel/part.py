@@ -14,6 +14,7 @@ from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import environment, flags
 from sparkwright.engines.vllm.parallel.case import SplitCase
 from sparkwright.engines.vllm.parallel.log import member as member
+from sparkwright.engines.vllm.parallel.log import of_another as of_another
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 
 MASTER_PORT = flags.DEFAULT_MASTER_PORT

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkwright.engines.log.text import Text
-from sparkwright.engines.vllm.failures.members import OF_ANOTHER
-from sparkwright.engines.vllm.parallel.log import MemberLog, Transport, member
+from sparkwright.engines.vllm.parallel.log import MemberLog, Transport, member, of_another
 
 #: complete: proved. incomplete: a rank is not assigned yet, or never will be. contradictory: the logs are of more than one group.
 #: failed: a member ended. unknown: a log is missing, and nothing else is wrong
@@ -84,8 +83,8 @@ def _verdict(
 def _failed(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
     """The member whose end explains most: one that ended by itself, else one that lost another; "" for none."""
     failed = [host for host in hosts if host in members and members[host].failure]
-    of_another = {host for host in failed if any(words in members[host].failure for words in OF_ANOTHER)}
-    return next((host for host in failed if host not in of_another), next(iter(failed), ""))
+    own = (host for host in failed if not of_another(members[host].failure))
+    return next(own, next(iter(failed), ""))
 
 
 def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int]) -> str:

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from sparkwright.host.images import image_names, image_stream, loads
+from sparkwright.host.images import image_copy, image_names, image_stream, loads
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
@@ -42,21 +40,12 @@ class InspectImage(Module["InspectImage.Args"]):
             "platform": image_names.platform_of(image) if image else "",
             "size_bytes": image.get("Size", 0),
             "host_platform": platform_of(context.machine),
-            "free_bytes": _free_bytes(str(api.info().get("DockerRootDir") or "")),
+            "free_bytes": image_copy.free_bytes(context.machine, api.info()),
             "tools": image_stream.tools(),
             "addresses": _addresses(),
             "names": asdict(loads.names(api)),
         }
         return Result(msg="present" if image else "not on the host", data=data)
-
-
-def _free_bytes(folder: str) -> int | None:
-    for path in (Path(folder), *Path(folder).parents) if folder else ():
-        try:
-            return shutil.disk_usage(path).free
-        except OSError:
-            continue
-    return None
 
 
 def _addresses() -> list[str]:

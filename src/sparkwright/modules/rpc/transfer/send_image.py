@@ -13,6 +13,7 @@ from typing import Any
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_stream
 from sparkwright.host.module import Context, Module
+from sparkwright.host.runs.context import Engine
 from sparkwright.protocol.result import Result, arg
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
@@ -196,14 +197,12 @@ class _Listener:
 def _saved(args: SendImage.Args, context: Context) -> Generator[bytes]:
     from docker.errors import APIError
 
-    api: Any = context.docker().api
+    api: Any = Engine(context.machine, SAVE_S).client().api
     repository, _, tag = args.incoming.rpartition(":")
-    before, api.timeout = api.timeout, SAVE_S
     try:
         api.tag(args.image, repository, tag, force=True)
         yield from api.get_image(args.incoming, chunk_size=CHUNK_BYTES)
     except APIError as error:
         raise Failed(f"Docker cannot export {args.image}: {error.explanation or error}") from None
     finally:
-        api.timeout = before
         api.remove_image(args.incoming, noprune=True)

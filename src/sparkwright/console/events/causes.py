@@ -1,0 +1,23 @@
+"""Which member of a cluster failed by itself, and which because of another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sparkwright.console.events.board import Row
+from sparkwright.engines.engine import USUAL, of
+
+#: how a run names another member that failed or was lost
+ANOTHER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
+
+
+def first(rows: Iterable[Row]) -> list[Row]:
+    """The rows of members that ended, the root cause first: those that failed by themselves go before those that lost another."""
+    return sorted(rows, key=_because_of_another)
+
+
+def _because_of_another(row: Row) -> bool:
+    message = row.failure["msg"] if row.failure else ""
+    named, parallel = ANOTHER.match(message), of(USUAL).parallel
+    return bool((named and named[1] != row.host) or (parallel and parallel.of_another(message)))

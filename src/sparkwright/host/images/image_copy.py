@@ -1,0 +1,178 @@
+"""An image from another member of a cluster, instead of from the registry, with the same proof.
+
+What arrives is `docker load`ed. An Id is a hash over all that is in an image, and the engine compares each layer with it; the
+lock holds the Ids that the registry's digest stands for. An image with another Id is removed again, with whatever else the
+archive brought.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.images import image_names, image_peer, loads
+from sparkwright.host.machine import Machine
+from sparkwright.host.module import Context
+from sparkwright.host.peers import asking
+from sparkwright.host.runs.context import Engine
+from sparkwright.trust import shapes
+from sparkwright.trust.image_name import Name
+from sparkwright.visible import one_line
+
+TRIES = 2
+CONNECT_S = 5.0
+#: others may be served first, and an engine that lays the whole image out sends nothing meanwhile
+FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
+#: an engine with overlay2 keeps the archive until its layers are unpacked
+ROOM = 2
+#: an archive has names and frames beside its layers
+SLACK, SLACK_BYTES = 1.25, 64 * 2**20
+#: what a member says of the image that it serves
+OFFER = {
+    "urls": [str],
+    "size_bytes": lambda value: shapes.within(1, 2**42)(shapes.integer(value)),
+    "containerd": bool,
+}
+
+
+class Broken(Failed):
+    """The stream broke off: worth another try."""
+
+
+def copy(
+    context: Context, ref: str, ids: Collection[str], platform: str, giver: str, offer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Take the image from the member that offers it; returns its inspect, proved and named. Raises Failed and leaves nothing."""
+    api: Any = context.docker().api
+    if not offer:
+        raise Failed("it does not serve the image.")
+    found = shapes.checked(dict(offer), OFFER, f"what {giver} says of the image")
+    if not ids and not context.machine.sandbox:
+        raise Failed("the lock has no hashes to prove a copy with (run `invoke lock`).")
+    info = api.info()
+    if in_containerd(info) and not found["containerd"]:
+        raise Failed("its engine keeps images in another form (overlay2), under another Id.")
+    _refuse_little_room(context.machine, info, found["size_bytes"])
+    token = asking.token(context.secrets, image_peer.COPY)
+    with asking.reached(found["urls"], giver, token, "let each host pull it") as url:
+        for left in reversed(range(TRIES)):
+            try:
+                return _taken(context, url, Name.parse(ref), (ids, platform), giver, found["size_bytes"])
+            except Broken as error:
+                if not left:
+                    raise
+                context.note(f"{giver}: {error.message} Retrying.")
+    raise AssertionError
+
+
+def in_containerd(info: Mapping[str, Any]) -> bool:
+    """Whether an engine keeps images in containerd's store, whose Ids are hashes of manifests. info: the engine's own."""
+    rows = info.get("DriverStatus") or ()
+    return any(row[0] == "driver-type" and str(row[1]).startswith("io.containerd.snapshotter") for row in rows)
+
+
+def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
+    """Room where the engine stores images; None where that can't be seen, and in the sandbox, whose images take none.
+
+    info: the engine's own.
+    """
+    folder = "" if machine.sandbox else str(info.get("DockerRootDir") or "")
+    for path in (Path(folder), *Path(folder).parents) if folder else ():
+        try:
+            return machine.free_bytes(path)
+        except OSError:
+            continue
+    return None
+
+
+def _refuse_little_room(machine: Machine, info: Mapping[str, Any], size_bytes: int) -> None:
+    free = free_bytes(machine, info)
+    if free is not None and free < ROOM * size_bytes:
+        room = f"{ROOM * size_bytes / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free"
+        raise Failed(f"not enough disk space to load a copy: {room}.")
+
+
+def _taken(
+    context: Context, url: str, name: Name, wanted: tuple[Collection[str], str], giver: str, size_bytes: int
+) -> dict[str, Any]:
+    """One try. wanted: the Ids that prove it, and the platform."""
+    api: Any = context.docker().api
+    before = loads.names(api)
+    image: dict[str, Any] = {}
+    try:
+        _load(context, _pieces(context, url, giver, size_bytes))
+        image = image_names.find(api, f"{name.repository}@{name.digest}", *wanted)
+        if image:
+            image_names.name_by_digest(api, image["Id"], name)
+    finally:
+        keep = (name.proved, f"{name.repository}:{name.tag}") if image else ()
+        undone = loads.undo(api, before, *keep)
+    for sentence in undone:
+        context.note(sentence)
+    if not image:
+        raise Failed("what it sent is not the image of this digest; removed it.")
+    return image
+
+
+def _load(context: Context, pieces: Iterator[bytes]) -> None:
+    from docker.errors import APIError
+    from requests import RequestException
+
+    engine: Any = Engine(context.machine, image_peer.SAVE_S).client()
+    try:
+        for line in engine.api.load_image(pieces):
+            if why := line.get("error"):
+                raise Failed(f"Docker cannot load what it sent: {one_line(str(why), at_most=200)}")
+    except APIError as error:
+        why = one_line(str(error.explanation or error), at_most=200)
+        raise Failed(f"Docker cannot load what it sent: {why}") from None
+    except RequestException as error:
+        raise Failed(f"Docker stopped taking what it sent ({type(error).__name__}).") from None
+
+
+def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator[bytes]:
+    """What a member sends, as long as no other has failed. Raises Broken, and Failed for more than an image of this size has."""
+    import requests
+
+    most = int(size_bytes * SLACK) + SLACK_BYTES
+    seen = 0
+    try:
+        with _answer(context, url, giver) as answer:
+            for piece in answer.iter_content(image_peer.CHUNK_BYTES):
+                context.go_on()
+                seen += len(piece)
+                if seen > most:
+                    raise Failed(f"it sends more than {most} bytes for an image of {size_bytes}.")
+                context.progress(min(seen, size_bytes), size_bytes, unit="bytes", text=f"copying from {giver}")
+                yield piece
+    except requests.RequestException as error:
+        raise Broken(f"the copy broke off after {seen} bytes ({type(error).__name__}).") from None
+
+
+def _answer(context: Context, url: str, giver: str) -> Any:
+    """Its stream, once it has one for this host. Raises Failed, and requests' errors."""
+    import requests
+
+    token = asking.token(context.secrets, image_peer.COPY)
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy can't reach the peer
+            answer = session.get(
+                url + image_peer.PATH,
+                headers=asking.headers(token),
+                timeout=(CONNECT_S, FIRST_BYTE_S),
+                allow_redirects=False,
+                stream=True,
+            )
+        if answer.status_code == 200:
+            return answer
+        answer.close()
+        if answer.status_code != 503 or time.monotonic() > until_s:
+            raise Failed(f"it cannot export the image (HTTP {answer.status_code}).")
+        context.go_on()
+        context.progress(0, 0, text=f"{giver} serves other hosts first")
+        time.sleep(POLL_S)

@@ -1,0 +1,64 @@
+"""The side that wants what a peer hands out: the token it is asked with, and which of its addresses answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sparkwright.errors import Failed
+from sparkwright.host.cluster import keys
+from sparkwright.host.peers.serving import DONE, HERE
+from sparkwright.protocol import cluster
+from sparkwright.secret import Secret
+from sparkwright.trust.names import PEER_URL, matched
+
+TOKEN = "NEIGHBOUR_TOKEN"
+REACH_S = 3.0
+
+
+def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
+    """What a copy is asked for with: the token made for it; between the members of a cluster, one that their own gives.
+
+    Their own never travels over HTTP: who hears this one can read what is copied, and nothing else.
+    """
+    if TOKEN in secrets or cluster.TOKEN not in secrets:
+        return secrets.get(TOKEN)
+    return keys.derived(secrets[cluster.TOKEN], purpose)
+
+
+def headers(token: Secret | None) -> dict[str, str]:
+    """Those of each request."""
+    return {"Authorization": f"Bearer {token.reveal()}"} if token else {}
+
+
+@contextmanager
+def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[str]:
+    """The first of a peer's addresses that answers; the peer is notified when the copy is over. Raises Failed when none does.
+
+    else_: what the user can do instead.
+    """
+    for given in urls:
+        matched(PEER_URL, given, f"where {name} hands it out")
+    url = next((url for url in urls if asked(url + HERE, headers(token))), None)
+    if url is None:
+        fix = f"Check the network and firewall between the hosts, or {else_}."
+        raise Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
+    try:
+        yield url
+    finally:
+        asked(url + DONE, headers(token))
+
+
+def asked(url: str, headers: Mapping[str, str]) -> bool:
+    """Whether a peer answers that there is nothing to say, as it does to HERE and DONE."""
+    import requests
+
+    try:
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy can't reach the peer
+            with session.get(
+                url, headers=dict(headers), timeout=REACH_S, allow_redirects=False, stream=True
+            ) as response:
+                return response.status_code == 204
+    except requests.RequestException:
+        return False

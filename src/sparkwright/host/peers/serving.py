@@ -1,0 +1,175 @@
+"""A process that hands something out to other hosts over HTTP on this host's own addresses, to who knows a token.
+
+The token is made for one copy and travels as every secret does. Without it nobody gets anything, and the connections at one
+time are bounded. The process outlives the task that started it; it ends when its readers said so, or when nobody asked anything
+for a while. The bytes are not encrypted on their way: what matters is that they arrive right, and every reader proves that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hmac
+import ipaddress
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import sparkwright
+from sparkwright.errors import Failed
+from sparkwright.host.machine import Machine
+from sparkwright.secret import Secret
+
+IDLE_S = 120.0
+START_S = 20.0
+DONE = "/done"
+HERE = "/here"
+PR_SET_NAME = 15
+#: a copy uses some 30; strangers wait outside
+CONNECTIONS = 256
+
+
+def start(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
+    """Start a process that runs `module`, which hands out what the request names; returns its port. what: for sentences."""
+    top = str(Path(sparkwright.__file__).parents[1])
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **machine.env, "PYTHONPATH": top},
+        start_new_session=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
+    child.stdin.close()
+    ready, _, _ = select.select([child.stdout], [], [], START_S)
+    answer = child.stdout.readline() if ready else b""
+    child.stdout.close()
+    if not answer.strip().isdigit():
+        child.kill()
+        child.wait()
+        raise Failed(f"cannot serve {what}: the process exited immediately or did not start.")
+    return int(answer)
+
+
+def addresses() -> list[str]:
+    """This host's own addresses, the fastest link's first; those of containers' bridges last."""
+    import psutil
+
+    speeds = {name: (stats.speed if stats.isup else -1) for name, stats in psutil.net_if_stats().items()}
+    found = []
+    for name, rows in psutil.net_if_addrs().items():
+        for row in rows:
+            if row.family == socket.AF_INET and not ipaddress.ip_address(row.address).is_loopback:
+                bridge = name.startswith(("docker", "br-", "veth"))
+                found.append((bridge, -speeds.get(name, 0), row.address))
+    return [address for _, _, address in sorted(found)]
+
+
+class Server(ThreadingHTTPServer):
+    """request: `token`, `readers`, `bind` (the address to listen on), and what the reader's class needs."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, request: Mapping[str, Any], reader: Callable[..., Reader]) -> None:
+        self.request = request
+        self.readers = int(request["readers"])
+        self.asked_s = time.monotonic()
+        self.busy = 0
+        self.guard = threading.Lock()
+        self.free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__((request["bind"], 0), reader)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, as long as there are not too many."""
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def watch(self) -> None:
+        """End when every reader is done, or when nobody asks any more."""
+        while self.readers > 0 and (self.busy or time.monotonic() - self.asked_s < IDLE_S):
+            time.sleep(0.2)
+        self.shutdown()
+
+
+class Reader(BaseHTTPRequestHandler):
+    """One connection. Subclasses hand out what a path names."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    disable_nagle_algorithm = True
+
+    def hand(self, path: str) -> None:
+        """Answer a request of somebody who knows the token."""
+        raise NotImplementedError
+
+    def _answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        given = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.request['token']}".encode()):
+            return self.empty(401)
+        self.server.asked_s = time.monotonic()
+        if path == HERE:
+            return self.empty(204)
+        if path == DONE:
+            with self.server.guard:
+                self.server.readers -= 1
+            return self.empty(204)
+        with self.server.guard:
+            self.server.busy += 1
+        try:
+            self.hand(path)
+        except OSError:
+            self.close_connection = True
+        finally:
+            with self.server.guard:
+                self.server.busy -= 1
+            self.server.asked_s = time.monotonic()
+        return None
+
+    do_HEAD = do_GET = _answer
+
+    def empty(self, status: int, headers: Mapping[str, str] | None = None) -> None:
+        """An answer without a body."""
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+def serve(reader: Callable[..., Reader], process: str) -> None:
+    """Hand out what standard input names, and say the port on standard output. process: its name, as `ps` shows it."""
+    request = json.loads(sys.stdin.buffer.readline())
+    ctypes.CDLL(None).prctl(PR_SET_NAME, process.encode())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    server = Server(request, reader)
+    print(server.server_address[1], flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    threading.Thread(target=server.watch, daemon=True).start()
+    server.serve_forever(poll_interval=0.2)

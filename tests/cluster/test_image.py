@@ -1,0 +1,175 @@
+"""The image of a cluster is pulled once: what one member has, the others copy from it over their own link, with the same proof."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.pair import Pair, failures
+from tests.cluster.test_model import message, statuses
+from tests.e2e.conftest import Said
+from tests.real_llama.container_desk import Images
+from tests.registry.server import Proxy, Registry
+
+PULL = "Pull image by digest"
+SERVE = "Serve image to members that lack it"
+COPY = "Copy image from a member, or pull it"
+SHORT = "vllm-openai:v0.32.0"
+
+
+@pytest.fixture
+def registry(pair: Pair, images: Images, tmp_path: Path) -> Iterator[Proxy]:
+    """Of the pair's recipe from now on. No host has the image."""
+    proxy = Proxy(Registry(tmp_path, port=int(images.registry.rpartition(":")[2])))
+    pair.images = Images(proxy.address, images.repository)
+    pair.recipe()
+    remove(pair, *pair.names)
+    yield proxy
+    proxy.close()
+    pair.close()
+    remove(pair, *pair.names)
+
+
+def remove(pair: Pair, *hosts: str) -> None:
+    """The engine's images of this repository, under all their names; one that a container uses cannot be removed."""
+    for host in hosts:
+        rows = pair.docker(host, "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}").splitlines()
+        for image in {row.split()[1] for row in rows if f"/{pair.images.repository}/" in row}:
+            pair.docker(host, "rmi", "-f", image)
+
+
+def layers(proxy: Proxy, config: str) -> list[str]:
+    """Which layers were sent, by digest, as often as they were. config: no layer, and asked for by the lock too."""
+    sent = [path.rpartition("/")[2] for path, size in proxy.seen if "/blobs/" in path and size]
+    return [digest for digest in sent if digest != config]
+
+
+def entry(pair: Pair) -> Any:
+    """What the lock holds of the image."""
+    (found,) = yaml.safe_load((pair.root / "spark.lock").read_text())["images"].values()
+    return found
+
+
+def image_of(pair: Pair, host: str) -> str:
+    return str(pair.container(host)["Image"])
+
+
+def notes(answer: Said, host: str) -> str:
+    return "\n".join(one["text"] for one in answer.events() if one["event"] == "note" and one["host"] == host)
+
+
+def test_one_member_pulls_it_and_hands_it_on_pinned_by_the_same_digest(pair: Pair, registry: Proxy) -> None:
+    first = pair.deploy()
+    assert first.proved, list(failures(first))
+    assert statuses(first, PULL) == {"one": "changed", "two": "skipped"}
+    assert statuses(first, COPY) == {"one": "skipped", "two": "changed"}
+    assert message(first, COPY, "two") == "copied from one; its Id is the lock's"
+    locked = entry(pair)
+    config = locked["manifests"][0]["config"]
+    assert (image_of(pair, "one"), image_of(pair, "two")) == (config, config)
+    sent = layers(registry, config)
+    assert sent and len(sent) == len(set(sent))  # of one pull
+    names = json.loads(pair.docker("two", "image", "inspect", config))[0]["RepoTags"]
+    assert pair.images.name(f"vllm-openai:{locked['digest'].replace(':', '-')}") in names
+    assert pair.generates()
+    before = pair.running()
+    again = pair.deploy()
+    assert again.code == 0, again.out[-2000:]
+    assert statuses(again, SERVE) == {"one": "skipped", "two": "skipped"}
+    assert pair.running() == before
+    assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)
+
+
+def test_the_member_that_has_it_gives_it_whichever_it_is_and_no_registry_is_asked(pair: Pair, registry: Proxy) -> None:
+    assert pair.deploy().proved
+    pair.close()
+    remove(pair, "one")
+    registry.seen.clear()
+    answer = pair.deploy()
+    assert answer.proved, list(failures(answer))
+    assert message(answer, COPY, "one") == "copied from two; its Id is the lock's"
+    assert layers(registry, "") == []
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """A member that sends another image under the name of the one that was asked for."""
+
+    archive = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/image" else 204)
+        if self.path == "/image":
+            self.send_header("Content-Length", str(len(self.archive)))
+        self.end_headers()
+        self.wfile.write(self.archive if self.path == "/image" else b"")
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def another(name: str) -> bytes:
+    """What `docker save` would write of another image of this name: one layer and a config."""
+    layer, out = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("evil"))
+    diff = "sha256:" + hashlib.sha256(layer.getvalue()).hexdigest()
+    about = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff]}}
+    parts = {
+        "l/layer.tar": layer.getvalue(),
+        "config.json": json.dumps(about).encode(),
+        "manifest.json": json.dumps(
+            [{"Config": "config.json", "RepoTags": [name], "Layers": ["l/layer.tar"]}]
+        ).encode(),
+    }
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for path, data in parts.items():
+            about_file = tarfile.TarInfo(path)
+            about_file.size = len(data)
+            tar.addfile(about_file, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("sends", ["another image", "half an archive", "nothing"])
+def test_a_member_that_sends_something_else_is_found_and_the_image_pulled(
+    pair: Pair, registry: Proxy, sends: str
+) -> None:
+    archive = another(pair.images.name(SHORT))
+    Hostile.archive = {"another image": archive, "half an archive": archive[:1500], "nothing": b""}[sends]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    part = pair.root / "playbooks/cluster/parts/image.yml"
+    offer = f"{{urls: ['{url}'], size_bytes: 4096, containerd: false}}"
+    part.write_text(part.read_text().replace('"{{ image_offers.members[image_giver].offer }}"', offer))
+    try:
+        answer = pair.deploy()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert answer.proved, list(failures(answer))
+    assert message(answer, COPY, "two") == "pulled"
+    said = notes(answer, "two")
+    assert "Pulling from" in said
+    expected = "is not the image of this digest" if sends == "another image" else "Docker cannot load what it sent"
+    assert expected in said, said
+    assert image_of(pair, "one") == image_of(pair, "two")
+    kept = pair.docker("two", "images", "--no-trunc", "--format", "{{.ID}}").splitlines()
+    assert set(kept) == {image_of(pair, "two")}
+
+
+def test_a_member_that_does_not_serve_it_is_told_and_the_image_pulled(pair: Pair, registry: Proxy) -> None:
+    part = pair.root / "playbooks/cluster/parts/image.yml"
+    part.write_text(part.read_text().replace("when: image_giver == host.name and image_lacking", "when: false"))
+    answer = pair.deploy()
+    assert answer.proved, list(failures(answer))
+    assert "one: it does not serve the image. Pulling from" in notes(answer, "two")

@@ -1,0 +1,47 @@
+"""Of a cluster's members that failed, the one that failed by itself is told first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.console.events.board import Board
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.protocol.recap import COUNTS
+
+OWN = "rank 1 exited (OOM-killed): no known reason in its log."
+
+
+def lines(first: str, second: str, *, together: bool) -> list[str]:
+    """Which hosts' failures are shown, in their order; spark1 ends before spark2. first, second: why each failed."""
+    shown: list[str] = []
+    screen = HostLines(write=lambda style, text: shown.append(text), board=Board(), together=together)
+    screen.hosts(["spark1", "spark2"])
+    for host, why in (("spark1", first), ("spark2", second)):
+        failed: dict[str, Any] = {"event": "task_finished", "host": host, "status": "failed", "module": "barrier"}
+        screen.on({**failed, "name": "x", "msg": why, "fix": "", "where": "", "data": {}, "diff": []})
+        recap = {"event": "host_finished", "host": host, "exit": 1, "changed": 0, "seconds": 1.0, "msg": why}
+        screen.on({**recap, **dict.fromkeys(COUNTS, 0)})
+    screen.close()
+    return [text.split()[1] for text in shown if text.startswith("failed")]
+
+
+@pytest.mark.parametrize(
+    "consequence",
+    [
+        "spark2 (rank 1) failed at 'Wait until the cluster is verified': rank 1 exited (OOM-killed).",
+        "lost spark2 (rank 1): the connection was closed.",
+        "rank 0 exited (exit code 1): the connection to the member at 192.168.100.11 was lost: its process ended.",
+    ],
+)
+def test_the_root_cause_is_told_first(consequence: str) -> None:
+    assert lines(consequence, OWN, together=True) == ["spark2", "spark1"]
+    assert lines(OWN, "spark1 (rank 0) failed at 'Measure throughput': no answer.", together=True) == [
+        "spark1",
+        "spark2",
+    ]
+
+
+def test_hosts_that_serve_alone_are_told_as_they_end() -> None:
+    assert lines("spark2 (rank 1) failed: it is a name", OWN, together=False) == ["spark1", "spark2"]
