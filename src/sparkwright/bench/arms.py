@@ -114,7 +114,7 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm
     box = base.file.container
     file = base.file.with_flags(
         words,
-        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}}),
+        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}, "compile_caches": False}),
         expect=base.file.expect.model_copy(update={"chunked_prefill": "any", "tok_per_s": None}),
     )
     return Arm(name, title, replace(base, file=file), dict(changes))

@@ -4,10 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.engines.log import load_stages
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, recipe_files, server_key
+from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, server_key
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -46,6 +47,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
         changed: list[Any] = arg("what differed from the previous server, for the history", default_factory=list)
         what: str = arg("what the history calls it", default="verified")
+        caches_gib: float = arg("what all compile caches together may hold, GiB", default=defaults.CACHES_GIB)
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> Found:
@@ -84,6 +86,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         context.state.remove("previous")
         server_key.tidy(context, name)
         recipe_files.tidy(context)
+        compile_caches.verified(context, found.current, args.model)
+        cache_removal.within(context, args.caches_gib)
         if args.model.get("dir"):
             kept_files.forget_all(context, context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
