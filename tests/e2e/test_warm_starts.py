@@ -51,14 +51,14 @@ def test_a_port_or_a_parser_is_no_reason_to_compile_anew(desk: Desk) -> None:
     assert FROM_CACHE in log(desk)
 
 
-def test_a_stale_cache_is_set_aside_and_the_history_says_so(desk: Desk) -> None:
+def test_a_stale_cache_is_move_aside_and_the_history_says_so(desk: Desk) -> None:
     desk.deployed()
     desk.run("sandbox.fault", "stale-cache")
     done = desk.run("restart", "--host", "sandbox", "--json")
     assert done.proved, done.out[-2000:]
     assert FROM_CACHE not in log(desk)
     rows = desk.run("history", "--host", "sandbox", "--json").events()
-    assert [row["what"] for row in rows][:2] == ["verified", "cache set aside"]
+    assert [row["what"] for row in rows][:2] == ["verified", "cache moved aside"]
     assert "5.7 tok/s" in rows[1]["why"] and "/aside" in rows[1]["why"]
     assert desk.containers() == ["qwen35 running"]
     looked = desk.run("caches.prune", "--host", "sandbox", "--check", "--json")
@@ -74,7 +74,7 @@ def test_a_slow_server_that_started_cold_is_not_started_again(desk: Desk) -> Non
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     done = desk.deploy()
     assert done.code == 1 and "misconfigured" in done.recap["msg"]
-    assert done.task("Set the compile cache of a slow start aside")["status"] == "failed"
+    assert done.task("Move the compile cache of a slow start aside")["status"] == "failed"
     assert not [one for one in done.events() if one.get("name") == "Start the server cold"]
     assert desk.serving() == before
 

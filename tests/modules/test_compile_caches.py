@@ -67,7 +67,7 @@ def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(contex
     assert compile_caches.started_warm(context, server)
 
 
-def test_what_a_start_that_was_never_verified_left_is_set_aside(context: RecordingContext) -> None:
+def test_what_a_start_that_was_never_verified_left_is_move_aside(context: RecordingContext) -> None:
     server = container(context, ONE)
     compile_caches.before_start(context, server)
     (compile_caches.folder(context, ONE) / "files/graph").write_text("half")
@@ -95,7 +95,7 @@ def test_another_folder_at_the_same_place_is_not_taken_for_a_cache(context: Reco
     assert compile_caches.mounted(server) == ""
 
 
-def test_the_bound_drops_what_was_set_aside_then_the_oldest_never_what_is_in_use(context: RecordingContext) -> None:
+def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_use(context: RecordingContext) -> None:
     oldest = made(context, ONE, size=3 * 2**20, used_s=1.0)
     newer = made(context, OTHER, size=3 * 2**20, used_s=2.0)
     used = made(context, "3" * 32, size=3 * 2**20, used_s=0.5)

@@ -77,7 +77,7 @@ def remove_key(context: Context, key: str, *, only: Collection[str] = ()) -> Non
 
 
 def within(context: Context, bound_gib: float) -> None:
-    """Hold all caches together below a bound: what was set aside goes first, then what was used longest ago.
+    """Hold all caches together below a bound: what was moved aside goes first, then what was used longest ago.
 
     What is needed stays. That it holds more alone is told, and so is what can't be removed: this never fails a verified server.
     """

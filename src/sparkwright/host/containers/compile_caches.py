@@ -1,11 +1,11 @@
 """The folders in which a host keeps what engines compile, one a key; see engines/compile_caches.py.
 
 ~/.local/share/sparkwright/caches/KEY/files    what the container sees; what is in it may be root's
-~/.local/share/sparkwright/caches/KEY/aside    what was set aside, for looking at; the last one only
+~/.local/share/sparkwright/caches/KEY/aside    what was moved aside, for looking at; the last one only
 ~/.local/state/sparkwright/compile_caches/KEY.json    see Kept
 
 KEY is this user's alone (0700), so `files` may be open to whoever the container's user is. A cache counts once a server that
-started with it was verified: what a start that failed or was cut off left behind is set aside before the next one.
+started with it was verified: what a start that failed or was cut off left behind is moved aside before the next one.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> 
 
 
 def before_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Write down how a container starts, warm or cold; what no verified server left is set aside first."""
+    """Write down how a container starts, warm or cold; what no verified server left is moved aside first."""
     key = mounted(container)
     if not key:
         return
@@ -131,8 +131,8 @@ def before_start(context: Context, container: Mapping[str, Any]) -> None:
     files = _made(folder(context, key) / FILES)
     if _holds(files) and not was.proved:
         why = "no server that started with it was verified"
-        if set_aside(context, key, why):
-            context.note(f"the compile cache is set aside: {why}; this start compiles anew.")
+        if move_aside(context, key, why):
+            context.note(f"the compile cache is moved aside: {why}; this start compiles anew.")
         was = read(context.state, key)
     started = replace(was, proved=False, warm=_holds(files), container_id=str(container["Id"]), used_s=time.time())
     _write(context, started)
@@ -155,8 +155,8 @@ def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
     return found.warm and found.container_id == container.get("Id")
 
 
-def set_aside(context: Context, key: str, why: str) -> Path | None:
-    """Give a key's cache another name, for looking at, and an empty folder in its place. The one that was set aside before goes.
+def move_aside(context: Context, key: str, why: str) -> Path | None:
+    """Give a key's cache another name, for looking at, and an empty folder in its place. One moved aside before goes.
 
     None where that can't be done, with a note: what Docker made by itself is root's.
     """
@@ -166,7 +166,7 @@ def set_aside(context: Context, key: str, why: str) -> Path | None:
         (at / FILES).rename(at / ASIDE)
         _made(at / FILES)
     except (OSError, Failed) as error:
-        context.note(f"cannot set the compile cache in {at} aside: {error}")
+        context.note(f"cannot move the compile cache in {at} aside: {error}")
         return None
     _write(context, replace(read(context.state, key), proved=False, why_aside=why))
     return at / ASIDE

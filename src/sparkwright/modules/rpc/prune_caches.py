@@ -19,7 +19,7 @@ class Found:
 
 
 class PruneCaches(StateModule["PruneCaches.Args", Found]):
-    """Compile caches that nothing needs are removed, and what was set aside.
+    """Compile caches that nothing needs are removed, and what was moved aside.
 
     Never removed: the cache of a container, running or not; that of the last verified state, and of the one that a rollback goes
     to. What a container wrote as root is removed by a container.

@@ -15,10 +15,10 @@ from sparkwright.protocol.result import Change, Result, arg
 SLOW = ("regression", "misconfigured")
 
 
-class SetCacheAside(Module["SetCacheAside.Args"]):
-    """A server that started with a compile cache and is too slow is stopped, and its cache set aside: the next start is cold.
+class MoveCacheAside(Module["MoveCacheAside.Args"]):
+    """A server that started with a compile cache and is too slow is stopped, and its cache moved aside: the next start is cold.
 
-    A stale cache is a known cause of a server that is several times too slow. What was set aside stays beside the folder of its
+    A stale cache is a known cause of a server that is several times too slow. What was moved aside stays beside the folder of its
     key, for looking at, until the next one comes or `invoke caches.prune`. The history says what was done and why.
 
     Returns: tok_per_s (of the warm start), aside (the folder). Fails with `why` when the start was a cold one, there is no cache,
@@ -39,17 +39,17 @@ class SetCacheAside(Module["SetCacheAside.Args"]):
         found = containers.inspect(context.docker(), args.name) or {}
         if args.verdict not in SLOW or not found or not compile_caches.started_warm(context, found):
             raise Failed(args.why)
-        return self._set_aside(args, found, context)
+        return self._move_aside(args, found, context)
 
-    def _set_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
+    def _move_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
         footprint.before_stop(context, found)
         containers.stop(context.docker(), args.name, args.stop_timeout_s)
         key = compile_caches.mounted(found)
-        aside = compile_caches.set_aside(context, key, args.why)
+        aside = compile_caches.move_aside(context, key, args.why)
         if aside is None:
             raise Failed(args.why)
         why = f"{args.why} It had started with a compile cache, now in {aside}"
-        history.append(context, "cache set aside", container_id=found["Id"], why=why)
+        history.append(context, "cache moved aside", container_id=found["Id"], why=why)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
         change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
         return Result(changed=True, diff=[change], msg="stopped; the next start compiles anew", data=data)
