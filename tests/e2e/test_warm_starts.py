@@ -115,3 +115,23 @@ def test_a_recipe_that_keeps_its_caches_itself_gets_no_folder(desk: Desk) -> Non
     desk.edit(RECIPE, "container:\n", "container:\n  env: {VLLM_CACHE_ROOT: /srv/mine}\n")
     desk.deployed()
     assert not folder(desk).exists()
+
+
+def test_keep_starts_the_same_container_again_and_says_why_where_it_does_not(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.docker().api.inspect_container("qwen35")["Id"]
+    done = desk.run("restart", "--host", "sandbox", "--keep", "--json")
+    assert done.proved, done.out[-2000:]
+    assert desk.docker().api.inspect_container("qwen35")["Id"] == before
+    assert done.task("Drop the model's page cache")["msg"].startswith("kept: ")
+    assert FROM_CACHE in log(desk)
+    shown = desk.run("restart", "--host", "sandbox", "--keep")
+    assert "  stages: " in shown.out and "load " in shown.out
+
+    desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
+    refused = desk.run("restart", "--host", "sandbox", "--keep", "--json")
+    assert refused.code == 5 and "it differs in --max-num-seqs" in refused.recap["msg"]
+    desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 8")
+    desk.docker().api.stop("qwen35")
+    refused = desk.run("restart", "--host", "sandbox", "--keep", "--json")
+    assert refused.code == 5 and "is not running" in refused.recap["msg"]

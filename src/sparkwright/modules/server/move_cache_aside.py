@@ -31,6 +31,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
     class Args:
         name: str = arg("the container's name")
         why: str = arg("what was wrong with the server, for the history")
+        fix: str = arg("what to do about it, where nothing can be tried here", default="")
         verdict: str = arg("the verdict of the throughput test", default="")
         tok_per_s: float | None = arg("the rate that was measured", default=None)
         stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
@@ -38,7 +39,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         found = containers.inspect(context.docker(), args.name) or {}
         if args.verdict not in SLOW or not found or not compile_caches.started_warm(context, found):
-            raise Failed(args.why)
+            raise Failed(args.why, fix=args.fix)
         return self._move_aside(args, found, context)
 
     def _move_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
@@ -47,7 +48,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         key = compile_caches.mounted(found)
         aside = compile_caches.move_aside(context, key, args.why)
         if aside is None:
-            raise Failed(args.why)
+            raise Failed(args.why, fix=args.fix)
         why = f"{args.why} It had started with a compile cache, now in {aside}"
         history.append(context, "cache moved aside", container_id=found["Id"], why=why)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
