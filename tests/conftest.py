@@ -33,6 +33,7 @@ DOCKER = (
     "tests/cluster/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
+    "tests/modules/test_files_of_root.py",
     "tests/modules/test_inspect_server.py",
     "tests/modules/test_log_reading.py",
     "tests/modules/test_stopped.py",

@@ -53,7 +53,7 @@ class PageCache(Module["PageCache.Args"]):
 
 
 def _room(args: PageCache.Args, context: Context) -> str:
-    """How much is free beside the page cache, where the server fits into that; empty where it does not, or its need is unknown."""
+    """How much is free beside the page cache, where the server fits into that; else, and where its need is unknown, empty."""
     need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
     free = context.machine.meminfo().get("MemFree", 0)
     if not need.engine_bytes or free < need.bytes:
