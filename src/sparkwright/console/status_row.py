@@ -29,7 +29,6 @@ class Row:
     tok_per_s: float | None = None
     baseline_tok_per_s: float | None = None
     up_s: float | None = None
-    load_s: Mapping[str, float] = field(default_factory=dict)
     memory_available_bytes: int | None = None
     memory_total_bytes: int | None = None
     drift: tuple[str, ...] | None = None
@@ -45,3 +44,4 @@ class Row:
     sandbox: bool = False
     error: str = ""
     exit: int = 0
+    load_s: Mapping[str, float] = field(default_factory=dict)
