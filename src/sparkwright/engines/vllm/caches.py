@@ -1,7 +1,8 @@
 """What vLLM compiles at its start, and which variables say where it keeps that.
 
 source: read in 0.32.0 (envs.py, compilation/backends.py and compiler_interface.py, env_override.py, model_executor/warmup) and in
-FlashInfer (jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). seen: on 0.32.0 on a CPU (docs/caches.md has figures).
+FlashInfer (jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). seen: on 0.32.0 on a CPU, graphs and
+kernels lie below these folders after a start, a header of Inductor's does not (docs/caches.md has figures).
 
 VLLM_CACHE_ROOT                    torch.compile's graphs, what Inductor and Triton made for them, FlashInfer's tuned configurations
 TORCHINDUCTOR_CACHE_DIR            Inductor, for what is compiled outside of vLLM's own graphs; else /tmp, which goes with the container
