@@ -35,6 +35,7 @@ DOCKER = (
     "tests/doctor/test_diagnose_docker.py",
     "tests/modules/test_engine_of_log.py",
     "tests/modules/test_gpu_used.py",
+    "tests/modules/test_files_of_root.py",
     "tests/modules/test_inspect_server.py",
     "tests/modules/test_log_reading.py",
     "tests/modules/test_server_key.py",

@@ -15,5 +15,7 @@ TOKEN_S = 30
 DRAIN_S, STOP_S = 30, 60
 #: memory that must stay free beside the engine, GiB
 RESERVE_GIB = 4
+#: what all compile caches of a host together may hold, GiB
+CACHES_GIB = 20
 #: how many hosts are connected to, and worked on, at once
 FORKS = 16

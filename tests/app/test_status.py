@@ -58,6 +58,11 @@ def test_a_line_holds_what_was_asked_for() -> None:
     assert "a" * 13 not in said
 
 
+def test_the_stages_of_the_start_are_shown_where_they_were_measured() -> None:
+    said = line(row_of("spark1", answer(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}), PINNED, NOW_S))
+    assert "weights 210 s, compile 95 s, graphs 4.0 s" in said
+
+
 @pytest.mark.parametrize(
     ("record", "exit_code"),
     [(RECORD, 0), *((replace(RECORD, state=state, why="because"), code) for state, code in (

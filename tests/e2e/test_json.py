@@ -45,6 +45,8 @@ OF_HOSTS: dict[str, tuple[str, ...]] = {
     "report": ("--to", "page.html"),
     "lock": ("--check",),
     "images.prune": ("--check",),
+    "caches.list": (),
+    "caches.prune": ("--check",),
     "host.clean": ("--check",),
 }
 #: questions to files: words with an answer, words without one ("" there is always one)

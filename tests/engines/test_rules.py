@@ -227,3 +227,21 @@ def test_a_server_that_nobody_could_reach_is_refused(
     flags: dict[str, Any], published: int | None, speaks: bool
 ) -> None:
     assert found(flags, DENSE, "0.32.0", published=published).get("out-of-reach") == ("error" if speaks else None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, []),
+        ({"safetensors-load-strategy": "lazy"}, []),
+        ({"safetensors-load-strategy": "eager"}, ["there twice"]),
+        ({"load-format": "fastsafetensors"}, ["needs fastsafetensors in the image"]),
+        ({"load-format": "dummy"}, ["random weights"]),
+    ],
+)
+def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
+    flags: dict[str, Any], said: list[str]
+) -> None:
+    case = Case(rules.Asked(flags), classify(DENSE), versions.parse("0.32.0"))
+    told = [one.sentence for one in rules.RULES["weights-loading"].findings(case)]
+    assert len(told) == len(said) and all(word in one for word, one in zip(said, told, strict=True))

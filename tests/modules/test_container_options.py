@@ -78,11 +78,11 @@ def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
 
 def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_script() -> None:
     """One more option of `docker run`: a field of ContainerSpec."""
-    by_other_rules = {"name", "image", "restart", "entrypoint", "command", "image_ids", "server_key", "files"}
+    by_other_rules = {"name", "image", "restart", "entrypoint", "command", "image_ids", "server_key", "files", "caches"}
     fields = set(ContainerSpec.__dataclass_fields__)
     assert {one.field.replace("-", "_") for one in OPTIONS} == fields - by_other_rules
-    assert set(Container.model_fields) - fields == {"stop_timeout_s"}
-    assert fields - set(Container.model_fields) == {"image", "command", "image_ids", "server_key", "files"}
+    assert set(Container.model_fields) - fields == {"stop_timeout_s", "compile_caches"}
+    assert fields - set(Container.model_fields) == {"image", "command", "image_ids", "server_key", "files", "caches"}
     spec = ContainerSpec.from_json({**SPEC, **{one.name: one.value for one in reversed(CASES_OF_OPTIONS)}})
     host = {"docker_options": list(spec.docker_options()), "docker_networks": spec.further_networks()}
     names = {"container": {"restart": "no", "entrypoint": None, **spec.to_json()}, **host}

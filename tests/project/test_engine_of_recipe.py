@@ -52,6 +52,7 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     wanted = recipe.load(TODAY, "qwen3.5-35b")
     now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=wanted.name), "ops", wanted, pinned)))
     now["recipe"].pop("container")
+    assert bool(now["container"].pop("caches", "")) == (label == "pinned")
     assert {name: now[name] for name in kept} == kept
     assert list(now["recipe"]) == list(kept["recipe"]), "templates that list its keys see the same"
 

@@ -129,7 +129,7 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm
     expected = {"tok_per_s": None, **({"chunked_prefill": "any"} if changes else {})}
     file = base.file.with_flags(
         words,
-        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}}),
+        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}, "compile_caches": False}),
         expect=base.file.expect.model_copy(update=expected),
     )
     return Arm(name, title, replace(base, file=file), dict(changes))

@@ -31,6 +31,8 @@ ROLLING: tuple[Option, ...] = (
 
 KEEP_FAILED: Option = ("rollback", True, "keep the failed server instead of restoring the previous one")
 
+KEEP: Option = ("keep", False, "keep the page cache too, where it fits; refused unless the verified server runs")
+
 NEW_BASELINE: Option = (
     "new_baseline",
     False,
@@ -55,7 +57,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "restart",
-        ROLLING,
+        (*ROLLING, KEEP),
         """Restart a server and verify it.
 
         Drains requests, stops the server, waits for its memory to be released, unloads Ollama, starts and verifies.

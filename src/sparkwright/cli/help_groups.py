@@ -61,6 +61,8 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "models.prune": ("--host spark1", "--host lab --yes"),
         "images.copy": ("--from spark1 --to spark2", "--from spark1 --to lab --image vllm/vllm-openai:v0.32.0"),
         "images.prune": ("--host spark1", "--host lab --check"),
+        "caches.list": ("--host spark1", "--host lab --json"),
+        "caches.prune": ("--host spark1", "--host lab --check"),
     },
     "Hosts": {
         "hosts": ("", "--host lab --json"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -10,7 +11,8 @@ class Row:
     """A host now. None: not known.
 
     state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
-    outdated: why the last one does not. flapping: it comes and goes. scheduled: the host checks itself. drift: what
+    outdated: why the last one does not. flapping: it comes and goes. load_s: seconds of each stage of
+    its start. scheduled: the host checks itself. drift: what
     differs, field by field; behind: what of the lock is not what runs ("image", "model"). busy: who works there. interrupted: a
     run that was cut off, and what settles it. error: why the host could not be asked.
     """
@@ -42,3 +44,4 @@ class Row:
     sandbox: bool = False
     error: str = ""
     exit: int = 0
+    load_s: Mapping[str, float] = field(default_factory=dict)

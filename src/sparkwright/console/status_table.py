@@ -13,6 +13,7 @@ from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
 from sparkwright.console.terminal import styled_line, terminal
+from sparkwright.engines.log import load_stages
 from sparkwright.health.record import differs
 
 DIGEST, COMMIT = 12, 8
@@ -26,7 +27,7 @@ STYLES = {
 FINE = ("ok", "up")
 COLUMNS = grid.columns(
     *(("HOST", 0), ("STATE", 0), ("RECIPE", 4), ("IMAGE", 8), ("ENGINE", 7), ("MODEL", 9)),
-    *(("TOK/S", 3), ("UP", 5), ("MEMORY", 6), ("DRIFT", 1), ("CHECKED", 2), ("WHY", 0)),
+    *(("TOK/S", 3), ("UP", 5), ("LOAD", 10), ("MEMORY", 6), ("DRIFT", 1), ("CHECKED", 2), ("WHY", 0)),
 )
 
 
@@ -73,6 +74,7 @@ def _cells(row: Row) -> dict[str, str]:
         "MODEL": f"{row.model.rpartition('/')[2]}@{row.commit[:COMMIT]}" if row.model else "-",
         "TOK/S": _speed(row),
         "UP": "-" if row.up_s is None else units.age(row.up_s),
+        "LOAD": load_stages.sentence(row.load_s) or "-",
         "MEMORY": _memory(row),
         "DRIFT": _drift(row),
         "CHECKED": _checked(row),

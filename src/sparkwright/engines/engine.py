@@ -3,8 +3,8 @@
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
 log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
 it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it serves
-one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where
-it tells of that. Each holds one value of the type that is named below, or is
+one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where it tells of that; caches.py, where it
+compiles at its start what it can find again. Each holds one value of the type that is named below, or is
 itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
 
 An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
@@ -27,6 +27,7 @@ from sparkwright.engines.task_flags import TaskFlags
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
     from sparkwright.engines.command_words import Command
+    from sparkwright.engines.compile_caches import CompileCaches
     from sparkwright.engines.files import Files
     from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
@@ -182,6 +183,12 @@ class Engine:
     def causes(self) -> tuple[Detector, ...]:
         """What makes it slow and no other engine."""
         found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
+        return found
+
+    @cached_property
+    def caches(self) -> CompileCaches | None:
+        """What it compiles at its start and can find again; None where nothing of that is known."""
+        found: CompileCaches | None = self._part("caches", "CACHES") if self._has("caches") else None
         return found
 
     def _has(self, part: str) -> bool:

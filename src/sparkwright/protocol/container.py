@@ -36,7 +36,8 @@ class ContainerSpec:
     or "" for none. ports: "8000:8000" or "127.0.0.1:8000:8000".
     volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
     command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else GIVEN or KEPT and its
-    name; never the key. files: of the container, mounted read-only, by path the SHA-256 of what stands in it.
+    name; never the key. files: of the container, mounted read-only, by path the SHA-256 of what stands in it. caches: the key of
+    the folder in which the host keeps what its engine compiles; "" for none.
     """
 
     name: str
@@ -260,6 +261,7 @@ class ContainerSpec:
     image_ids: tuple[str, ...] = ()
     server_key: str = ""
     files: dict[str, str] = field(default_factory=dict)
+    caches: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse. What asks for nothing is left out, so that an older release reads it too."""
@@ -290,7 +292,7 @@ DOCKER_OPTIONS: dict[str, DockerOption] = {
     one.name: one.metadata["option"] for one in fields(ContainerSpec) if "option" in one.metadata
 }
 #: the fields that not every release knows
-_LATER = {"server_key", "files", "log_driver", "memory_swap"}
+_LATER = {"server_key", "files", "caches", "log_driver", "memory_swap"}
 LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | _LATER
 
 

@@ -92,6 +92,7 @@ KINDS: dict[str, dict[str, Shape]] = {
         "interrupted": Usual(line, ""),
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
+        "load_s": Usual({str: within(0, 366 * 86400)}, {}),
     },
     "diagnosis": {
         "schema": COUNT,

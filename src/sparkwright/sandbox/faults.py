@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FAULTS: dict[str, str] = {
     "slow": "the engine gives 5.7 tokens a second instead of 47",
+    "stale-cache": "what an earlier start compiled is no good: a start that finds it gives 5.7 tokens a second",
     "wedge": "no token ever comes, and /health answers 200 (SGLang: 503, its health is a token)",
     "slow-start": "the engine exits, is restarted, and its load does not come to an end",
     "power": "the GPU stays at few watts and a low clock however busy it is, and gives 5.7 tokens a second",
@@ -37,4 +38,4 @@ OF_MEMBERS: dict[str, str] = {
 }
 
 #: those that befall a start: a server that ran when they came meets them when it is started again
-AT_START = frozenset({"oom", "cpu-only", "other-text"})
+AT_START = frozenset({"oom", "cpu-only", "other-text", "stale-cache"})

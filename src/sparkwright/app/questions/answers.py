@@ -84,6 +84,14 @@ LINK: dict[str, Shape] = {
     "addresses": [cidr],
     "gids": [ipv4],
 }
+#: of a compile cache; used_s: since the epoch, 0 for never
+CACHE: dict[str, Shape] = {
+    "name": re.compile(r"[0-9a-f]{32}(?:/aside)?"),
+    **dict.fromkeys(("container", "image", "model", "kept"), Usual(line, "")),
+    "why_aside": Usual(text, ""),
+    "size_bytes": COUNT,
+    "used_s": within(0, 2**40),
+}
 RATE: dict[str, Shape] = {"adapter": fabric.NAME, "gbps": (None, within(0, 10**5)), "error": line}
 PATH: dict[str, Shape] = {
     "peer": ipv4,
@@ -110,6 +118,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
     "remove_model": {"dir": line, "freed_bytes": COUNT, "left": COUNT},
     "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
     "prune_images": {"images": [IMAGE], "freed_bytes": float},
+    "prune_caches": {"caches": [CACHE], "freed_bytes": COUNT},
     "clean_host": {"items": [ITEM], "busy": line},
     "health_timer": {"elsewhere": [frozenset(("user", "system", "cron"))]},
     "inspect_image": {

@@ -121,6 +121,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         tok_per_s=record.speed.tok_per_s,
         baseline_tok_per_s=record.speed.baseline_tok_per_s,
         up_s=None if started_s is None else max(0.0, now_s - started_s),
+        load_s=event.get("load_s", {}),
         memory_available_bytes=event["memory_available_bytes"],
         memory_total_bytes=event["memory_total_bytes"],
         drift=None if event["live"] or event["late"] else record.drift,

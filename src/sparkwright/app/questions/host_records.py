@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import choose
 from sparkwright.console.out import say, say_error, say_json
+from sparkwright.engines.log import load_stages
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -122,10 +123,18 @@ def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]
 
 def _act(host: str, row: Event) -> list[str]:
     when = units.moment(row["at"])
-    figures = ", ".join(f"{value} {name}" for name, value in (row.get("measured") or {}).items() if value is not None)
+    measured = row.get("measured") or {}
+    figures = ", ".join(f"{value} {name}" for name, value in measured.items() if _is_figure(value))
+    stages = measured.get("load_s")
+    load = load_stages.sentence(stages) if isinstance(stages, dict) else ""
     lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
     lines += [f"    {change['field']}: {change['before']} -> {change['after']}" for change in row.get("changed") or ()]
     lines += [f"    {row['image']}"] if row.get("image") else []
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
+    lines += [f"    load: {load}"] if load else []
     return lines + ([f"    why: {row['why']}"] if row.get("why") else [])
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float | str)

@@ -10,6 +10,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.events import rolled
+from sparkwright.console.events.run_stages import RunStages
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
 from sparkwright.visible import visible
@@ -34,6 +35,7 @@ class Lines:
         self._reported: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
         self._failures: dict[str, set[str]] = {}
+        self._stages: dict[str, RunStages] = {}
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
@@ -105,6 +107,7 @@ class Lines:
 
     def _on_task_finished(self, event: Event) -> None:
         self._progress_at.pop(event["host"], None)
+        self._stages.setdefault(event["host"], RunStages()).add(event)
         if _is_skip(event):
             self._skipped.setdefault(event["host"], []).append(event["name"])
             return
@@ -153,6 +156,8 @@ class Lines:
     def _recap(self, recap: Event) -> None:
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
+        if (stages := self._stages.get(recap["host"])) is not None and stages.sentence:
+            self.write("muted", f"  stages: {stages.sentence}")
         if recap.get("msg") and recap["msg"] not in self._failures.get(recap["host"], ()):  # told where it failed
             self.write("fix", "  " + recap["msg"].replace("\n", "\n  "))
 

@@ -45,7 +45,7 @@ def missing_kernels(seen: Seen) -> Iterator[Cause]:
 def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
     if seen.share is not None and seen.share < 0.25:
         message = f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
-        fix = "remove the volume with ~/.cache/vllm, then restart"
+        fix = "`invoke restart` starts once more without it; a volume of your own with ~/.cache/vllm: remove it first"
         yield Cause("a stale compile cache", "possible", message, fix, weight=25)
 
 

@@ -63,7 +63,10 @@ LOG = LogBook(
     shards=log_lines.SHARDS,
     values=(*log_lines.VALUES, *lines.VALUES),
     fixed=(*log_lines.FIXED, *lines.FIXED),
-    spans=(("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),),
+    spans=(
+        ("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),
+        ("compile_s", log_lines.CPU_COMPILE_STARTS, log_lines.CPU_COMPILE_ENDS),
+    ),
     types=TYPES,
     warnings=(*log_lines.WARNINGS, *lines.WARNINGS),
     failures=FAILURES,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.host.containers import recipe_files
+from sparkwright.host.containers import compile_caches, recipe_files
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
@@ -29,6 +29,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
             changes.append(Change(option.field, found, wanted, option.why))
     changes += recipe_files.differences(spec, container)
     changes += _command(spec, container, image) + _description(spec, container) + _server_key(spec, container)
+    changes += _caches(spec, container)
     return [replace(c, before=hidden.value(c.field, c.before), after=hidden.value(c.field, c.after)) for c in changes]
 
 
@@ -146,6 +147,14 @@ def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
         return []
     after = ("changed" if found else "set") if spec.server_key else None
     return [Change("server_key", "set" if found else None, after, "clients need the new key")]
+
+
+def _caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
+    """Only one that is to have none any more. A container without them, or with another key's, gets them when it is replaced for
+    something else: no server is stopped for a cache."""
+    if spec.caches or not compile_caches.mounted(container):
+        return []
+    return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or keeps them itself")]
 
 
 def flags_of(words: list[str]) -> dict[str, str]:

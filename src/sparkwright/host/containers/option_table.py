@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines.compile_caches import set_by_us
 from sparkwright.engines.engine import LABEL
 from sparkwright.host.containers import engine_words as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
@@ -99,7 +100,9 @@ def _own(
 
 def _own_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = engine.env((image.get("Config") or {}).get("Env"))
-    return _own(engine.env(container["Config"].get("Env")), spec.env, image, inherited)
+    found = engine.env(container["Config"].get("Env"))
+    ours = set_by_us(found) - spec.env.keys()
+    return _own({name: value for name, value in found.items() if name not in ours}, spec.env, image, inherited)
 
 
 def _own_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:

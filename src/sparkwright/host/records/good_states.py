@@ -16,6 +16,8 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import listed
 
 KEPT = 5
+#: of a spec, what changes nothing that is served
+UNESSENTIAL = ("image_ids", "caches")
 
 
 def last(state: StateFolder) -> dict[str, Any]:
@@ -56,5 +58,5 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """What a state serves: the container with its settings, and the model's commit."""
-    spec = {key: value for key, value in (state.get("spec") or {}).items() if key != "image_ids"}
+    spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in UNESSENTIAL}
     return spec, (state.get("model") or {}).get("commit")

@@ -144,6 +144,10 @@ SHAPES: dict[str, Partial] = {
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
     "references": _REFERENCE,
+    "compile_caches": Partial(
+        dict.fromkeys(("container", "image", "image_id", "model", "commit", "container_id", "why_aside"), text)
+        | {"proved": bool, "warm": bool, "used_s": number}
+    ),
     "model": _MANIFEST,
     "health-settings": _SETTINGS,
     "heal-token": Partial({"token": text}, ("token",), strict=True),

@@ -4,7 +4,10 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from sparkwright import defaults
+from sparkwright.host.memory import memory_fit
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import gib
@@ -19,7 +22,10 @@ class PageCache(Module["PageCache.Args"]):
     of the model's files, file by file; what of them was not written to the disk yet is written first. Pages that a running
     process has mapped stay. It changes nothing that anybody can notice but memory and the time of the next read.
 
-    Returns: how (dropped or advised), freed_bytes (by which the page cache shrank), files.
+    `policy: fit` keeps it where the server fits beside it: MemFree alone, without what the kernel would give back, must hold what
+    the engine needs and the reserve. The next load then reads from memory.
+
+    Returns: how (dropped, advised or kept), freed_bytes (by which the page cache shrank), files.
     """
 
     safe_in_check = False
@@ -27,8 +33,14 @@ class PageCache(Module["PageCache.Args"]):
     @dataclass(frozen=True)
     class Args:
         model_dir: str = arg("the folder of the model's files", default="")
+        policy: Literal["drop", "fit"] = arg("fit: only where the server does not fit beside it", default="drop")
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
+        needs_bytes: int = arg("what an engine without such a share takes, bytes; for `fit`", default=0)
+        reserve_gib: float = arg("memory that must stay free beside it, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
+        if args.policy == "fit" and (room := _room(args, context)):
+            return Result(msg=room, data={"how": "kept", "freed_bytes": 0, "files": 0})
         if context.check:
             return Result(msg="page cache is dropped")
         before = context.machine.meminfo().get("Cached", 0)
@@ -38,6 +50,15 @@ class PageCache(Module["PageCache.Args"]):
             how, files = "advised", advise_away(context.machine.expand(args.model_dir)) if args.model_dir else 0
         freed = max(0, before - context.machine.meminfo().get("Cached", 0))
         return Result(msg=f"{gib(freed)} GiB dropped", data={"how": how, "freed_bytes": freed, "files": files})
+
+
+def _room(args: PageCache.Args, context: Context) -> str:
+    """How much is free beside the page cache, where the server fits into that; else, and where its need is unknown, empty."""
+    need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
+    free = context.machine.meminfo().get("MemFree", 0)
+    if not need.engine_bytes or free < need.bytes:
+        return ""
+    return f"kept: {gib(free)} GiB are free beside it, {gib(need.bytes)} GiB needed"
 
 
 def _drop() -> bool:

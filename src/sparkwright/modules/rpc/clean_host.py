@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.schedule import places, units
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import cache_removal, compile_caches, containers
 from sparkwright.host.models import kept_files, model_folders, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
@@ -21,6 +21,8 @@ from sparkwright.modules.rpc.transfer import copy_key
 from sparkwright.modules.system.health_timer import CRONTAB, HealthTimer
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, arg
+
+CACHE = "compile cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class Found:
 class CleanHost(StateModule["CleanHost.Args", Found]):
     """What sparkwright put on a host is listed with its sizes, and what lies outside its own folders is removed.
 
-    Removed: kept previous containers, containers of the lab, files kept beside models for a rollback or by a download, lines of
-    image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed only: the health
-    timer (`health_timer`, absent, removes it) and sparkwright's own folders with the runtime, which runs this.
+    Removed: kept previous containers, containers of the lab, compile caches, files kept beside models for a rollback or by a
+    download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed
+    only: the health timer (`health_timer`, absent, removes it) and sparkwright's own folders with the runtime, which runs this.
 
     A model or image that a remaining container uses stays. Where Docker can't be asked, all three are unknown
     and stay.
@@ -65,7 +67,8 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         rows = [*_containers(args, context)]
         going = {one.name for one in rows if one.kind == "container" and not one.kept}
-        rows += [*_images(args, context, going), *_models(args, context, going), *_kept_beside_models(context)]
+        rows += [*_caches(context, going), *_images(args, context, going), *_models(args, context, going)]
+        rows += _kept_beside_models(context)
         if lines := copy_key.lines_left(context):
             rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {lines}"))
         rows += [*_timers(context), *_folders(context, going)]
@@ -110,6 +113,15 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
             yield Item("container", name, size, "" if args.server else "--server removes it")
         elif name.removesuffix(containers.PREVIOUS) in servers or LAB_LABEL in (row.get("Labels") or {}):
             yield Item("container", name, size)
+
+
+def _caches(context: Context, going: set[str]) -> Iterator[Item]:
+    """What engines compiled, but for containers that remain."""
+    users = compile_caches.in_use_or_unknown(context)
+    for key in compile_caches.keys(context):
+        at, user = compile_caches.folder(context, key), users.get(key, "")
+        why = f"used by {user}" if user and user not in going else ""
+        yield Item(CACHE, str(at), own_folders.disk_bytes(at), why)
 
 
 def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
@@ -167,7 +179,10 @@ def _timers(context: Context) -> Iterator[Item]:
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     """sparkwright's own, the key files that remain apart."""
     share, state = own_folders.of(context.machine.home)
+    caches = context.machine.home / compile_caches.FOLDER
     for path in sorted(share.iterdir()) if share.is_dir() else ():
+        if path == caches:
+            continue
         yield Item("folder", str(path), own_folders.disk_bytes(path))
     kept = own_folders.files_in_use(context, without=going)
     size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
@@ -199,9 +214,14 @@ def _remove_files(name: str, context: Context) -> None:
     own_folders.remove_empty(Path(name).parent, context.machine.home)
 
 
+def _remove_cache(name: str, context: Context) -> None:
+    cache_removal.remove_key(context, Path(name).name)
+
+
 #: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
 _REMOVE: dict[str, Callable[[str, Context], None]] = {
     "container": lambda name, context: containers.remove(context.docker(), name, 60),
+    CACHE: _remove_cache,
     "image": _remove_image,
     "model": _remove_model,
     "model files": _remove_files,

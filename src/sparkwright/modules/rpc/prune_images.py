@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Failed
-from sparkwright.host.containers import recipe_files
+from sparkwright.host.containers import cache_removal, recipe_files
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
@@ -35,7 +35,7 @@ class Found:
 
 
 class PruneImages(StateModule["PruneImages.Args", Found]):
-    """Images that nothing needs are removed, and the disk has their room again.
+    """Images that nothing needs are removed, the compile caches made with them too, and the disk has their room again.
 
     Never removed: an image that a container uses, running or not; the image of the last good state, which a roll back goes
     to; one that the lock pins for this host. The engine is never told to force: it refuses too when a container turns up.
@@ -77,6 +77,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         return {"images": rows, "freed_bytes": freed, "msg": f"{count(len(going), 'image')}, {units.size(freed)}"}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        cache_removal.with_image(context, {one.id for one in self._going(args, found)})
         for one in self._going(args, found):
             remove(context.docker().api, one.names or (one.id,))
         recipe_files.tidy(context)

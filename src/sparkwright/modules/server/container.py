@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import container_options, containers, recipe_files, server_key
+from sparkwright.host.containers import compile_caches, container_options, containers, recipe_files, server_key
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule
@@ -115,6 +115,7 @@ class Container(StateModule["Container.Args", Found]):
         try:
             if not found.container:
                 created = _create(spec, args.files, context)
+            compile_caches.before_start(context, containers.inspect(client, spec.name) or {})
             client.api.start(spec.name)
         except APIError as error:
             if created:
@@ -136,6 +137,10 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
     config = container_options.create_arguments(spec)
     config["Image"] = image_names.name_of(api, spec.image, image["Id"])
     mounts = recipe_files.mounts(context.state, spec, files)
+    caches = compile_caches.created(context, spec, image)
+    if caches:
+        mounts.append(caches["Mount"])
+        config["Env"] += caches["Env"]
     if spec.server_key:
         mounts.append(_key_mount(spec, image, context))
     if mounts:

@@ -4,8 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
+from sparkwright.engines.log import load_stages
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, recipe_files, server_key
+from sparkwright.host import evidence
+from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, server_key
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -28,7 +31,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
     """A server that was proved gets its restart policy; it becomes the last good state, and the older one goes.
 
     Call it only after verification: the last good state is what a roll back goes to. What it holds of the memory is written
-    down with it, so that a later stop can be told to have given it back.
+    down with it, so that a later stop can be told to have given it back. So are the stages of its start, as its log tells them.
 
     Returns: container_id. Fails when the container is not there or does not run.
     """
@@ -44,6 +47,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
         changed: list[Any] = arg("what differed from the previous server, for the history", default_factory=list)
         what: str = arg("what the history calls it", default="verified")
+        caches_gib: float = arg("what all compile caches together may hold, GiB", default=defaults.CACHES_GIB)
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> Found:
@@ -73,7 +77,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        good = self._good(args, found, context)
+        measured = {**args.measured, **_load(name, context)}
+        good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         containers.set_policy(client, name, args.spec["restart"])
         if found.previous:
@@ -81,10 +86,12 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         context.state.remove("previous")
         server_key.tidy(context, name)
         recipe_files.tidy(context)
+        compile_caches.verified(context, found.current, args.model)
+        cache_removal.within(context, args.caches_gib)
         if args.model.get("dir"):
             kept_files.forget_all(context, context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
-        more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
+        more = {"container_id": found.current["Id"], "changed": args.changed, "measured": measured}
         more |= {"why": args.why} if args.why else {}
         history.append(context, args.what, **about, **more)
         return {}
@@ -94,7 +101,14 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         held = footprint.held_now(context) or footprint.recorded(context, found.current["Id"])
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
         kept = {"server_key": spec.server_key} if spec.server_key else {}
-        about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve, "measured": args.measured}
+        about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve}
         ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
         ids |= {"generation": context.cluster.generation} if context.cluster else {}
         return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}
+
+
+def _load(name: str, context: Context) -> dict[str, dict[str, float]]:
+    """The stages of this start, seconds, where its log tells any."""
+    state = evidence.log(context, name)
+    stages = load_stages.of_state(state) if state else {}
+    return {"load_s": stages} if stages else {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import compile_caches, containers
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
 
@@ -40,6 +40,8 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             raise Failed(f"there is no container {args.name}.")
         client, bindings = context.docker(), found["HostConfig"].get("PortBindings") or {}
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
+        if not found["State"]["Running"]:
+            compile_caches.before_start(context, found)
         try:
             client.api.start(args.name)
         except APIError as error:

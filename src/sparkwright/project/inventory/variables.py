@@ -19,6 +19,8 @@ DEFAULTS: dict[str, Any] = {
     "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
     "reserve_gib": defaults.RESERVE_GIB,  # memory that must stay free beside the engine
     "drain_s": defaults.DRAIN_S,  # how long requests may take to end before the server is stopped
+    "caches_gib": defaults.CACHES_GIB,  # what all compile caches of a host together may hold, GiB
+    "page_cache": "drop",  # drop: the model's files leave it before each start; fit: only where it does not fit beside
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }
 #: how alike two names must be for one to be taken for the other, misspelt

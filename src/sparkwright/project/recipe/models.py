@@ -66,6 +66,9 @@ class _Container(Strict):
         default_factory=dict, description="labels; those that start with sparkwright. are reserved"
     )
     entrypoint: list[str] | None = Field(None, description="replaces the image's entrypoint, as a list")
+    compile_caches: bool = Field(
+        True, description="keep what the engine compiles at its start on the host, for the next start of the same"
+    )
     stop_timeout_s: int = Field(defaults.STOP_S, description="seconds until a stop kills the container", ge=1)
 
 

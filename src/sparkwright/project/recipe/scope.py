@@ -11,7 +11,7 @@ from sparkwright.engines.advice import Memory
 from sparkwright.host.records.baselines import MEMBERS
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
-from sparkwright.project.recipe import files, seat
+from sparkwright.project.recipe import caches, files, seat
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def scope(
     texts = files.contents(recipe, names) if recipe.file.files else {}
     digests = {path: files.digest(text) for path, text in texts.items()}
     spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
+    spec = replace(spec, caches=caches.key(recipe, spec, pinned.get("model") or {}, command))
     container = spec.to_json()
     return {
         **names,

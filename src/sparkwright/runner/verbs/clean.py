@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.host.containers import compile_caches
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import own_folders
 from sparkwright.host.runs import journal, lock
@@ -28,7 +29,8 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
     with lock.held(state, owner, host=host):
         _wait_alone(state, host)
-        own_folders.remove(machine.home, own_folders.files_in_use(context))
+        caches = [compile_caches.folder(context, key) for key in compile_caches.in_use_or_unknown(context)]
+        own_folders.remove(machine.home, [*own_folders.files_in_use(context), *caches])
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 

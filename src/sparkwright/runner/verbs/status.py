@@ -22,6 +22,8 @@ from sparkwright.protocol.events import Event, event
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
+    load_s: the stages of the start of the server that is there, seconds, as they were measured when it was verified.
+
     busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
     live: no check speaks for the present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`,
     `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
@@ -33,7 +35,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     now = live.inspect(machine, good, name, now_s)
     outdated = "" if found is None else live.outdated(found, now, good)
     late = found is not None and found.late(now_s)
-    about = {"late": late, "busy": busy, "interrupted": interrupted, **_now(machine)}
+    about = {"late": late, "busy": busy, "interrupted": interrupted, "load_s": _load(good, now), **_now(machine)}
     if found is not None and not outdated and not busy:
         yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
@@ -76,6 +78,12 @@ def row_of(one: Record) -> list[Any]:
         one.gpu.power_w,
     )
     return [round(one.time_s), one.state, why, *figures, one.healed, one.every_s]
+
+
+def _load(good: Mapping[str, Any], now: live.Now) -> dict[str, float]:
+    """Nothing of another container, or of one that was started since."""
+    found = (good.get("measured") or {}).get("load_s") if live.ready_since(now.container, good) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _runs(state: StateFolder) -> tuple[str, str]:

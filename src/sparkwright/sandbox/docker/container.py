@@ -204,8 +204,8 @@ class Container:
             if inside == mounted or inside.startswith(f"{mounted}/"):
                 return Path(self._world.at_home(outside)) / inside[len(mounted) :].lstrip("/")
         for mount in self.body["HostConfig"].get("Mounts") or ():
-            if mount["Target"] == inside:
-                return Path(mount["Source"])
+            if inside == mount["Target"] or inside.startswith(f"{mount['Target']}/"):
+                return Path(mount["Source"]) / inside[len(mount["Target"]) :].lstrip("/")
         return Path("/nonexistent") / inside.lstrip("/")
 
     @property

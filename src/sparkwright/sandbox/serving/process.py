@@ -112,7 +112,12 @@ class Process:
         """Tokens a second of one stream."""
         if self.device == "cpu":
             return ON_CPU
-        return SLOW if self.fault() in ("slow", "power") else FAST
+        return SLOW if self.stale or self.fault() in ("slow", "power") else FAST
+
+    @property
+    def stale(self) -> bool:
+        """Whether it runs what an earlier start compiled, and that is no good."""
+        return False
 
     def run(self) -> int:
         """Start, serve until stopped, and return the exit code."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import TERMINATED, Process
-from sparkwright.sandbox.vllm import nccl, rules, startup
+from sparkwright.sandbox.vllm import compiled, nccl, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -25,6 +25,7 @@ class Engine(Process):
     config: Config
     metrics: Metrics
     group: Group | None = None
+    warm = False
 
     def serve(self) -> int:
         try:
@@ -75,6 +76,11 @@ class Engine(Process):
         return self._loaded(server)
 
     @property
+    def stale(self) -> bool:
+        """Whether it runs what an earlier start compiled, and that is no good."""
+        return self.warm and self.fault() == "stale-cache"
+
+    @property
     def headless(self) -> bool:
         """Whether it is a worker of a group, without a port of its own."""
         return self.group is not None and self.group.rank > 0
@@ -101,7 +107,10 @@ class Engine(Process):
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device))
         rules.after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))
-        self.say(startup.caching(self.config, self.version, self.device))
+        kept = None if self.config.eager else compiled.kept_in(self.env, self._folder_of)
+        self.warm = kept is not None and kept.exists()
+        self.say(startup.caching(self.config, self.version, self.device, warm=self.warm))
+        compiled.keep(kept)
         if self.held_back():
             return self._code or TERMINATED
         cache = PrefixCache(self.config)

@@ -13,7 +13,7 @@ from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCE
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",
         "  █▄█▀ █     █     █     █  model   {model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", "")  # fmt: skip
 LOAD_S = 2.4
-COMPILE_S = 0.8
+COMPILE_S, WARM_S = 0.8, 0.1
 API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141)"
 
 LOGO_SINCE: Release = (0, 15, 0)
@@ -134,15 +134,19 @@ def _block(config: Config, who: str, file: str) -> Lines:
     yield 0, _info(who, f"{file}:1120", f"{message} exactly equal.")
 
 
-def caching(config: Config, version: str, device: str) -> Lines:
-    """The cache and the warm-up."""
+def caching(config: Config, version: str, device: str, *, warm: bool = False) -> Lines:
+    """The cache and the warm-up. warm: what an earlier start compiled is there."""
+    compile_s = WARM_S if warm else COMPILE_S
+    if warm:
+        message = f"Directly load the compiled graph(s) for compile range (1, 4096) from the cache, took {WARM_S:.3f} s"
+        yield 0, _info(WORKER, "backends.py:296", message)
     if not config.eager:
-        yield COMPILE_S, _info(WORKER, "monitor.py:34", f"torch.compile takes {COMPILE_S:.2f} s in total")
+        yield compile_s, _info(WORKER, "monitor.py:34", f"torch.compile takes {compile_s:.2f} s in total")
     times = config.cache_tokens / config.max_model_len
     where = "CPU" if device == "cpu" and release(version) >= DEVICE_NAMED_SINCE else "GPU"
     message = f"{where} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
     yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{message} {times:.2f}x")
-    compiled = "" if config.eager else f" (compilation: {COMPILE_S:.2f} s)"
+    compiled = "" if config.eager else f" (compilation: {compile_s:.2f} s)"
     took = f"1.40 s{compiled}" if release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
     message = f"init engine (profile, create kv cache, warmup model) took {took}"
     yield 0.2, _info(CORE, "core.py:402", message)

@@ -38,6 +38,9 @@ WEIGHTS_TOOK = line("Loading weights took ", r"Loading weights took ([\d.]+) s")
 # source 0.9 to 0.33: "takes" until 0.12 or so
 COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")
 GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
+#: on a CPU no line says how long it compiled; it does so between these. real (0.32.0).
+CPU_COMPILE_STARTS = line("Warming up model for the compilation...")
+CPU_COMPILE_ENDS = line("Warming up done.")
 #: FlashInfer tunes its kernels between these. seen.
 AUTOTUNE_STARTS = line("Autotuning process starts")
 AUTOTUNE_ENDS = line("Autotuning process ends")
@@ -142,6 +145,7 @@ WARNINGS: tuple[Line, ...] = (
     MAMBA_FALLS_BACK,
     line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
     line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
+    line("Compiling model again due to a load failure"),  # real: what an earlier start compiled is there, and no good
     line("Using default MoE config. Performance might be sub-optimal"),  # source
     line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33

@@ -14,6 +14,7 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     ascend,
     chunked_prefill,
     images,
+    loading,
     memory,
     model,
     options,

@@ -1,0 +1,62 @@
+"""What an engine compiles at its start and can find again: where that lies in its container, and what it depends on.
+
+A new container begins without any of it, unless the folders are kept on the host. They hold code that the engine runs, made for one
+image, one model and one set of arguments: nothing else ever gets them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: where the container sees the folder that the host keeps for it
+MOUNT = "/var/cache/sparkwright"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCaches:
+    """One engine's. variables: of the environment, each with the folder below MOUNT that it is set to.
+
+    usual: the ends of the folders in which they lie without these variables: a recipe that mounts one keeps them itself.
+    indifferent: flags that change nothing of what is compiled.
+    """
+
+    variables: Mapping[str, str]
+    usual: tuple[str, ...]
+    indifferent: frozenset[str]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that move every cache below MOUNT."""
+        return {name: f"{MOUNT}/{folder}" for name, folder in self.variables.items()}
+
+    def kept_elsewhere(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
+        """Whether a recipe keeps them by itself: it sets one of the variables, or mounts a folder over their usual places.
+
+        mounted: folders of the container.
+        """
+        return any(name in env for name in self.variables) or any(map(self._holds, mounted))
+
+    def _holds(self, folder: str) -> bool:
+        inside = folder.rstrip("/")
+        above = (one.rpartition("/")[0] for one in self.usual)
+        within = any(f"{one}/" in f"{inside}/" for one in self.usual)
+        return within or inside in ("/root", MOUNT) or any(one and inside.endswith(one) for one in above)
+
+    def that_matter(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags on which what is compiled may depend."""
+        return {name: value for name, value in flags.items() if name not in self.indifferent}
+
+
+def key_of(made_from: Mapping[str, Any]) -> str:
+    """The name of the folder for what was made from this; another value anywhere is another folder."""
+    text = json.dumps(made_from, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def set_by_us(environment: Mapping[str, str]) -> set[str]:
+    """The variables of a container that point below MOUNT."""
+    return {name for name, value in environment.items() if value.startswith(f"{MOUNT}/")}

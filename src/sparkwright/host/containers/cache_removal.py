@@ -1,0 +1,106 @@
+"""Compile caches that nothing needs go: on demand, with their image, and where all of them hold more than they may."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sparkwright.errors import Failed
+from sparkwright.host.containers import compile_caches
+from sparkwright.host.containers.compile_caches import ASIDE, FILES
+from sparkwright.host.containers.files_of_root import remove_folder
+from sparkwright.host.module import Context
+from sparkwright.host.records import good_states, own_folders
+from sparkwright.units import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A cache on the host. name: its key, or KEY/aside. kept: why it stays; empty when it may go. used_s: since the epoch."""
+
+    name: str
+    container: str
+    image: str
+    model: str
+    size_bytes: int
+    used_s: float
+    kept: str = ""
+    why_aside: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.name.partition("/")[0]
+
+
+def rows(context: Context) -> list[Row]:
+    """All caches, the one that was used last first. Raises Failed when the engine can't be asked who uses them."""
+    keys = compile_caches.keys(context)
+    why = _needed(context) if keys else {}
+    found = [row for key in keys for row in _of_key(context, key, why.get(key, ""))]
+    return sorted(found, key=lambda one: -one.used_s)
+
+
+def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
+    at, known = compile_caches.folder(context, key), compile_caches.read(context.state, key)
+    model = f"{known.model}@{known.commit[:8]}" if known.model else ""
+    about = (known.container, known.image, model)
+    yield Row(key, *about, own_folders.disk_bytes(at / FILES), known.used_s, kept)
+    if (at / ASIDE).exists():
+        yield Row(f"{key}/{ASIDE}", *about, own_folders.disk_bytes(at / ASIDE), known.used_s, "", known.why_aside)
+
+
+def _needed(context: Context) -> dict[str, str]:
+    """Keys with why they stay: a container has it, or the verified state that runs or that a rollback goes to would."""
+    states = [("the last verified state", good_states.last(context.state))]
+    states += [("the state before it, for a rollback", one) for one in good_states.before(context.state)[:1]]
+    reasons = {str(key): why for why, one in reversed(states) if (key := (one.get("spec") or {}).get("caches"))}
+    return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.in_use(context).items()}}
+
+
+def remove(context: Context, names: Collection[str]) -> int:
+    """Remove caches by the names of their rows, what came to be needed meanwhile left out. Returns bytes."""
+    going = [one for one in rows(context) if one.name in names and not one.kept]
+    for one in going:
+        remove_key(context, one.key, only=() if one.name == one.key else (ASIDE,))
+    return sum(one.size_bytes for one in going)
+
+
+def remove_key(context: Context, key: str, *, only: Collection[str] = ()) -> None:
+    """Remove what a key has, whoever uses it, or only these folders of it. Raises Failed with what root would have to type."""
+    at, image = compile_caches.folder(context, key), compile_caches.read(context.state, key).image_id
+    for name in only or (FILES, ASIDE):
+        remove_folder(context, at, name, image)
+    if not only:
+        shutil.rmtree(at, ignore_errors=True)
+        compile_caches.forget(context, key)
+
+
+def within(context: Context, bound_gib: float) -> None:
+    """Hold all caches together below a bound: what was moved aside goes first, then what was used longest ago.
+
+    What is needed stays. That it holds more alone is told, and so is what can't be removed: this never fails a verified server.
+    """
+    try:
+        found = rows(context)
+        over = sum(one.size_bytes for one in found) - int(bound_gib * GIB)
+        for one in sorted((one for one in found if not one.kept), key=lambda one: (one.name == one.key, one.used_s)):
+            over -= remove(context, [one.name]) if over > 0 else 0
+    except (Failed, OSError) as error:
+        context.note(f"compile caches are not cleared: {error}")
+        return
+    if over > 0:
+        context.note(
+            f"the compile caches that are needed hold more than {bound_gib:g} GiB; `caches_gib` sets the bound."
+        )
+
+
+def with_image(context: Context, image_ids: Collection[str]) -> None:
+    """Remove the caches of images that are about to go; what can't be removed is told."""
+    try:
+        known = (compile_caches.read(context.state, key) for key in compile_caches.keys(context))
+        keys = {one.key for one in known if one.image_id in image_ids}
+        if keys:
+            remove(context, keys)
+    except (Failed, OSError) as error:
+        context.note(f"the compile caches of that image stay: {error}")

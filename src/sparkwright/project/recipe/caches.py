@@ -1,0 +1,38 @@
+"""Which folder of compile caches a recipe's container gets on a host; none where the recipe keeps them itself, or wants none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines.compile_caches import key_of
+from sparkwright.project.recipe.recipe import Recipe
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.trust.image_name import digest_of
+
+
+def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
+    """The key of the folder; empty for none, and while image or model are not pinned. model: the lock's entry.
+
+    command: see `container_spec`. All of which what is compiled may depend on is in the key: image, model, arguments,
+    environment, files, who runs it.
+    """
+    caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
+    if caches is None or not recipe.file.container.compile_caches or not digest or not commit:
+        return ""
+    if caches.kept_elsewhere(spec.env, _mounted(spec)):
+        return ""
+    words = recipe.engine.command(command)
+    return key_of(
+        {
+            "image": digest,
+            "model": [recipe.file.model.id, commit, words.model],
+            "flags": caches.that_matter(words.flags),
+            **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
+        }
+    )
+
+
+def _mounted(spec: ContainerSpec) -> list[str]:
+    volumes = [one.split(":")[1] for one in spec.volumes]
+    return [*volumes, *(one.partition(":")[0] for one in spec.tmpfs)]

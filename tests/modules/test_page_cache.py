@@ -1,0 +1,34 @@
+"""When the page cache of a model's files stays before a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.modules.model.page_cache import PageCache
+from tests.modules.context import RecordingContext
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("policy", "free_gib", "how"),
+    [("drop", 119, "advised"), ("fit", 119, "kept"), ("fit", 100, "advised")],
+)
+def test_it_stays_only_where_the_server_fits_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any, free_gib: int, how: str
+) -> None:
+    context = RecordingContext(tmp_path)
+    memory = {"MemTotal": 120 * GIB, "MemFree": free_gib * GIB, "MemAvailable": 119 * GIB, "Cached": 9 * GIB}
+    monkeypatch.setattr(type(context.machine), "meminfo", lambda _: memory)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    (tmp_path / "one.safetensors").write_bytes(b"x")
+    args = PageCache.Args(model_dir=str(tmp_path), policy=policy, utilization=0.85, reserve_gib=4)
+    assert PageCache().run(args, context).data["how"] == how
+
+
+def test_what_nobody_knows_the_need_of_is_dropped(tmp_path: Path) -> None:
+    args = PageCache.Args(model_dir=str(tmp_path), policy="fit")
+    assert PageCache().run(args, RecordingContext(tmp_path)).data["how"] in ("advised", "dropped")
