@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -62,7 +62,13 @@ def bench() -> Iterator[Bench]:
     ids=[f"{fault} {host}: {step}" for step, fault, host, _, _ in CELLS],
 )
 def test_afterwards_the_cluster_serves_or_what_served_before_does(
-    bench: Bench, step: str, fault: str, host: str, expected: str, quick: bool
+    bench: Bench,
+    record_property: Callable[[str, object], None],
+    step: str,
+    fault: str,
+    host: str,
+    expected: str,
+    quick: bool,
 ) -> None:
     if fault == "network" and (os.geteuid() or not shutil.which("iptables")):
         pytest.skip("cutting a network needs root and iptables")
@@ -82,6 +88,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
                 finally:
                     bench.reconnect()
         outcome = bench.outcome(old)
+        record_property("outcome", outcome)  # `--junitxml FILE` shows it
         said = {one: events[-1].get("msg", "") for one, events in told.items()}
         again = bench.desk.deploy()
     assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, said)

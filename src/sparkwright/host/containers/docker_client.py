@@ -80,9 +80,9 @@ class Api:
             raise self._late(path) from None
         except (OSError, ValueError):
             return None
-        return found and self._told(path, found)
+        return found and self._to_the_end(path, found)
 
-    def _told(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _to_the_end(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Pieces of an answer; what cuts them off is raised as the SDK does it."""
         try:
             yield from pieces
