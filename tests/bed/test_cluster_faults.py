@@ -15,20 +15,18 @@ from tests.bed.cluster import HOSTS, Cluster
 pytestmark = pytest.mark.bed
 
 STOP, START, PROVE = "Check free memory", "Wait until the rank has joined", "Wait until the cluster is verified"
-#: step before which it happens, what happens, to whom, who serves when the runs have ended; `|` where either may be
+#: step before which it happens, what happens, to whom, who serves when the runs have ended
 QUICK = [
     (START, "cut", "spark2", "new"),
     (START, "docker", "spark2", "old"),
     (STOP, "power", "spark2", "none"),
 ]
 WHOLE = [
-    *((step, "cut", host, "new") for step in (STOP, START, PROVE) for host in HOSTS),
-    *((step, "fails", host, "old") for step in (STOP, START, PROVE) for host in HOSTS),
-    *((step, "docker", host, "old|new") for step in (STOP, START, PROVE) for host in HOSTS),
-    *((step, "killed", host, "none|half") for step in (STOP, START) for host in HOSTS),
-    *((step, "power", host, "none|half") for step in (STOP, START, PROVE) for host in HOSTS),
+    (START, "cut", "spark1", "new"),
+    (PROVE, "cut", "spark1", "new"),
+    (STOP, "fails", "spark2", "old"),
 ]
-CELLS = [*QUICK, *(cell for cell in WHOLE if cell[:3] not in [one[:3] for one in QUICK])]
+CELLS = [*QUICK, *WHOLE]
 EVERY = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
 
@@ -54,7 +52,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
         pair.on(host, "touch /tmp/open; rm -f /tmp/hold")
     out, _ = laptop.communicate(timeout=200)
     pair.ended()
-    assert pair.outcome(old) in expected.split("|"), out[-3000:]
+    assert pair.outcome(old) == expected, out[-3000:]
     pair.deployed()
     assert pair.outcome(old) in ("old", "new")
     for one in HOSTS:

@@ -30,14 +30,14 @@ from tests.faults.pair.bench import KEPT, Bench, Watch, left
 COLUMNS = ("fails", "killed", "cut", "docker", "reboot", "network")
 TABLE = """
 Unload Ollama's models                  |  old / old  |  old / ?    | new / new |  new / new  | half / ?    | ? / ?
-Wait until the head has stopped         |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Wait until the head has stopped         |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
 Check free memory                       | (old)/ old  | none / none | new / new |  new / new  | none / none | none / none
-Wait until no old rank is left anywhere |  ? / ?      |  ? / ?      | ? / new   |  ? / ?      | ? / ?       | ? / ?
-Wait until the workers have started     |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Wait until no old rank is left anywhere |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
+Wait until the workers have started     |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
 Wait until the rank has joined          |  old / old  | (half)/ half| new / new |  old /(old) | none / ?    | ? / ?
-Check that it uses the GPU              |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
-Wait until the cluster is verified      |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
-Keep it as the last verified state, remove previous container | ? / ? | ? / ? | ? / ? | ? / ? | ? / ? | new / ?
+Check that it uses the GPU              |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
+Wait until the cluster is verified      |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
+Keep it as the last verified state, remove previous container | ? / ? | ? / ? | new / new | ? / ? | ? / ? | new / ?
 """
 CELLS = [
     (step.strip(), column, host, one.strip(" ()"), "(" in one)
