@@ -36,8 +36,8 @@ Wait until no old rank is left anywhere |  old / old  |  ? / ?      | new / new 
 Wait until the workers have started     |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
 Wait until the rank has joined          |  old / old  | (half)/ half| new / new |  old /(old) | none / ?    | ? / ?
 Check that it uses the GPU              |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
-Wait until the cluster is verified      |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
-Keep it as the last verified state, remove previous container | ? / ? | ? / ? | new / new | ? / ? | ? / ? | new / ?
+Wait until the cluster is verified      |  old / old  |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Keep it as the last verified state, remove previous container | ? / ? | ? / ? | ? / ?     | ? / ? | ? / ? | new / ?
 """
 CELLS = [
     (step.strip(), column, host, one.strip(" ()"), "(" in one)
