@@ -61,6 +61,7 @@ engine-release: .venv/.installed-test
 # examples of everything that a stranger can send
 test-faults: .venv/.installed-test
 	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults tests/e2e/test_states.py -q -n $(WORKERS)
+	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/bed/test_cluster_faults.py -q
 	SPARKWRIGHT_FUZZ=10000 $(BIN)/pytest tests/fuzz -q -n $(WORKERS)
 
 .venv/.installed-molecule: .venv/.installed

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,17 +103,23 @@ def record(env: dict[str, str]) -> Recorded:
     newest = on_spark(f"ls -1d {RUNS_FOLDER}/* | tail -1", env).strip()
     asked_s = float(on_spark(f"stat -c %.Y {newest}/plan.json", env))
     lines = on_spark(f"cat {newest}/events.jsonl", env).splitlines()
+    return Recorded(ready_us(env), [(max(0, int((json.loads(one)["time"] - asked_s) * 1e6)), one) for one in lines])
+
+
+def ready_us(
+    env: dict[str, str], host: str = "spark1", best: Callable[[Iterable[int]], float] = statistics.median
+) -> int:
+    """How long a host's runner takes to be ready for a request, microseconds."""
     boot = f"d=$(ls -1dt {RUNTIME}/*/ | head -1); p=$(cat $d/python)"
     started = "$p -IS $d/lib/sparkwright/runner/boot.py $d/tag engine </dev/null >/dev/null"
     say = f"{boot}; for n in 1 2 3 4 5 6 7; do date +%s%N; {started}; done; date +%s%N"
-    stamps = [int(word) for word in on_spark(say, env).split()]
-    ready_us = int(statistics.median(b - a for a, b in itertools.pairwise(stamps)) / 1000)
-    return Recorded(ready_us, [(max(0, int((json.loads(one)["time"] - asked_s) * 1e6)), one) for one in lines])
+    stamps = [int(word) for word in on_spark(say, env, host).split()]
+    return int(best(b - a for a, b in itertools.pairwise(stamps)) / 1000)
 
 
-def on_spark(command: str, env: dict[str, str]) -> str:
-    """What a command says on spark1."""
-    done = subprocess.run(["ssh", "spark1", command], env=env, capture_output=True, text=True, check=True)
+def on_spark(command: str, env: dict[str, str], host: str = "spark1") -> str:
+    """What a command says on a host of the bed."""
+    done = subprocess.run(["ssh", host, command], env=env, capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -123,20 +130,32 @@ def lay(folder: Path, hosts: list[Sshd]) -> tuple[Path, dict[str, str]]:
     project, env = laid(place, SSH_PORT)
     for n, _ in enumerate(hosts, 1):
         (project / f"hosts/spark{n}.yml").write_text(f"address: spark{n}\ngroups: [lab]\n")
-    (place / "known_hosts").write_text("".join(one.known_hosts_line() for one in hosts))
-    blocks = [f"Host spark{n}\n  HostName 127.0.0.1\n  Port {one.port}\n" for n, one in enumerate(hosts, 1)]
-    common = f"Host *\n  User {os.environ.get('USER', 'root')}\n  IdentityFile {folder}/id\n  IdentitiesOnly yes\n"
+    login_config(place, folder / "id", {f"spark{n}": one for n, one in enumerate(hosts, 1)})
+    return project, env
+
+
+def login_config(place: Path, key: Path, hosts: dict[str, Sshd]) -> None:
+    """Have the ssh of this place lead to these hosts, by name."""
+    (place / "known_hosts").write_text("".join(one.known_hosts_line() for one in hosts.values()))
+    blocks = [f"Host {name}\n  HostName 127.0.0.1\n  Port {one.port}\n" for name, one in hosts.items()]
+    common = f"Host *\n  User {os.environ.get('USER', 'root')}\n  IdentityFile {key}\n  IdentitiesOnly yes\n"
     (place / "ssh_config").write_text(
         "".join(blocks) + common + f"  IdentityAgent none\n  UserKnownHostsFile {place}/known_hosts\n"
     )
-    return project, env
 
 
 def floors(names: list[str], env: dict[str, str]) -> float:
     """Seconds until OpenSSH's own `ssh HOST true` has ended for all of them, at once."""
     started_s = time.perf_counter()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
-        list(pool.map(lambda name: subprocess.run(["ssh", name, "true"], env=env, input=b"\n", check=True), names))
+        list(
+            pool.map(
+                lambda name: subprocess.run(
+                    ["ssh", name, "true"], env=env, input=b"\n", capture_output=True, check=True
+                ),
+                names,
+            )
+        )
     return time.perf_counter() - started_s
 
 

@@ -2,7 +2,7 @@
    many hosts on a machine of few cores.
 
      cc -O2 -o replayed_host replayed_host.c
-     ./replayed_host RECORD        reads one request from standard input, and writes the record's lines
+     ./replayed_host RECORD        says that it is ready, reads one request, and writes the record's lines
 
    RECORD: the first line is how many microseconds after its start the host was ready for a request; each other line is how many
    microseconds after the request it was said, a blank, and what was said. */
@@ -30,8 +30,10 @@ int main(int count, char **words) {
     long long began_us = now_us();
     FILE *record = count == 2 ? fopen(words[1], "r") : NULL;
     if (!record || !fgets(line, sizeof line, record)) return 2;
-    if (!fgets(request, sizeof request, stdin)) return 1;
     until(began_us + atoll(line));
+    puts("\n{\"event\": \"ready\"}");
+    fflush(stdout);
+    if (!fgets(request, sizeof request, stdin)) return 1;
     long long asked_us = now_us();
     while (fgets(line, sizeof line, record)) {
         char *said;

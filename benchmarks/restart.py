@@ -105,10 +105,13 @@ class Desk:
 
 
 class Client:
-    """Asks for one token after the other until there was an outage and a token after it: then it leaves the server alone."""
+    """Asks for one token after the other until there was an outage and a token after it: then it leaves the server alone.
+
+    answered_s: when that was, seconds since the epoch.
+    """
 
     def __init__(self, port: int) -> None:
-        self.outage_s = 0.0
+        self.outage_s = self.answered_s = 0.0
         self._port = port
         self._answered = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
@@ -127,7 +130,7 @@ class Client:
             answered = self._token()
             now_s = time.perf_counter()
             if answered and failed:
-                self.outage_s = now_s - last_s
+                self.outage_s, self.answered_s = now_s - last_s, time.time()
                 return
             if answered:
                 last_s = now_s

@@ -18,8 +18,10 @@ from sparkwright.app import connect
 from sparkwright.app.plans import plan_cache
 from sparkwright.app.runs import playbooks, session
 from sparkwright.cli.deploy import COMMANDS, KEEP_FAILED, OPTIONS, ROLLING
-from sparkwright.errors import Refused
+from sparkwright.errors import Refused, Unreachable
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.sandbox_pair import RECIPE_TEXT
+from sparkwright.protocol.cluster import TOKEN
 from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret
 
@@ -312,6 +314,64 @@ def test_a_group_that_must_keep_serving_is_asked_each_time(project: Project) -> 
     for _ in range(2):
         playbooks.run("deploy", "deploy", **options())
     assert project.planned == 2
+
+
+class Pair(Project):
+    """The same with a cluster of two hosts."""
+
+    def __init__(self, project: Project) -> None:
+        self.__dict__ = project.__dict__
+        (self.root / "hosts/spark1.yml").unlink()
+        for n in (1, 2):
+            fabric = f"{{interfaces: [enp1s0f1np1], address: 10.0.0.{n}}}"
+            (self.root / f"hosts/spark{n}.yml").write_text(f"address: 192.0.2.{n}\nuser: ops\nfabric: {fabric}\n")
+        groups = "pair: {hosts: [spark1, spark2], cluster: {recipe: qwen3.5-35b, head: spark1}}\n"
+        (self.root / "hosts/groups.yml").write_text(groups)
+        (self.root / "recipes/qwen3.5-35b.yml").write_text(RECIPE_TEXT)
+
+    def deployed(self) -> dict[str, dict[str, Any]]:
+        """What each host was asked, by its address, but for the run's id and the token; that is the same for all."""
+        Recorder.asked.clear()
+        assert playbooks.run("deploy", "deploy", **options(host="pair")) == [0, 0]
+        asked = {one["plan"]["host"]: one for one in Recorder.asked}
+        self.ids += [one["plan"].pop("run_id") for one in asked.values()]
+        tokens = {one["secrets"].pop(TOKEN) for one in asked.values()}
+        assert len(tokens) == 1
+        self.tokens = [*getattr(self, "tokens", []), *tokens]
+        return asked
+
+
+@pytest.fixture
+def pair(project: Project) -> Pair:
+    return Pair(project)
+
+
+def test_the_members_of_a_cluster_are_asked_the_same_without_planning(pair: Pair) -> None:
+    first = pair.deployed()
+    assert first.keys() == {"spark1", "spark2"} and first["spark1"]["restart"]["plan"]["cluster"]
+    assert pair.deployed() == first
+    assert pair.planned == 1
+    assert len(set(pair.ids)) == 4 and len(set(pair.tokens)) == 2, "each run is one of its own, with a token of its own"
+    (kept,) = pair.kept
+    assert not any(token in kept.read_text() for token in pair.tokens)
+    pair.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 9")
+    assert pair.deployed() != first
+    assert pair.planned == 2
+
+
+def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.deployed()
+    said: list[str] = []
+
+    def ready(self: Recorder) -> None:
+        if self._host.name == "spark2":
+            said.append(self._host.name)
+            raise Unreachable("spark2 is off.")
+
+    monkeypatch.setattr(Recorder, "ready", ready)
+    Recorder.asked.clear()
+    assert playbooks.run("deploy", "deploy", **options(host="pair")) == [3]
+    assert said and not Recorder.asked
 
 
 #: in a process of its own, as a command is: what is imported when it has ended

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from tests import commands
+
+if TYPE_CHECKING:
+    from tests.bed.cluster import Cluster
 
 TOP = Path(__file__).parent.parent.parent
 BED = TOP / ".bed"
@@ -87,6 +90,9 @@ class Lab:
         path.write_text(text.replace(before, after))
 
 
+A = TypeVar("A", bound=Lab)
+
+
 @pytest.fixture(scope="session")
 def bed() -> Path:
     if os.geteuid() != 0 or not shutil.which("docker") or not shutil.which("debootstrap"):
@@ -97,7 +103,7 @@ def bed() -> Path:
     return BED
 
 
-def hasten(lab: Lab, recipe: str) -> Lab:
+def hasten(lab: A, recipe: str) -> A:
     """A project whose deploys wait no longer than a stand-in deserves."""
     for book in (lab.root / "playbooks").rglob("*.yml"):
         for module, shorter in HASTE.items():
@@ -111,6 +117,21 @@ def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
     shutil.copytree(bed / "project", tmp_path / "project", dirs_exist_ok=True)
     (tmp_path / "project/spark.lock").unlink(missing_ok=True)
     yield hasten(Lab(tmp_path / "project", bed / "bin"), "bed")
+
+
+@pytest.fixture
+def pair(bed: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """A project whose cluster is the two hosts, of which neither serves anything."""
+    from tests.bed.cluster import BARE, HOSTS, Cluster
+
+    shutil.copytree(bed / "pair", tmp_path / "pair")
+    (tmp_path / "pair/spark.lock").unlink(missing_ok=True)
+    one = hasten(Cluster(tmp_path / "pair", bed / "bin"), "pair")
+    for host in HOSTS:
+        one.on(host, BARE)
+    yield one
+    for host in HOSTS:
+        one.on(host, BARE)
 
 
 @pytest.fixture

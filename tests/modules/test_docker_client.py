@@ -18,7 +18,7 @@ import pytest
 import requests
 from docker.errors import ImageNotFound
 
-from sparkwright.host.containers import containers, docker_client
+from sparkwright.host.containers import containers, docker_client, engine_socket
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import Engine, engine_went_away
@@ -27,13 +27,16 @@ from tests.remote.inspected import Server, container
 IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
 FOUND: dict[str, Any] = {
     "/info": {"ServerVersion": "28.5.1"},
-    "/containers/qwen35/json": {**container(time.time(), Running=True), "Image": IMAGE["Id"], "Config": {}},
+    "/containers/qwen35/json": {**container(time.time(), Running=True), "Image": IMAGE["Id"], "Config": {"Tty": False}},
     "/images/vllm/vllm-openai:v0.32.0/json": IMAGE,
 }
+#: as the engine frames what a container without a terminal wrote: on its standard output and error
+LOG = b"\1\0\0\0\0\0\0\10started\n" + b"\2\0\0\0\0\0\0\6ready\n"
 IN_A_PROCESS = """
 import sys
 from pathlib import Path
 from sparkwright.host.containers import containers
+from sparkwright.host.containers.log_reading import StartLog
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import Engine
@@ -41,8 +44,15 @@ client = Engine(Machine(home=Path("/"), docker_host=sys.argv[1])).client()
 assert client.api.info()["ServerVersion"] == "28.5.1"
 assert containers.inspect(client, "qwen35")["Name"] == "/qwen35"
 assert image_names.inspect(client.api, "vllm/vllm-openai:v0.32.0")["Os"] == "linux"
+assert b"".join(StartLog(client, "qwen35")) == b"started\\nready\\n"
 print(sorted({"docker", "requests", "urllib3"} & sys.modules.keys()))
 """
+
+
+LOGS = {"/containers/qwen35/logs": LOG, "/containers/cut/logs": LOG[:-3], "/containers/odd/logs": b"plain words\n"}
+FOUND |= {f"/containers/{name}/json": FOUND["/containers/qwen35/json"] for name in ("cut", "odd", "silent")}
+FOUND["/containers/terminal/json"] = {**FOUND["/containers/qwen35/json"], "Config": {"Tty": True}}
+LOGS["/containers/terminal/logs"] = b"plain words\n"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -52,6 +62,11 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.removeprefix("/v1.41")
         if "/slow/" in path:
             time.sleep(30)
+        if path.split("?")[0] in LOGS:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(LOGS[path.split("?")[0]])
+            return
         found = {} if path == "/_ping" else FOUND.get(path, {"message": f"No such image: {path}"})
         body = json.dumps(found).encode()
         self.send_response(200 if path == "/_ping" or path in FOUND else 404)
@@ -113,3 +128,23 @@ def test_an_engine_that_is_silent_has_gone_away(docker_host: str) -> None:
 def test_what_is_no_short_question_goes_to_the_sdk(docker_host: str) -> None:
     here = client(docker_host)
     assert (here.api.api_version, here.api.timeout) == ("1.41", 10)
+
+
+def log_of(docker_host: str, name: str) -> bytes:
+    return b"".join(client(docker_host).api.logs(name, stream=True, follow=False))
+
+
+def test_a_log_is_what_the_container_wrote(docker_host: str) -> None:
+    assert log_of(docker_host, "qwen35") == b"started\nready\n"
+    assert log_of(docker_host, "terminal") == b"plain words\n"
+    assert log_of(docker_host, "cut") == b"started\nrea", "what had come before the engine went"
+    with pytest.raises(requests.ConnectionError):
+        log_of(docker_host, "odd")
+    with pytest.raises(docker_client.errors().NotFound):
+        log_of(docker_host, "silent")
+
+
+def test_frames_are_told_apart_wherever_they_are_cut() -> None:
+    for size in range(1, len(LOG)):
+        pieces = (LOG[at : at + size] for at in range(0, len(LOG), size))
+        assert b"".join(engine_socket._payloads(pieces)) == b"started\nready\n"

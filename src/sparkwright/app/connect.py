@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparkwright.defaults import FORKS
-from sparkwright.errors import Refused
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory import glance
@@ -56,6 +57,14 @@ class Begun:
             if self._links.get(member.host.name, ("",))[0] == member.host.way:
                 member.link = self._links.pop(member.host.name)[1]
         self.close()
+
+    def reached(self) -> bool:
+        """Whether all of them are connected to, well or not."""
+        with contextlib.suppress(SparkwrightError):
+            for _, link in self._links.values():
+                link.ready()
+            return True
+        return False
 
     def close(self) -> None:
         """Close what nobody took."""

@@ -15,6 +15,7 @@ from sparkwright.app.runs import session
 from sparkwright.errors import Refused
 from sparkwright.host.records.heal_token import SECRET as HEAL_TOKEN
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.cluster import new_token
 from sparkwright.protocol.plan import Task
 from sparkwright.secret import Secret
 
@@ -91,7 +92,7 @@ def _on_each(
     chosen = choose(pattern)
     if not removes:
         clusters.refuse_parts(chosen)
-    tokens: dict[str, Secret] = defaultdict(clusters.new_token)
+    tokens: dict[str, Secret] = defaultdict(new_token)
     for member in chosen.fleet.members:
         given = chosen.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}

@@ -13,7 +13,7 @@ container as a label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from sparkwright.engines.http import Http
     from sparkwright.engines.image import Image
     from sparkwright.engines.log.book import LogBook
-    from sparkwright.engines.parallel import Parallel
+    from sparkwright.engines.log.text import Text
+    from sparkwright.engines.parallel import MemberLog, Parallel
     from sparkwright.engines.prefix.cache import PrefixCache
     from sparkwright.engines.server_key import ServerKey
     from sparkwright.engines.slowness.cause import Detector
@@ -189,6 +190,12 @@ class Engine:
     def caches(self) -> CompileCaches | None:
         """What it compiles at its start and can find again; None where nothing of that is known."""
         found: CompileCaches | None = self._part("caches", "CACHES") if self._has("caches") else None
+        return found
+
+    @cached_property
+    def member(self) -> Callable[[Text], MemberLog] | None:
+        """What the log of a cluster's member tells, without the rest of `parallel`; None where that is None."""
+        found: Callable[[Text], MemberLog] | None = self._part("parallel", "MEMBER") if self._has("parallel") else None
         return found
 
     def _has(self, part: str) -> bool:

@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Iterator
 
 from sparkwright.trust.bounds import ANSWER_BYTES, TooMuch
 
@@ -44,6 +45,32 @@ def head(address: Address, path: str, *, timeout_s: float) -> tuple[int, bytes]:
         fields, rest = _head(connection, until_s)
         _body(connection, fields, rest, HEAD_BYTES, until_s)
         return _status(fields), fields
+
+
+def pieces(address: Address, path: str, *, timeout_s: float) -> tuple[int, Iterator[bytes]]:
+    """Status, and the body as it comes, to the connection's end; each piece comes within timeout_s.
+
+    Raises as `get` does, ValueError also for a body in chunks; its pieces raise OSError.
+    """
+    until_s = time.monotonic() + timeout_s
+    connection = _asked(address, path, until_s)
+    try:
+        fields, rest = _head(connection, until_s)
+        status = _status(fields)
+        if _CHUNKED.search(fields):
+            raise ValueError("comes in chunks")
+    except BaseException:
+        connection.close()
+        raise
+    return status, _as_it_comes(connection, rest, timeout_s)
+
+
+def _as_it_comes(connection: socket.socket, piece: bytes, timeout_s: float) -> Iterator[bytes]:
+    with connection:
+        if piece:
+            yield piece
+        while piece := _piece(connection, time.monotonic() + timeout_s):
+            yield piece
 
 
 def _asked(address: Address, path: str, until_s: float) -> socket.socket:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sparkwright.secret import Secret
 from sparkwright.trust import shapes
 from sparkwright.trust.names import STEP
 
@@ -47,6 +49,11 @@ _SHAPE = {
     "join_s": shapes.Usual(shapes.within(0.1, 86_400), 600.0),
     "beat_s": shapes.Usual(shapes.within(0.05, 60), 5.0),
 }
+
+
+def new_token() -> Secret:
+    """What the members' runs prove to each other that they are of one deploy."""
+    return Secret(os.urandom(32).hex())
 
 
 @dataclass(frozen=True, slots=True)

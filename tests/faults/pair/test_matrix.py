@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -30,14 +30,14 @@ from tests.faults.pair.bench import KEPT, Bench, Watch, left
 COLUMNS = ("fails", "killed", "cut", "docker", "reboot", "network")
 TABLE = """
 Unload Ollama's models                  |  old / old  |  old / ?    | new / new |  new / new  | half / ?    | ? / ?
-Wait until the head has stopped         |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Wait until the head has stopped         |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
 Check free memory                       | (old)/ old  | none / none | new / new |  new / new  | none / none | none / none
-Wait until no old rank is left anywhere |  ? / ?      |  ? / ?      | ? / new   |  ? / ?      | ? / ?       | ? / ?
-Wait until the workers have started     |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Wait until no old rank is left anywhere |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
+Wait until the workers have started     |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
 Wait until the rank has joined          |  old / old  | (half)/ half| new / new |  old /(old) | none / ?    | ? / ?
-Check that it uses the GPU              |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
-Wait until the cluster is verified      |  ? / ?      |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
-Keep it as the last verified state, remove previous container | ? / ? | ? / ? | ? / ? | ? / ? | ? / ? | new / ?
+Check that it uses the GPU              |  old / old  |  ? / ?      | new / new |  ? / ?      | ? / ?       | ? / ?
+Wait until the cluster is verified      |  old / old  |  ? / ?      | ? / ?     |  ? / ?      | ? / ?       | ? / ?
+Keep it as the last verified state, remove previous container | ? / ? | ? / ? | ? / ?     | ? / ? | ? / ? | new / ?
 """
 CELLS = [
     (step.strip(), column, host, one.strip(" ()"), "(" in one)
@@ -62,7 +62,13 @@ def bench() -> Iterator[Bench]:
     ids=[f"{fault} {host}: {step}" for step, fault, host, _, _ in CELLS],
 )
 def test_afterwards_the_cluster_serves_or_what_served_before_does(
-    bench: Bench, step: str, fault: str, host: str, expected: str, quick: bool
+    bench: Bench,
+    record_property: Callable[[str, object], None],
+    step: str,
+    fault: str,
+    host: str,
+    expected: str,
+    quick: bool,
 ) -> None:
     if fault == "network" and (os.geteuid() or not shutil.which("iptables")):
         pytest.skip("cutting a network needs root and iptables")
@@ -82,6 +88,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
                 finally:
                     bench.reconnect()
         outcome = bench.outcome(old)
+        record_property("outcome", outcome)  # `--junitxml FILE` shows it
         said = {one: events[-1].get("msg", "") for one, events in told.items()}
         again = bench.desk.deploy()
     assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, said)

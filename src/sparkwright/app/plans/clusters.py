@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.plan import Plan
-from sparkwright.secret import Secret
 
 #: playbooks/cluster/NAME.yml is what NAME means for a cluster
 FOLDER = "cluster"
@@ -27,6 +25,13 @@ JOIN_S = 120.0
 def one_of(chosen: Chosen) -> Cluster | None:
     """The cluster that a command is for; None for hosts that serve alone."""
     return next((host.cluster for host in chosen.hosts if host.cluster), None)
+
+
+def is_one(chosen: Chosen) -> bool:
+    """Whether a command is for one host, or for one cluster with all its members."""
+    cluster = one_of(chosen)
+    names = {host.name for host in chosen.hosts}
+    return names == set(cluster.members) if cluster else len(names) == 1
 
 
 def path_of(chosen: Chosen, book: str) -> Path:
@@ -73,11 +78,6 @@ def answering(chosen: Chosen, command: str) -> Chosen:
     members = [member for member in chosen.fleet.members if member.host in hosts]
     hang_up(member for member in chosen.fleet.members if member.host in workers)
     return replace(chosen, hosts=hosts, fleet=Fleet(members))
-
-
-def new_token() -> Secret:
-    """What the members' runs prove to each other that they are of one deploy."""
-    return Secret(secrets.token_hex(32))
 
 
 def met(plan: Plan, host: Host) -> Plan:

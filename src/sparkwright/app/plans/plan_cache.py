@@ -1,4 +1,5 @@
-"""A host's plan, kept with all that it was made from: while none of that changes, nothing needs to be planned anew.
+"""A host's plan, or those of a cluster's members, kept with all that they were made from: while none of that changes, nothing
+needs to be planned anew.
 
 Planning is two thirds of what a deploy without changes costs the laptop: Pydantic, Jinja2, the engines' rules, the compiler
 (docs/decisions/0019). What is kept is data, in the laptop's cache folder, readable by its user only. A file that is damaged, of
@@ -33,12 +34,12 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     from sparkwright.project.inventory.secret_source import Source
 
-SCHEMA = 1
+SCHEMA = 2
 #: what a plan is made from, below a project. A playbook includes only files beside it
 FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 #: a project with more than these is planned anew each time; the largest lock holds 1 MB
 MOST_FILES, MOST_BYTES = 1000, 32 * MIB
-#: plans that are kept: one for each host, playbook and set of options; each has some 60 KB
+#: what is kept: a file for each host or cluster, playbook and set of options; a plan has some 60 KB
 KEPT, PLAN_BYTES = 64, 8 * MIB
 #: what a command's options say of its output only
 OUTPUT = ("json",)
@@ -130,27 +131,30 @@ class Place:
             with contextlib.suppress(OSError, ValueError):
                 self._inputs = _inputs(project)
 
-    def find(self) -> Made | None:
-        """The plan that is kept here, if it is made from what is there now."""
+    def find(self) -> list[Made]:
+        """The plans that are kept here, if they are made from what is there now: of one host, or of a cluster's members."""
         if not self._inputs:
-            return None
+            return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             digest, _, text = _own(self._file).partition(b"\n")
             if digest.decode() == _digest(self._inputs, text):
-                return Made.of(bounds.parsed(text))
-        return None
+                return [Made.of(one) for one in bounds.parsed(text)]
+        return []
 
-    def keep(self, made: Mapping[str, Made], member: Member) -> None:
-        """Keep the plan of a member that has run, unless what it is made from has changed since, or a secret stands in it."""
-        if member.host.name in made and member.host.connection == "ssh":
-            self._keep(made[member.host.name], member.secrets)
+    def keep(self, made: Mapping[str, Made], members: Sequence[Member]) -> None:
+        """Keep the plans of members that have run, unless what made them has changed since, or a secret stands in one."""
+        if all(member.host.name in made and member.host.connection == "ssh" for member in members):
+            secrets = [one for member in members for one in member.secrets.values()]
+            self._keep([made[member.host.name] for member in members], secrets)
 
-    def _keep(self, made: Made, secrets: Mapping[str, Secret]) -> None:
+    def _keep(self, made: Sequence[Made], secrets: Sequence[Secret]) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not self._inputs or self._inputs != _inputs(self._project):
                 return
-            text = json.dumps(made.to_json())
-            if text.count(made.plan.run_id) != 1 or any(_shows(text, one.reveal()) for one in secrets.values()):
+            text = json.dumps([one.to_json() for one in made])
+            if any(text.count(one.plan.run_id) != 1 for one in made) or any(
+                _shows(text, one.reveal()) for one in secrets
+            ):
                 return
             folder = private.folder(self._file.parent)
             write_atomically(self._file, f"{_digest(self._inputs, text.encode())}\n{text}".encode())

@@ -18,7 +18,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
-from sparkwright.protocol.cluster import TOKEN
+from sparkwright.protocol.cluster import TOKEN, new_token
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
@@ -59,7 +59,7 @@ class Planner:
         self._key_sources: dict[str, dict[str, tuple[Source, str]]] = {}
         self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
-        self._token = clusters.new_token() if play.has_task("barrier") else None
+        self._token = new_token() if play.has_task("barrier") else None
 
     def plan(self, member: Member) -> Plan:
         """What a host is to do. Raises Refused for what can't be right, with file and line."""
@@ -95,7 +95,7 @@ class Planner:
         if self._token is not None:
             plan, member.secrets = clusters.met(plan, host), {**member.secrets, TOKEN: self._token}
         filled = self._neighbours.fill(self._chosen.fleet, member, plan)
-        if filled is plan and host.name not in self._asked and self._token is None:
+        if filled is plan and host.name not in self._asked:
             self.made[host.name] = Made(
                 host,
                 user_of(host),

@@ -1,8 +1,9 @@
-"""A run of a plan that an earlier run left behind (app/plans/plan_cache.py): the same tasks, notes and panel, nothing planned."""
+"""A run of plans that an earlier run left behind (app/plans/plan_cache.py): the same tasks, notes and panel, nothing planned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,52 +18,81 @@ from sparkwright.fleet.rollout import Roll
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.rollout_policy import RolloutPolicy
+from sparkwright.protocol.cluster import TOKEN, new_token
 from sparkwright.protocol.plan import Plan, new_run_id, who
 from sparkwright.remote.ssh import ssh_config
+from sparkwright.secret import Secret
 
 
 def place_of(playbook: str, given: Mapping[str, Any]) -> Place:
-    """Where the plan of a command is kept. given: the command's options."""
+    """Where the plans of a command are kept. given: the command's options."""
     return Place(Project.here().root, playbook, given)
 
 
-def find(begun: Begun, place: Place) -> Made | None:
-    """The plan of the one host that connecting has begun to, if nothing that it was made from has changed."""
-    if len(begun.hosts) != 1:
-        return None
+def find(begun: Begun, place: Place) -> list[Made]:
+    """The plans of the hosts that connecting has begun to, if nothing that they were made from has changed.
+
+    None for a cluster of which a member can't be reached: that is for a run to say that is planned.
+    """
     found = place.find()
-    if found is None or found.host.way != begun.hosts[0].way or found.host.name != begun.hosts[0].name:
-        return None
+    if not found or {one.host.name: one.host.way for one in found} != {one.name: one.way for one in begun.hosts}:
+        return []
+    if not all(map(_same_login, found)) or (len(found) > 1 and not begun.reached()):
+        return []
+    return found
+
+
+def _same_login(made: Made) -> bool:
     try:
-        login = found.host.user or ssh_config.resolve(found.host).user
+        return made.user == (made.host.user or ssh_config.resolve(made.host).user)
     except Refused:
-        return None  # the link says why
-    return found if login == found.user else None
+        return False  # the link says why
 
 
-def run(begun: Begun, made: Made, *, diff: bool, json: bool) -> list[int]:
-    """Run it. Returns the host's exit code. Raises as `session.run`."""
-    member = Member(made.host)
-    fleet = Fleet([member])
-    shown = Shown(Reached(Project.here(), [made.host], fleet), json=json, diff=diff, rows=True)
+def run(begun: Begun, made: Sequence[Made], *, diff: bool, json: bool) -> list[int]:
+    """Run them. Returns each host's exit code. Raises as `session.run`."""
+    hosts = [one.host for one in made]
+    fleet = Fleet([Member(host) for host in hosts])
+    shown = Shown(Reached(Project.here(), hosts, fleet), json=json, diff=diff, rows=True)
+    again = _Again(fleet, made, shown)
     with ending(fleet):
-        begun.give([member])
-        fleet.play(made.plan.play, [made.host], lambda one: _planned(fleet, one, made, shown), Roll(RolloutPolicy()))
-        if _learnt(member, made):
-            _keep_engine(fleet, member, made)
+        begun.give(fleet.members)
+        fleet.play(made[0].plan.play, hosts, again.plan, Roll(RolloutPolicy(max_fail_percentage=100)))
+        for member, one in zip(fleet.members, made, strict=True):
+            if _learnt(member, one):
+                _keep_engine(fleet, member, one)
     return fleet.codes()
 
 
-def _planned(fleet: Fleet, member: Member, made: Made, shown: Shown) -> Plan:
-    """What planning does beside the plan, and the plan as a run of its own."""
-    keys = {name: secret_source.server_key(source, where) for name, (source, where) in made.keys.items()}
-    member.secrets = secret_source.of(made.host) | keys
-    member.restart = made.restart
-    if made.serves is not None:
-        shown.serves(made.serves)
-    for note in made.notes:
-        fleet.tell(member, note)
-    return replace(made.plan, run_id=new_run_id(), who=who())
+class _Again:
+    """What planning does beside the plans, for one host after the other: it may be asked from several threads."""
+
+    def __init__(self, fleet: Fleet, made: Sequence[Made], shown: Shown) -> None:
+        self._fleet, self._shown = fleet, shown
+        self._made = {one.host.name: one for one in made}
+        self._token = new_token()
+        self._keys: dict[str, Secret] = {}
+        self._one_by_one = threading.Lock()
+
+    def plan(self, member: Member) -> Plan:
+        """A member's plan as a run of its own."""
+        made = self._made[member.host.name]
+        with self._one_by_one:
+            member.secrets = secret_source.of(made.host) | self._server_keys(made)
+        member.secrets |= {TOKEN: self._token} if made.plan.cluster else {}
+        member.restart = made.restart
+        if made.serves is not None:
+            self._shown.serves(made.serves)
+        for note in made.notes:
+            self._fleet.tell(member, note)
+        return replace(made.plan, run_id=new_run_id(), who=who())
+
+    def _server_keys(self, made: Made) -> dict[str, Secret]:
+        """Each is read once for all hosts: its command may ask a person."""
+        for name, (source, where) in made.keys.items():
+            if name not in self._keys:
+                self._keys[name] = secret_source.server_key(source, where)
+        return {name: self._keys[name] for name in made.keys}
 
 
 def _learnt(member: Member, made: Made) -> bool:

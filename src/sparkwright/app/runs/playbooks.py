@@ -23,9 +23,9 @@ def run(playbook: str, command: str, **given: Any) -> list[int]:
     from sparkwright.app.runs import cached_run
 
     place = cached_run.place_of(playbook, given)
-    plan = cached_run.find(begun, place)
-    if plan is not None:
-        return cached_run.run(begun, plan, diff=given["diff"], json=given["json"])
+    plans = cached_run.find(begun, place)
+    if plans:
+        return cached_run.run(begun, plans, diff=given["diff"], json=given["json"])
     chosen = checked(begun)
     from sparkwright.app.runs import session
     from sparkwright.app.runs.rollout import Asked

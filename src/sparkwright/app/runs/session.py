@@ -61,8 +61,8 @@ def run(
             for n, play in enumerate(read.plays):
                 roll = trip.roll(n)
                 made = _play(chosen, play, given, shown, roll)
-                if place is not None and len(read.plays) == len(fleet.members) == 1 and roll.guard is None:
-                    place.keep(made, fleet.members[0])
+                if place is not None and len(read.plays) == 1 and clusters.is_one(chosen) and roll.guard is None:
+                    place.keep(made, fleet.members)
         codes = trip.tell()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if codes:

@@ -14,7 +14,7 @@ from sparkwright.protocol.container import RANK_LABEL
 if TYPE_CHECKING:
     import docker
 
-    from sparkwright.engines.parallel import MemberLog, Parallel
+    from sparkwright.engines.parallel import MemberLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def of_log(
     Raises Failed for a container that is no member's, and for a log that can't be read.
     """
     name = str(inspect["Name"]).lstrip("/")
-    parallel: Parallel | None = engine_of.of_container(dict(inspect)).parallel
-    if parallel is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
+    member = engine_of.of_container(dict(inspect)).member
+    if member is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")
-    return parallel.member(StartLog(client, name, most_bytes, most_s))
+    return member(StartLog(client, name, most_bytes, most_s))

@@ -6,9 +6,10 @@ The SDK's import costs 60 ms. It also asks again what the engine does not answer
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from sparkwright.host.containers import engine_socket
 
@@ -63,6 +64,35 @@ class Api:
         """An image by its name or Id."""
         return self._answer("/images/{}/json", image) or self._sdk.inspect_image(image)
 
+    def logs(self, container: str, **given: Any) -> Any:
+        """A container's log. One that is asked for in pieces up to now is read without the SDK."""
+        found = self._pieces(container, given) if given.get("stream") and given.get("follow") is False else None
+        return self._sdk.logs(container, **given) if found is None else found
+
+    def _pieces(self, container: str, given: dict[str, Any]) -> Iterator[bytes] | None:
+        """None for whatever the SDK has to ask."""
+        framed = not (self.inspect_container(container).get("Config") or {}).get("Tty")
+        asked = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
+        path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **asked})
+        try:
+            found = engine_socket.log(self._client.url, path, self._client.timeout_s, framed=framed)
+        except TimeoutError:
+            raise self._late(path) from None
+        except (OSError, ValueError):
+            return None
+        return found and self._to_the_end(path, found)
+
+    def _to_the_end(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Pieces of an answer; what cuts them off is raised as the SDK does it."""
+        try:
+            yield from pieces
+        except TimeoutError:
+            raise self._late(path) from None
+        except (OSError, ValueError) as error:
+            from requests.exceptions import ConnectionError as CutOff
+
+            raise CutOff(str(error)) from None
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sdk, name)
 
@@ -75,13 +105,20 @@ class Api:
         one = self._client
         if not all(names):
             return None
-        path = f"/v{one.version}{path.format(*(quote(name, safe='/:') for name in names))}"
+        path = self._path(path, *names)
         try:
             return engine_socket.answer(one.url, path, one.timeout_s)
         except TimeoutError:
-            from requests import ReadTimeout, Request
-
-            asked = Request("GET", f"http+docker://localhost{path}")
-            raise ReadTimeout(f"no answer within {one.timeout_s} s", request=asked) from None
+            raise self._late(path) from None
         except (OSError, ValueError):
             return None
+
+    def _late(self, path: str) -> Exception:
+        """What the SDK raises for an engine that is silent."""
+        from requests import ReadTimeout, Request
+
+        asked = Request("GET", f"http+docker://localhost{path}")
+        return ReadTimeout(f"no answer within {self._client.timeout_s} s", request=asked)
+
+    def _path(self, path: str, *names: str) -> str:
+        return f"/v{self._client.version}{path.format(*(quote(name, safe='/:') for name in names))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -11,6 +12,7 @@ from sparkwright.host import plain_http
 from sparkwright.trust import bounds
 
 DEFAULT = "unix:///var/run/docker.sock"
+_FRAME_BYTES = 8
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _VERSION = re.compile(rb"\napi-version:[ \t]*([0-9]{1,3}\.[0-9]{1,4})[ \t]*\r?\n", re.IGNORECASE)
 
@@ -45,6 +47,37 @@ def answer(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | No
     status, body = plain_http.get(_address(docker_host), path, timeout_s=timeout_s)
     found = bounds.json_of(body) if status == 200 else None
     return found if isinstance(found, dict) else None
+
+
+def log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Iterator[bytes] | None:
+    """What a container wrote, as it comes; None for another answer than 200. framed: the container has no terminal.
+
+    Raises OSError, ValueError; so do its pieces.
+    """
+    status, pieces = plain_http.pieces(_address(docker_host), path, timeout_s=timeout_s)
+    if status != 200:
+        for _ in pieces:
+            break
+        return None
+    return _payloads(pieces) if framed else pieces
+
+
+def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """What stands in the engine's frames: 8 bytes before each, of which the first tells the stream, the last 4 the length."""
+    rest, left = bytearray(), 0
+    for piece in pieces:
+        rest += piece
+        found = []
+        while rest and (left or len(rest) >= _FRAME_BYTES):
+            if not left:
+                if rest[0] > 2 or any(rest[1:4]):
+                    raise ValueError("is no log")
+                left = int.from_bytes(rest[4:_FRAME_BYTES])
+                del rest[:_FRAME_BYTES]
+            found.append(bytes(rest[:left]))
+            del rest[:left]
+            left -= len(found[-1])
+        yield b"".join(found)
 
 
 def api_version(docker_host: str, timeout_s: float) -> str:

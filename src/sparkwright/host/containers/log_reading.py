@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, docker_client
 from sparkwright.units import MIB
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ class StartLog:
 
     def __iter__(self) -> Iterator[bytes]:
         """Raises Failed when there is no container or no log to read."""
-        from docker.errors import APIError
-
         container = containers.inspect(self.client, self.name)
         if container is None:
             raise Failed(f"there is no container {self.name}.")
@@ -46,7 +44,7 @@ class StartLog:
             if self.cut:
                 yield b"\n"
                 yield end(self.client, self.name, END_LINES)
-        except APIError as error:
+        except docker_client.errors().APIError as error:
             raise Failed(f"cannot read the log of {self.name}: {error.explanation or error}.") from None
 
     def _beginning(self, container: dict[str, Any]) -> Iterator[bytes]:

@@ -6,6 +6,10 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
+    if name == "MEMBER":
+        from sparkwright.engines.vllm.parallel.log import member
+
+        return member
     if name != "PARALLEL":
         raise AttributeError(name)
     from sparkwright.engines.vllm.parallel import part

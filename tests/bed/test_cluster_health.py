@@ -1,0 +1,61 @@
+"""The timers of a cluster's members under a real systemd: a rank that is gone is noticed, and all are restarted, with no laptop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bed.cluster import HOSTS, Cluster
+
+pytestmark = pytest.mark.bed
+
+AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
+
+
+@pytest.fixture
+def watched(pair: Cluster) -> Iterator[Cluster]:
+    """A cluster that serves, whose hosts check it every 30 s."""
+    pair.deployed()
+    install = ["health.install", "--host", "pair", "--every", "30s", "--heal", "restart", "--smoke-every", "0"]
+    done = pair.run(*install)
+    assert done.code == 0, done.out + done.err
+    for host in HOSTS:
+        assert pair.on(host, AS_USER + "is-active sparkwright-health.timer") == "active"
+    yield pair
+    assert pair.run("health.uninstall", "--host", "pair").code == 0
+
+
+def healed(pair: Cluster) -> dict[str, str]:
+    """Why each host's newest restart was made, when both hosts' last check is good again."""
+
+    def good() -> bool:
+        return all(pair.record(host).get("state") == "ok" for host in HOSTS) and len(pair.running()) == len(HOSTS)
+
+    pair.until(good, str({host: pair.record(host) for host in HOSTS}), timeout_s=400)
+    found = {}
+    for host in HOSTS:
+        newest = json.loads(pair.run("history", "--host", host, "--json").out.splitlines()[0])
+        assert (newest["what"], newest["who"]) == ("healed", "the health check")
+        found[host] = newest["why"]
+    return found
+
+
+def test_a_killed_rank_is_noticed_by_its_timer_and_all_are_restarted(watched: Cluster) -> None:
+    before = watched.running()
+    watched.on("spark2", "docker kill qwen35")
+    watched.until(lambda: watched.record("spark2").get("state") == "down", "the worker's check says nothing")
+    watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")
+    why = healed(watched)
+    assert all("rank 1 of pair (qwen35) exited (exit code 137)" in one for one in why.values()), why
+    assert watched.running() == before and watched.generates(), "the same containers serve again"
+
+
+def test_a_cluster_serves_again_after_a_member_has_lost_its_power(watched: Cluster) -> None:
+    before = watched.running()
+    watched.power("spark2")
+    watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")
+    why = healed(watched)
+    assert all("spark2: rank 1 of pair (qwen35) exited" in one for one in why.values()), why
+    assert watched.running() == before and watched.generates()
