@@ -21,6 +21,7 @@ from sparkwright.cli import (
     cluster,
     deploy,
     doctor,
+    gateway,
     health,
     hosts,
     images,
@@ -36,7 +37,23 @@ from sparkwright.cli.framework import program
 from sparkwright.errors import Exit
 
 program.install()
-PARTS = (deploy, runs, status, doctor, lint, lock, hosts, project, bench, health, images, models, cluster, sandbox)
+PARTS = (
+    deploy,
+    runs,
+    status,
+    doctor,
+    lint,
+    lock,
+    hosts,
+    project,
+    bench,
+    health,
+    images,
+    models,
+    cluster,
+    gateway,
+    sandbox,
+)
 _tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]
 namespace = Collection(
     *(task for group, tasks in _tasks if not group for task in tasks),

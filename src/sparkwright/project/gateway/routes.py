@@ -69,11 +69,12 @@ def _recipe(project: Path, host: Host) -> recipe.Recipe:
 
 def _gateway(inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
     file, by_name = gateway.file, _by_name(found)
+    simulated = inventory.hosts[gateway.host].connection == "sandbox"
     models = tuple(_model(inventory, gateway, name, group) for name, group in by_name.items())
     body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([one.context for one in models])
     return model.Gateway(
         name=gateway.name,
-        address=EVERYWHERE if file.publish == "lan" else LOOPBACK,
+        address=EVERYWHERE if file.publish == "lan" and not simulated else LOOPBACK,
         port=file.port,
         tls=file.tls != "none",
         keyed=file.key is not None,
