@@ -30,7 +30,9 @@ class Gate:
         """`gateway:` of the group box."""
         about = {"host": "sandbox", "port": self.port, "tls": "none", "key": {"env": "GATEWAY_KEY"}, **changes}
         given = {key: value for key, value in about.items() if value is not None}
-        (self.desk.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": given}}))
+        (self.desk.root / "hosts/groups.yml").write_text(
+            json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": given}})
+        )
 
     def deploy(self, *words: str) -> Said:
         return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
@@ -143,7 +145,7 @@ def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: Gate, monkeypatch
     before = gate.container()
     broken = gate.desk.root / "playbooks/gateway/deploy.yml"
     text = broken.read_text()
-    broken.write_text(text.replace('files: "{{ gateway.files }}"', "files: {haproxy.cfg: \"global\\n  nonsense 1\\n\"}"))
+    broken.write_text(text.replace('files: "{{ gateway.files }}"', 'files: {haproxy.cfg: "global\\n  nonsense 1\\n"}'))
     try:
         said = gate.deploy()
     finally:
