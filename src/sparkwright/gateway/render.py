@@ -20,8 +20,10 @@ CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE = (
     "server_keys.map",
     "tls.pem",
 )
-#: the socket for its operator, in the folder that it starts in
-SOCKET = "admin.sock"
+#: the sockets for its operator, in the folder that it starts in: of the process that serves, and of the one that starts those
+SOCKET, MASTER_SOCKET = "admin.sock", "master.sock"
+#: the words after `haproxy`
+COMMAND = ("-W", "-db", "-S", f"unix@{MASTER_SOCKET},mode,600", "-f", CONFIG)
 #: stands in the configuration for the digest of all its files, which tells what a running HAProxy was started with
 DIGEST = "@DIGEST@"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import signal
 import subprocess
@@ -41,17 +40,11 @@ class Haproxy(Process):
         with subprocess.Popen(
             words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as running:
-            self._running = running
             threading.Thread(target=self._end, args=(running,), daemon=True).start()
             for line in running.stdout or ():
                 self.log(line.rstrip())
         self.stopped.set()
         return KILLED if self._code == KILLED else max(0, running.returncode)
-
-    def signal(self, name: str) -> None:
-        """As Docker passes a signal on to the first process."""
-        with contextlib.suppress(AttributeError, ProcessLookupError):
-            self._running.send_signal(getattr(signal, f"SIG{name}"))
 
     def stopping(self) -> Sequence[str]:
         return []

@@ -77,7 +77,7 @@ def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, An
         log_driver="json-file",
         log_options={"max-size": "20m", "max-file": "3"},
         entrypoint=("haproxy",),
-        command=("-W", "-db", "-f", render.CONFIG),
+        command=render.COMMAND,
         image_ids=locked_ids(image),
     )
 

@@ -15,15 +15,15 @@ ANSWER_S = 5.0
 LARGEST_BYTES = 4 * 2**20
 
 
-def ask(folder: Path, command: str) -> str:
-    """The answer to one command; empty when nobody listens. folder: of its configuration."""
+def ask(folder: Path, command: str, at: str = SOCKET) -> str:
+    """The answer to one command; empty when nobody listens. folder: of its configuration. at: the socket's name."""
     with contextlib.suppress(OSError):
         # a path of a socket has 107 bytes at most, and the folder's may be longer
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return _ask(f"/proc/self/fd/{at}/{SOCKET}", command)
+            return _ask(f"/proc/self/fd/{opened}/{at}", command)
         finally:
-            os.close(at)
+            os.close(opened)
     return ""
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.gateway.render import CONFIG
+from sparkwright.gateway.render import CONFIG, MASTER_SOCKET
 from sparkwright.host.containers import container_options, containers, log_reading
 from sparkwright.host.gateway import admin, place
 from sparkwright.host.images import image_names
@@ -74,9 +74,13 @@ def start(spec: ContainerSpec, context: Context) -> None:
         raise containers.refused_start(error, client, spec.ports) from None
 
 
-def reload(name: str, context: Context) -> None:
-    """Have a running HAProxy read its files anew: new requests go by them, streams end with the process that began them."""
-    context.docker().api.kill(name, "SIGUSR2")
+def reload(context: Context) -> None:
+    """Have a running HAProxy read its files anew: new requests go by them, streams end with the process that began them.
+
+    Its own socket is asked. Docker takes any signal that it passes on for a stop by hand, after which the restart policy
+    `unless-stopped` brings a container that is killed back no more.
+    """
+    admin.ask(place.state(context).path / place.CONFIG, "reload", MASTER_SOCKET)
 
 
 def wait_running(name: str, digest: str, context: Context) -> None:

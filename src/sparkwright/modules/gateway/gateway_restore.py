@@ -58,7 +58,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
         if found.previous or not found.current["State"]["Running"]:
             client.api.start(args.name)
         else:
-            container.reload(args.name, context)
+            container.reload(context)
         container.wait_running(args.name, found.verified["digest"], context)
         containers.set_policy(client, args.name, found.verified["spec"].get("restart", "no"))
         history.append(context, "gateway restored", container_id=ours["Id"], why=args.why)

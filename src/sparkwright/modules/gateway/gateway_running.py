@@ -39,7 +39,7 @@ class Found:
 class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
     """The gateway's container is what the spec says, runs, and HAProxy reads these files.
 
-    Other files alone are read anew without ending a stream (SIGUSR2). A container that differs is stopped with its requests and
+    Other files alone are read anew without ending a stream. A container that differs is stopped with its requests and
     kept as NAME-previous until the new one is verified (`gateway_keep`); else `gateway_restore` brings it back.
 
     Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own words, and what has its port.
@@ -95,7 +95,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
         reloads = found.running and not found.drift
         if reloads:
             place.write(folder, found.wanted)
-            container.reload(name, context)
+            container.reload(context)
         else:
             if found.container:
                 _keep(found, args.stop_timeout_s, context)

@@ -22,8 +22,6 @@ from sparkwright.sandbox.web import Refused
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
 JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, where it has none of its own
-#: signals that ask a program for something else than to end
-HARMLESS = ("USR2", "HUP")
 STOP_S = 10  # how long a SIGTERM has, when nobody says
 FIRST_PID = 4_200_000  # Linux gives none that high
 NEVER = "0001-01-01T00:00:00Z"
@@ -90,15 +88,10 @@ class Container:
 
     def kill(self, signal: str = "SIGKILL") -> None:
         """Send a signal. SIGKILL returns when it has ended."""
-        name = signal.upper().removeprefix("SIG")
-        if name in HARMLESS:
-            if self.engine is not None:
-                self.engine.signal(name)
-            return
         self._stop_asked()
         if self.engine is None:
             return
-        if name not in ("KILL", "9"):
+        if signal.upper().removeprefix("SIG") not in ("KILL", "9"):
             self.engine.stop()
             return
         self.engine.kill()

@@ -150,9 +150,6 @@ class Process:
             self.last_words(self.stopping(), 0)
             self.stopped.set()
 
-    def signal(self, name: str) -> None:
-        """A signal that ends nothing, as USR2."""
-
     def kill(self) -> None:
         """The end by SIGKILL: no last words."""
         self._code = KILLED
