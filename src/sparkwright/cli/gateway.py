@@ -18,7 +18,7 @@ def _deploy(**given: Any) -> list[int]:
 DEPLOY = command_of(
     _deploy,
     "deploy",
-    """Deploy the gateway of a group and prove every model through it.
+    """Deploy a group's gateway, prove each model through it.
 
     Checks the configuration in the pinned image, starts HAProxy or has it read the new configuration without ending a stream,
     and generates a token of each model. If that fails, the last verified gateway is restored.

@@ -26,6 +26,13 @@ SOCKET, MASTER_SOCKET = "admin.sock", "master.sock"
 COMMAND = ("-W", "-db", "-S", f"unix@{MASTER_SOCKET},mode,600", "-f", CONFIG)
 #: stands in the configuration for the digest of all its files, which tells what a running HAProxy was started with
 DIGEST = "@DIGEST@"
+#: of its environment. glibc gives a buffer of a megabyte back to the kernel after each request, and takes it anew for the next:
+#: 414 page faults and 1.4 ms of system time a request, against 9 and 0.5 ms with these (2.6.12, x86-64, a buffer of 1 MiB)
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 2**20),
+    "MALLOC_TOP_PAD_": str(4 * 2**20),
+}
 
 #: what is routed; everything else of a server (loading adapters, sleeping, profiling) is not for clients
 PATHS = (

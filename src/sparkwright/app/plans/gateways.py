@@ -68,6 +68,7 @@ def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, An
         gpus="",
         ipc="",
         ports=(f"{address}{made.port}:{made.port}",),
+        env=dict(render.ENVIRONMENT),
         ulimits={"nofile": str(4 * made.clients + 1024)},
         network="host",
         cap_drop=("ALL",),
