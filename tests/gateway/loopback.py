@@ -194,7 +194,7 @@ def running(folder: Path, made: Gateway) -> Iterator[Running]:
         (folder / name).write_text(text)
     (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
     (folder / render.SERVER_KEYS).write_text("".join(f"{one.backend} {SERVER_KEY}\n" for one in made.models if one.key))
-    words = ["haproxy", "-W", "-db", "-f", render.CONFIG]
+    words = ["haproxy", *render.COMMAND]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     found = Running(made, folder, process)

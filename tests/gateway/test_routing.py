@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from sparkwright.gateway import render
+from sparkwright.host.gateway import client
 from tests.gateway.loopback import KEY, Running, Server, gateway, model, running
+from tests.project.test_gateway import pair
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 LIMIT = 2**20
@@ -253,3 +256,17 @@ def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
         assert len({asked("/v1/completions", {"prompt": "x" * 2000 + str(n)}) for n in range(5)}) == 1
     for one in servers:
         one.shutdown()
+
+
+def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:
+    server = Server("one")
+    pair(tmp_path, "lab")
+    pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
+    (tmp_path / render.CERTIFICATE).write_text(pem)
+    made = gateway(model("qwen", server), tls=True)
+    with running(tmp_path, made):
+        body = {"model": "qwen", "messages": HI}
+        found = client.ask(made.port, "/v1/chat/completions", body, key=KEY, tls=True, timeout_s=20)
+        assert (found.status, found.data["from"]) == (200, "one")
+        assert client.ask(made.port, "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (0, 400)
+    server.shutdown()
