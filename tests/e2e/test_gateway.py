@@ -216,3 +216,13 @@ def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: Gate) -
 def test_a_group_without_a_gateway_is_refused(gate: Gate) -> None:
     said = gate.desk.run("gateway.deploy", "--host", "lab")
     assert (said.code, said.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")
+
+
+def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) -> None:
+    gate.deploy()
+    said = gate.desk.run("host.clean", "--host", "sandbox", "--yes")
+    assert said.code == 0, said.out + said.err
+    assert "gateway running" in gate.desk.containers()
+    assert gate.request().status == 200
+    assert (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").is_file()
+    assert gate.status()["running"] is True
