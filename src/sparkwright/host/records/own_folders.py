@@ -55,7 +55,7 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
 
 
 def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
-    """The servers' key files, the files of recipes, and a gateway's folder, that a container still needs to start again, with why.
+    """The servers' key files, recipes' files, and a gateway's folder, that a container still needs to start again, with why.
 
     without: as in `mounts`. All of them when the engine can't be asked.
     """
