@@ -20,6 +20,7 @@ from sparkwright.cli.framework.layout import spelled
 from sparkwright.engines import engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
+from sparkwright.project.inventory.gateway_models import GatewayFile, GatewayLimits, TlsFile
 from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
@@ -28,6 +29,7 @@ from sparkwright.project.recipe.models import Container, Expect, Model, Parallel
 HERE = Path(__file__).parent
 MODELS = (
     *(HostFile, FabricFile, GroupFile, ClusterFile, SecretSource),
+    *(GatewayFile, TlsFile, GatewayLimits),
     *(RecipeFile, Model, Container, Expect, ParallelFile),
     *(PlayFile, TaskFile, BlockFile, IncludeFile),
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),

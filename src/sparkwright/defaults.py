@@ -19,3 +19,7 @@ RESERVE_GIB = 4
 CACHES_GIB = 20
 #: how many hosts are connected to, and worked on, at once
 FORKS = 16
+#: `gateway:` of a group: the image, of the HAProxy that the tests use; connections at a time; how long a request may wait for a
+#: server, and a server that answers may be silent; between two checks, seconds
+GATEWAY_IMAGE = "haproxy:2.6"
+GATEWAY_CLIENTS, GATEWAY_QUEUE_S, GATEWAY_ANSWER_S, GATEWAY_CHECK_S = 256, 60, 1800, 10

@@ -25,6 +25,7 @@ PARTS = (
     "trust",
     "protocol",
     "engines",
+    "gateway",
     "host",
     "modules",
     "measure",

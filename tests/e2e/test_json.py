@@ -17,6 +17,7 @@ from tests.e2e.conftest import Desk, Said, fresh_desk
 CHANGING = {
     *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch"),
     *("sandbox.down", "sandbox.pair"),
+    *("gateway.deploy", "gateway.status"),  # they need a gateway: test_gateway.py
     "completion",
     "cluster.check",  # it needs two hosts: test_cluster_links.py
     *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),

@@ -22,6 +22,7 @@ from sparkwright.cli import (
     cluster,
     deploy,
     doctor,
+    gateway,
     health,
     hosts,
     images,
@@ -52,6 +53,7 @@ PARTS = (
     caches,
     models,
     cluster,
+    gateway,
     sandbox,
 )
 _tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]

@@ -12,6 +12,8 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "rollback": ("--host spark1", "--host spark1 --check --diff"),
         "verify": ("--host spark1", "--host all --json"),
         "play": ("playbooks/drain.yml --host spark1", "drain --host lab --check --diff"),
+        "gateway.deploy": ("--host lab", "--host lab --check --diff"),
+        "gateway.status": ("--host lab", "--host lab --json"),
         "client": ("--host spark1", "--host spark1 --json"),
         "render": ("--host spark1", "--host spark1 --recipe llama-3.1-8b"),
         "runs": ("--host spark1", "--host all --json"),

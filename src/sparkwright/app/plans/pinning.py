@@ -61,6 +61,23 @@ class Pins:
                 self._keep(wanted, found, fleet, member)
             return entries(self.lock, wanted)
 
+    def image(self, fleet: Fleet, member: Member, ref: str, run_id: str) -> Mapping[str, Any]:
+        """The lock's entry for an image of no recipe; asked for through the host when it is missing."""
+        with self._mutex:
+            known = self.lock.image(ref)
+            if known is None:
+                args = {"ref": ref, "mirror": member.host.registry_mirror or ""}
+                task = Task(
+                    id="image", name=f"Pin {ref}: ask the registry for its digest", module="lock_image", args=args
+                )
+                known = ask(fleet, member, [task], run_id)["image"]
+                self.lock = self.lock.with_image(ref, known)
+                self._write()
+                if self._save:
+                    text = f"{ref} pinned to {known['digest'][:19]}"
+                    fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
+            return known
+
     def learn_engine(self, fleet: Fleet, member: Member, wanted: Recipe) -> None:
         """Keep what the engine of a recipe's image said of itself to a member."""
         image = wanted.image

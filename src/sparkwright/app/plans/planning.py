@@ -51,6 +51,7 @@ class Planner:
         self._neighbours = Neighbours(chosen.inventory)
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
+        self._asks_gateway = play.uses({"gateway"})
         self._lints = play.has_task("lint")
         self._keys: dict[str, dict[str, Secret]] = {}
         self.made: dict[str, Made] = {}
@@ -120,6 +121,8 @@ class Planner:
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
         """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
         host, user = member.host, user_of(member.host)
+        if self._asks_gateway:
+            return {**recipe.scope(host, user, None, {}), "gateway": self._gateway(member, run_id)}
         if not self._asks_recipe:
             return recipe.scope(host, user, None, {})
         pins = self._pins_of(member)
@@ -149,6 +152,18 @@ class Planner:
             if self._given.check and self._asks_key and wanted.open_to_network:
                 self._tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, serving)
+
+    def _gateway(self, member: Member, run_id: str) -> dict[str, Any]:
+        """What a gateway's play sees of it; its secrets go to the host with the run."""
+        from sparkwright.app.plans import gateways
+
+        image = gateways.of_host(self._chosen.inventory, member.host).file.image
+        entry = self._pins_of(member).image(self._chosen.fleet, member, image, run_id)
+        self._asked.add(member.host.name)  # of files outside the project's folders: such a plan is not kept
+        with _ONE_BY_ONE:
+            about, secrets = gateways.scope(self._chosen, member.host, entry)
+        member.secrets |= secrets
+        return about
 
     def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
         """The lock's entries. A play that changes nothing makes do with those that are there when upstream gives no answer."""

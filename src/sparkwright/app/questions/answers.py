@@ -11,6 +11,7 @@ from sparkwright.doctor.fixes import FIXES
 from sparkwright.engines.engine import TITLES, USUAL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.errors import Failed
+from sparkwright.gateway.statistics import STATES
 from sparkwright.protocol.event_kinds import COUNT, text
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
@@ -103,6 +104,14 @@ PATH: dict[str, Shape] = {
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
 FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
+#: of gateway/statistics.py
+UPSTREAM: dict[str, Shape] = {"host": line, "state": frozenset(STATES), **dict.fromkeys(("running", "requests"), COUNT)}
+ROUTED: dict[str, Shape] = {
+    "model": line,
+    **dict.fromkeys(("requests", "running", "queued", "errors"), COUNT),
+    "servers": [UPSTREAM],
+}
+
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
     "link_rate": {"rates": [RATE]},
@@ -145,6 +154,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "manifests": Usual([MANIFEST], []),
     },
     "lock_model": {"commit": COMMIT, "files": [FILE]},
+    "gateway_state": {**dict.fromkeys(("running", "verified"), bool), "models": [ROUTED]},
     "bench_cells": {"cells": {str: {str: object}}},
 }
 

@@ -22,6 +22,10 @@ from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 SHARE = ".local/share/sparkwright"
 
 
+#: what a gateway reads, below the state folder (host/gateway/place.py)
+GATEWAY_FILES = "gateway/config"
+
+
 def of(home: Path) -> tuple[Path, Path]:
     """Both folders, whether they are there or not."""
     return home / SHARE, StateFolder.of(home).path
@@ -51,12 +55,12 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
 
 
 def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
-    """The servers' key files, and the files of recipes, that a container still needs to start again, with why.
+    """The servers' key files, recipes' files, and a gateway's folder, that a container still needs to start again, with why.
 
     without: as in `mounts`. All of them when the engine can't be asked.
     """
     state = of(context.machine.home)[1]
-    found = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"))
+    found = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"), *state.glob(GATEWAY_FILES))
     files = [path for path in found if not path.is_symlink()]
     if not files:
         return {}

@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.schedule import places, units
 from sparkwright.host.containers import cache_removal, compile_caches, containers
+from sparkwright.host.gateway import good as gateways
 from sparkwright.host.models import kept_files, model_folders, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
@@ -92,8 +93,8 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 
 
 def _servers(args: CleanHost.Args, context: Context) -> set[str]:
-    """Names of the servers that were deployed here, as recipes and state know them."""
-    states = [good_states.last(context.state), *good_states.before(context.state)]
+    """Names of the servers and of the gateway that were deployed here, as recipes and state know them."""
+    states = [good_states.last(context.state), *good_states.before(context.state), gateways.last(context)]
     reported = [(one.get("spec") or {}).get("name") for one in states]
     before = (context.state.read("previous") or {}).get("name")
     return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *reported, before) if name}

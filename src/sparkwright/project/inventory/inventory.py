@@ -12,8 +12,18 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, kind_of
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.inventory import clustering, glance, naming, patterns, rules, secret_source, variables
+from sparkwright.project.inventory import (
+    clustering,
+    gateways,
+    glance,
+    naming,
+    patterns,
+    rules,
+    secret_source,
+    variables,
+)
 from sparkwright.project.inventory.cluster import Cluster, Fabric
+from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
@@ -45,13 +55,14 @@ class _Layer:
 class Inventory:
     """hosts: by name. groups: the hosts' names by group, `all` among them. min_serving: of the groups that say it.
 
-    clusters: by the name of their group.
+    clusters, gateways: by the name of their group.
     """
 
     hosts: Mapping[str, Host]
     groups: Mapping[str, tuple[str, ...]]
     min_serving: Mapping[str, int] = field(default_factory=dict)
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    gateways: Mapping[str, Gateway] = field(default_factory=dict)
 
     @classmethod
     def load(cls, project: Path) -> Inventory:
@@ -69,7 +80,7 @@ class Inventory:
         clusters = clustering.found(read, groups, members)
         hosts = {name: clustering.member(host, clusters.values()) for name, host in hosts.items()}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
-        return cls(hosts, members, floors, clusters)
+        return cls(hosts, members, floors, clusters, gateways.found(groups, members))
 
     def names(self) -> list[str]:
         """Every host's name."""

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.cluster import BARRIER_PORT
-
-
-class SecretSource(Strict):
-    """Where a secret comes from on the laptop: one of an environment variable, a file, a command's output."""
-
-    NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
-
-    env: str | None = Field(
-        None, description="an environment variable of the laptop", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
-    )
-    file: str | None = Field(None, description="a file on the laptop; its content without the trailing newline")
-    command: list[str] | None = Field(None, description="a command on the laptop, as a list; its output")
-
-    @model_validator(mode="after")
-    def _one(self) -> SecretSource:
-        if sum(part is not None for part in (self.env, self.file, self.command)) != 1:
-            raise ValueError("set exactly one of `env`, `file` and `command`.")
-        return self
+from sparkwright.project.inventory.gateway_models import GatewayFile
+from sparkwright.project.inventory.secret_model import SecretSource as SecretSource
 
 
 def _why_not_a_home(path: str) -> str:
@@ -128,3 +112,4 @@ class GroupFile(Shared):
         "default: 1 when the run includes several hosts of the group",
     )
     cluster: ClusterFile | None = Field(None, description="the hosts of this group serve one recipe together")
+    gateway: GatewayFile | None = Field(None, description="one address for the models of this group")

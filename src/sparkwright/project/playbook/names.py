@@ -15,7 +15,19 @@ from sparkwright.protocol.expressions import ExpressionError
 HOST_SIDE = frozenset({"facts", "failed_result"})
 #: names whose values are data of the recipe: braces in them mean nothing
 LITERAL = frozenset(
-    {"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads", "recipe_files"}
+    {
+        "recipe",
+        "container",
+        "engine",
+        "lock",
+        "pinned_model",
+        "serve",
+        "arms",
+        "arms_known",
+        "loads",
+        "recipe_files",
+        "gateway",
+    }
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.sandbox.haproxy import Haproxy, NoApi
 from sparkwright.sandbox.llama_cpp.api import LlamaApi
 from sparkwright.sandbox.llama_cpp.server import LlamaServer
 from sparkwright.sandbox.serving.process import Process
@@ -100,6 +101,10 @@ def _sglang(argv: Sequence[str], version: str) -> Printed | Served | None:
     return None
 
 
+def _haproxy(argv: Sequence[str], version: str) -> Printed | Served | None:
+    return Served(Haproxy, NoApi, tuple(argv[1:])) if argv[:1] == ["haproxy"] else None
+
+
 REPOSITORIES = {
     # the nightly stopped moving in April 2026
     "vllm/vllm-openai": Repository(
@@ -125,6 +130,7 @@ REPOSITORIES = {
         "/sgl-workspace",
         ("sglang::detokenizer", "sglang::scheduler"),
     ),
+    "haproxy": Repository({"2.6": "2.6.12"}, _haproxy, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")),
 }
 #: a tag is of one repository only
 OF_TAG = {tag: name for name, one in REPOSITORIES.items() for tag in one.tags}

@@ -1,0 +1,103 @@
+"""What a gateway's playbook is told: its container, its files, and the names of the secrets that belong into them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app.connect import Chosen
+from sparkwright.errors import Refused
+from sparkwright.gateway import model, render
+from sparkwright.project.gateway import certificate, routes
+from sparkwright.project.inventory import secret_source
+from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.protocol.container import ContainerSpec, locked_ids
+from sparkwright.secret import Secret
+from sparkwright.trust.image_name import pinned
+
+#: where the container finds its files
+INSIDE = "/etc/gateway"
+
+
+def of_host(inventory: Inventory, host: Host) -> Gateway:
+    """The gateway that runs on a host. Raises Refused where none does."""
+    found = next((one for one in inventory.gateways.values() if one.host == host.name), None)
+    if found is None:
+        fix = f"In hosts/groups.yml: `lab: {{gateway: {{host: {host.name}, port: 8080, tls: none}}}}`."
+        raise Refused(f"{host.name} is the host of no gateway.", where=host.where, fix=fix)
+    return found
+
+
+def scope(chosen: Chosen, host: Host, image: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Secret]]:
+    """What the playbook sees as `gateway`, and the secrets that go with it. image: the lock's entry.
+
+    Raises Refused, with file and line.
+    """
+    root, inventory = chosen.project.root, chosen.inventory
+    gateway = of_host(inventory, host)
+    made, found = routes.routed(root, inventory, gateway)
+    secrets = _secrets(root, gateway, found)
+    names = {name: name if name in secrets else "" for name in (_client_key(gateway), _certificate(gateway))}
+    spec = container_spec(gateway, made, image)
+    about = {
+        "name": gateway.name,
+        "port": made.port,
+        "spec": spec.to_json(),
+        "lock": {"manifests": (image or {}).get("manifests")},
+        "files": render.files(made),
+        "models": [one.name for one in made.models],
+        "checks": {one.name: json.loads(one.check) for one in made.models},
+        "client_key": names[_client_key(gateway)],
+        "certificate": names[_certificate(gateway)],
+        "server_keys": {one.backend: one.key for one in made.models if one.key},
+        "options": [list(option) for option in spec.docker_options()],
+    }
+    return about, secrets
+
+
+def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, Any] | None) -> ContainerSpec:
+    """What `docker run` is told. The folder of its files and its user are the host's to fill in."""
+    address = "" if made.address == routes.EVERYWHERE else f"{made.address}:"
+    return ContainerSpec(
+        name=routes.CONTAINER,
+        image=pinned(gateway.file.image, image["digest"] if image else ""),
+        gpus="",
+        ipc="",
+        ports=(f"{address}{made.port}:{made.port}",),
+        env=dict(render.ENVIRONMENT),
+        ulimits={"nofile": str(4 * made.clients + 1024)},
+        network="host",
+        cap_drop=("ALL",),
+        security_opt=("no-new-privileges",),
+        working_dir=INSIDE,
+        stop_signal="SIGUSR1",
+        log_driver="json-file",
+        log_options={"max-size": "20m", "max-file": "3"},
+        entrypoint=("haproxy",),
+        command=render.COMMAND,
+        image_ids=locked_ids(image),
+    )
+
+
+def _client_key(gateway: Gateway) -> str:
+    return f"gateway key of {gateway.name}"
+
+
+def _certificate(gateway: Gateway) -> str:
+    return f"gateway certificate of {gateway.name}"
+
+
+def _secrets(root: Path, gateway: Gateway, found: list[routes.Server]) -> dict[str, Secret]:
+    """All that is secret in the gateway's files, by the names under which they travel."""
+    secrets: dict[str, Secret] = {}
+    if gateway.file.key is not None:
+        secrets[_client_key(gateway)] = secret_source.server_key(gateway.file.key, gateway.where("key"))
+    if gateway.file.tls != "none":
+        secrets[_certificate(gateway)] = Secret(certificate.pem(root, gateway))
+    for recipe in routes.secrets_of(found).values():
+        secrets |= recipe.secrets()
+    return secrets

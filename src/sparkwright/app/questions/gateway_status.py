@@ -1,0 +1,52 @@
+"""What `gateway.status` shows: requests, queue and errors of each model of a gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright import program
+from sparkwright.app.connect import reach
+from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.runs.gateway import chosen as gateway_of
+from sparkwright.console import grid, listed
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Exit
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.inventory import Inventory
+
+KEYS = ("running", "verified", "models")
+COLUMNS = grid.columns(("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0))
+
+
+def show(name: str, *, json: bool) -> list[Exit]:
+    """Show a gateway. FAILED where it does not run or a model has no server."""
+    inventory = Inventory.load(Project.here().root)
+    gateway = gateway_of(inventory, name)
+    reached = reach(gateway.host)
+    member = reached.fleet.members[0]
+    found = ask_module(reached.fleet, member, "gateway_state", {})
+    up = found["running"] and all(_up(one) for one in found["models"])
+    if json:
+        say_json({"gateway": gateway.name, "host": gateway.host, **{key: found[key] for key in KEYS}})
+    else:
+        _show(gateway, found)
+    return [Exit.OK if up else Exit.FAILED]
+
+
+def _show(gateway: Gateway, found: dict[str, Any]) -> None:
+    at = f"{gateway.name}: {gateway.host}, port {gateway.file.port}"
+    if not found["running"]:
+        say(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
+        return
+    say(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
+    listed.show(COLUMNS, [_row(one) for one in found["models"]])
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    servers = ", ".join(f"{row['host']} {row['state']} ({row['running']})" for row in one["servers"])
+    return [one["model"], *(str(one[key]) for key in ("requests", "running", "queued", "errors")), servers]
+
+
+def _up(one: dict[str, Any]) -> bool:
+    return any(row["state"] == "up" for row in one["servers"])

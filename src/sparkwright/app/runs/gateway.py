@@ -1,0 +1,38 @@
+"""The gateway of a group: found by the group's name or its host's, its files checked, its playbook run there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.app.runs import playbooks
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.folder import Project
+from sparkwright.project.gateway import routes
+from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.inventory import Inventory
+
+PLAYBOOK = "gateway/deploy"
+
+
+def deploy(**given: Any) -> list[int]:
+    """Run the playbook on the gateway's host. Returns its exit code. Raises Refused before any host is asked."""
+    project = Project.here()
+    inventory = Inventory.load(project.root)
+    one = chosen(inventory, given["host"])
+    routes.routed(project.root, inventory, one)
+    return playbooks.run(PLAYBOOK, "gateway.deploy", **{**given, "host": one.host})
+
+
+def chosen(inventory: Inventory, name: str) -> Gateway:
+    """The gateway of this group, or on this host. Raises Refused."""
+    by_host = {one.host: one for one in inventory.gateways.values()}
+    found = inventory.gateways.get(name) or by_host.get(name)
+    if found is not None:
+        return found
+    if not inventory.gateways:
+        fix = "Add `gateway: {host: spark1, port: 8080, tls: none}` to a group in hosts/groups.yml (docs/gateway.md)."
+        raise Refused("no group has a gateway.", fix=fix)
+    if not name:
+        raise Refused("say which gateway: --host GROUP.", fix=f"There are: {', '.join(inventory.gateways)}.")
+    raise Refused(f"no gateway is called '{name}'.", fix=nearest(name, inventory.gateways))

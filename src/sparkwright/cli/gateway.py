@@ -1,0 +1,46 @@
+"""The commands about the one address of a group: `gateway.deploy` and `gateway.status`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.cli.deploy import OPTIONS
+from sparkwright.cli.framework.command import command, command_of
+from sparkwright.errors import Exit
+
+
+def _deploy(**given: Any) -> list[int]:
+    from sparkwright.app.runs import gateway
+
+    return gateway.deploy(**given)
+
+
+DEPLOY = command_of(
+    _deploy,
+    "deploy",
+    """Deploy a group's gateway, prove each model through it.
+
+    Checks the configuration in the pinned image, starts HAProxy or has it read the new configuration without ending a stream,
+    and generates a token of each model. If that fails, the last verified gateway is restored.
+    """,
+    OPTIONS,
+)
+
+
+@command(
+    help={
+        "host": "a group with a gateway, or the gateway's host",
+        "json": "one JSON object a gateway: models, each with requests, queue, errors, servers",
+    }
+)
+def status(host: str = "", json: bool = False) -> list[Exit]:
+    """Show requests, queue and errors of a gateway per model.
+
+    Exit code: 0 every model is up; 1 one is not, or the gateway is down.
+    """
+    from sparkwright.app.questions import gateway_status
+
+    return gateway_status.show(host, json=json)
+
+
+TASKS = {"gateway": [DEPLOY, status]}

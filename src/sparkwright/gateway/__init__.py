@@ -1,0 +1,1 @@
+"""HAProxy's configuration from what serves where. Pure: data in, text out."""

@@ -1,0 +1,54 @@
+"""What the gateway itself answers: errors as OpenAI's API shapes them, and words of the configuration that hold them."""
+
+from __future__ import annotations
+
+import json
+
+#: in what time a client is asked to come back, seconds
+RETRY_S = 5
+JSON = "content-type application/json"
+
+#: kinds of errors by status, as OpenAI's API names them
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    431: "invalid_request_error",
+    500: "server_error",
+    502: "server_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+#: headers of an answer beside its type
+HEADERS = {401: "hdr WWW-Authenticate Bearer", 405: "hdr Allow POST", 503: f"hdr Retry-After {RETRY_S}"}
+
+
+def quoted(text: str) -> str:
+    """One word of the configuration that means this text and nothing else."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def body(status: int, message: str, code: str) -> str:
+    """An error as OpenAI's API shapes it."""
+    about = {"message": message, "type": KINDS[status], "param": None, "code": code}
+    return json.dumps({"error": about}, separators=(",", ":"))
+
+
+def words(status: int, message: str, code: str) -> str:
+    """An error, as `http-request return` and `http-error` take it."""
+    headers = f" {HEADERS[status]}" if status in HEADERS else ""
+    return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"
+
+
+#: what HAProxy answers by itself, and which of them stand for what
+OWN = {
+    400: ("The request is not valid HTTP.", "bad_request"),
+    408: ("The request did not arrive in time.", "request_timeout"),
+    500: ("The gateway failed.", "gateway_error"),
+    502: ("The server ended the connection before it answered.", "server_gone"),
+    503: ("All servers of this model are busy or gone. Try again.", "overloaded"),
+    504: ("The server did not answer in time.", "server_timeout"),
+}

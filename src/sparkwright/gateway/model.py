@@ -1,0 +1,78 @@
+"""What a gateway routes, as plain data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkwright.units import MIB
+
+Affinity = Literal["none", "prefix"]
+
+#: a model's name that can be written into the configuration as it is, quoted nowhere
+NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
+NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
+#: bytes of a request for each token of the longest context: a token is some 4 bytes, and JSON escapes what is not ASCII
+BYTES_PER_TOKEN = 8
+
+
+def why_not_a_name(model: str) -> str:
+    """Why a gateway can't route this name of a model; empty: it can."""
+    return "" if NAME.fullmatch(model) and "::" not in model else f"needs {NAME_RULE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A server. name: its host's. slots: requests that it serves at a time; 0: not known, and then not limited."""
+
+    name: str
+    address: str
+    port: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """name: in requests. context: the longest sequence in tokens, 0 where it is not known. check: the body of the request that
+    proves health. key: the name of the secret that its servers ask for; empty for none.
+    """
+
+    name: str
+    upstreams: tuple[Upstream, ...]
+    context: int
+    check: str
+    key: str = ""
+
+    @property
+    def backend(self) -> str:
+        """HAProxy's name for it, in which there can be no slash."""
+        return self.name.replace("/", "::")
+
+
+def model_of(backend: str) -> str:
+    """The name of the model behind a backend."""
+    return backend.replace("::", "/")
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """name: its group's. address: where it listens. keyed: it asks for an API key. See GatewayFile for the rest."""
+
+    name: str
+    address: str
+    port: int
+    tls: bool
+    keyed: bool
+    affinity: Affinity
+    clients: int
+    body_bytes: int
+    queue_s: int
+    answer_s: int
+    check_s: int
+    models: tuple[Model, ...]
+
+
+def body_bytes(contexts: list[int]) -> int:
+    """The largest request that the longest of these contexts needs, in bytes."""
+    return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

@@ -1,0 +1,50 @@
+"""HAProxy's statistics as what an operator asks of a gateway: requests, queue and errors of each model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkwright.gateway.model import model_of
+
+BACKEND, FRONTEND = "BACKEND", "FRONTEND"
+#: of a server in `show stat`: its state begins so
+UP, DRAIN = "UP", "DRAIN"
+STATES = ("up", "drain", "maintenance", "down", "unknown")
+
+
+def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """For each model: requests (all, since HAProxy's start), running, queued, errors (answers of 5xx and refused in the queue),
+    servers. rows: of `show stat`.
+    """
+    return [_model(row, rows) for row in rows if row.get("svname") == BACKEND]
+
+
+def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    name = row.get("pxname", "")
+    own = [one for one in rows if one.get("pxname") == name and one.get("svname") not in (BACKEND, FRONTEND)]
+    return {
+        "model": model_of(name),
+        "requests": _count(row, "stot"),
+        "running": _count(row, "scur") - _count(row, "qcur"),
+        "queued": _count(row, "qcur"),
+        "errors": _count(row, "hrsp_5xx"),
+        "servers": [{"host": one.get("svname", ""), **_server(one)} for one in own],
+    }
+
+
+def _server(row: Mapping[str, str]) -> dict[str, Any]:
+    return {"state": state(row.get("status", "")), "running": _count(row, "scur"), "requests": _count(row, "stot")}
+
+
+def state(written: str) -> str:
+    """A server's state, one of STATES, of what HAProxy calls it ("UP 1/3", "DOWN (agent)", "MAINT", "DRAIN", "no check")."""
+    first = written.split(" ")[0].upper()
+    return {"UP": "up", "NO": "up", "DRAIN": "drain", "MAINT": "maintenance", "DOWN": "down", "NOLB": "drain"}.get(
+        first, "unknown"
+    )
+
+
+def _count(row: Mapping[str, str], name: str) -> int:
+    text = row.get(name) or "0"
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

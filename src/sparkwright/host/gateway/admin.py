@@ -1,0 +1,52 @@
+"""What a running HAProxy says of itself over its admin socket."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import socket
+from pathlib import Path
+
+from sparkwright.gateway.render import SOCKET
+
+ANSWER_S = 5.0
+#: of an answer; a gateway of hundreds of servers tells less
+LARGEST_BYTES = 4 * 2**20
+
+
+def ask(folder: Path, command: str, at: str = SOCKET) -> str:
+    """The answer to one command; empty when nobody listens. folder: of its configuration. at: the socket's name."""
+    with contextlib.suppress(OSError):
+        # a path of a socket has 107 bytes at most, and the folder's may be longer
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return _ask(f"/proc/self/fd/{opened}/{at}", command)
+        finally:
+            os.close(opened)
+    return ""
+
+
+def _ask(path: str, command: str) -> str:
+    parts, size = list[bytes](), 0
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(ANSWER_S)
+        link.connect(path)
+        link.sendall(f"{command}\n".encode())
+        while size < LARGEST_BYTES and (part := link.recv(65536)):
+            parts.append(part)
+            size += len(part)
+    return b"".join(parts).decode(errors="replace")
+
+
+def running_digest(folder: Path) -> str:
+    """The digest of the files that the running HAProxy was started with; empty when none runs."""
+    rows = (line.partition(": ") for line in ask(folder, "show info").splitlines())
+    found = next((value for name, _, value in rows if name.lower() == "description"), "")
+    return found.strip().rpartition(" ")[2]
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Its statistics, a row for each frontend, backend and server."""
+    text = ask(folder, "show stat").removeprefix("# ")
+    return list(csv.DictReader(text.splitlines()))

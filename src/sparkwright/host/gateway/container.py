@@ -1,0 +1,111 @@
+"""The gateway's container: made, started, and how it reads its files anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.gateway.render import CONFIG, MASTER_SOCKET
+from sparkwright.host.containers import container_options, containers, log_reading
+from sparkwright.host.gateway import admin, place
+from sparkwright.host.images import image_names
+from sparkwright.host.images.platform import platform_of
+from sparkwright.host.module import Context
+from sparkwright.protocol.container import ContainerSpec
+
+#: the folder of its files in the container
+INSIDE = "/etc/gateway"
+CHECK_NAME = "gateway-check"
+#: how long a start, a reload or a check may take, seconds
+START_S, POLL_S = 30, 0.05
+SHOWN_LINES = 6
+
+
+def resolved(spec: dict[str, Any], context: Context, folder: str = place.CONFIG) -> ContainerSpec:
+    """The spec on this host: its folder, and this user, who alone reads it."""
+    made = ContainerSpec.from_json(spec)
+    path = place.state(context).path / folder
+    user = "0:0" if _rootless(context) else f"{os.getuid()}:{os.getgid()}"
+    return replace(made, user=user, volumes=(f"{path}:{INSIDE}",))
+
+
+def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
+    """Have the pinned HAProxy judge these files. Raises Failed with its words; nothing else of the host is touched."""
+    folder, client = place.folder(context, place.CANDIDATE), context.docker()
+    place.write(folder, files)
+    words = ("-c", "-f", CONFIG)
+    asked = replace(resolved(spec, context, place.CANDIDATE), name=CHECK_NAME, ports=(), command=words, network="none")
+    try:
+        _remove(CHECK_NAME, context)
+        create(asked, context)
+        client.api.start(CHECK_NAME)
+        code = client.api.wait(CHECK_NAME, timeout=START_S)["StatusCode"]
+        lines = log_reading.last_lines(client, CHECK_NAME, 40)
+    finally:
+        _remove(CHECK_NAME, context)
+        place.drop(folder)
+    if code != 0:
+        raise Failed(f"HAProxy refuses the configuration: {_why(lines)}", fix="Nothing was touched.")
+
+
+def create(spec: ContainerSpec, context: Context) -> str:
+    """Create a container of the image that is proved to be the spec's. Returns its id. Raises Failed."""
+    api: Any = context.docker().api
+    image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
+    if not image:
+        raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke gateway.deploy` pulls it.")
+    body = container_options.create_arguments(spec)
+    body["Image"] = image_names.name_of(api, spec.image, image["Id"])
+    found: str = api.create_container_from_config(body, spec.name)["Id"]
+    return found
+
+
+def start(spec: ContainerSpec, context: Context) -> None:
+    """Start the container of this spec. Raises Failed with who has its port."""
+    from docker.errors import APIError
+
+    client = context.docker()
+    try:
+        client.api.start(spec.name)
+    except APIError as error:
+        raise containers.refused_start(error, client, spec.ports) from None
+
+
+def reload(context: Context) -> None:
+    """Have a running HAProxy read its files anew: new requests go by them, streams end with the process that began them.
+
+    Its own socket is asked. Docker takes any signal that it passes on for a stop by hand, after which the restart policy
+    `unless-stopped` brings a container that is killed back no more.
+    """
+    admin.ask(place.state(context).path / place.CONFIG, "reload", MASTER_SOCKET)
+
+
+def wait_running(name: str, digest: str, context: Context) -> None:
+    """Wait until HAProxy runs with the files of this digest. Raises Failed with its last words."""
+    folder, until_s = place.state(context).path / place.CONFIG, time.monotonic() + START_S
+    while admin.running_digest(folder) != digest:
+        found = containers.inspect(context.docker(), name)
+        if found is None or not found["State"]["Running"] or time.monotonic() > until_s:
+            lines = log_reading.last_lines(context.docker(), name, 40) if found else []
+            raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
+        time.sleep(POLL_S)
+
+
+def _remove(name: str, context: Context) -> None:
+    if containers.inspect(context.docker(), name) is not None:
+        context.docker().api.remove_container(name, force=True)
+
+
+def _why(lines: list[str]) -> str:
+    """What HAProxy says is wrong: its alerts, else its last lines."""
+    answered = [line.strip() for line in lines if line.strip()]
+    alerts = [line for line in answered if "[ALERT]" in line] or answered[-SHOWN_LINES:]
+    return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."
+
+
+def _rootless(context: Context) -> bool:
+    """Whether the engine's root is this user: then root of a container reads what is this user's."""
+    return any("name=rootless" in one for one in context.docker().api.info().get("SecurityOptions") or ())

@@ -1,0 +1,1 @@
+"""Modules about the gateway: its files, its container, its proof."""

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host.containers import containers
+from sparkwright.host.gateway import container, place
+from sparkwright.host.images import image_names
+from sparkwright.host.images.platform import platform_of
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+
+class GatewayCheck(Module["GatewayCheck.Args"]):
+    """The pinned HAProxy takes the gateway's configuration (`haproxy -c`), and its port is free. Touches nothing.
+
+    The files stand in a folder of their own meanwhile, which only this user and the checking container read. In check mode
+    without the image it says that it is known after the pull.
+
+    Returns: digest (of the files). Fails with HAProxy's own words, refused when another program has the port.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the gateway's container")
+        files: dict[str, str] = arg("its files without secrets, by name")
+        port: int = arg("where it listens")
+        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
+        certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        files = place.composed(args.files, args.client_key, args.server_keys, args.certificate, context)
+        client = context.docker()
+        found = containers.inspect(client, args.spec["name"])
+        ours = found is not None and found["State"]["Running"] and containers.publishes(found, args.port)
+        if not ours and (holder := containers.who_listens(client, args.port)):
+            fix = "Choose another `port` in `gateway:`, or stop that."
+            raise Refused(f"port {args.port} is in use by {holder}.", fix=fix)
+        spec = container.resolved(args.spec, context)
+        if context.check and not image_names.find(client.api, spec.image, spec.image_ids, platform_of(context.machine)):
+            return Result(msg="known after the image is pulled", data={"digest": ""})
+        container.check(args.spec, files, context)
+        return Result(msg="valid", data={"digest": place.digest_of(files)})

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers
+from sparkwright.host.gateway import container, good
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import history
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Inspects, empty when there is none; verified: the last good state."""
+
+    current: dict[str, Any]
+    previous: dict[str, Any]
+    verified: dict[str, Any]
+
+
+class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
+    """A gateway that was proved gets its restart policy; it becomes the last good state, and the container before it goes.
+
+    Returns: container_id. Fails when it does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the gateway's container")
+        digest: str = arg("of its files, as `gateway_running` returns it")
+        models: list[str] = arg("the models that it routes")
+        changed: list[Any] = arg("what differed from the gateway before, for the history", default_factory=list)
+        what: str = arg("what the history calls it", default="gateway verified")
+
+    def read(self, args: Args, context: Context) -> Found:
+        client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
+        current, previous = (containers.inspect(client, name) or {} for name in names)
+        return Found(current, previous, good.last(context))
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
+        changes = (
+            [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
+        )
+        was = found.verified.get("container_id"), found.verified.get("digest")
+        if was != (found.current.get("Id"), args.digest):
+            changes.append(Change("last good state", was[1], args.digest))
+        if found.previous:
+            changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
+        return changes
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"container_id": found.current.get("Id", "")}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        client, name = context.docker(), args.spec["name"]
+        if not found.current or not found.current["State"]["Running"]:
+            raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        containers.set_policy(client, name, args.spec["restart"])
+        spec = container.resolved(args.spec, context).to_json()
+        good.remember(context, spec=spec, digest=args.digest, container_id=found.current["Id"], models=args.models)
+        if found.previous:
+            client.api.remove_container(name + containers.PREVIOUS, force=True)
+        names = [one.get("field", "") for one in args.changed if isinstance(one, dict)]
+        rows = [{"field": field, "before": None, "after": None} for field in names]
+        about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
+        history.append(context, args.what, **about, why=f"routes {', '.join(args.models)}")
+        return {}

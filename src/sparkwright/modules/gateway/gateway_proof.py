@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Exit, Failed
+from sparkwright.gateway.render import MODELS
+from sparkwright.host.gateway import client
+from sparkwright.host.gateway.client import Answer
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import count
+
+CHAT = "/v1/chat/completions"
+POLL_S = 0.2
+#: how long a server that is gone may be asked again: by then its checks have failed
+SETTLE_S = 15.0
+NOT_UP = ("model_not_up", "overloaded")
+
+
+class GatewayProof(Module["GatewayProof.Args"]):
+    """Each model of the gateway generates a token through it, a client without the key is refused, and it lists what is up.
+
+    A model of which no server is up proves nothing, neither for nor against the gateway: it is named, and the run ends with exit
+    code 4. Without any model that generates it fails.
+
+    Returns: generated, not_up (names of models).
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        port: int = arg("where it listens")
+        models: dict[str, dict[str, Any]] = arg("for each model the request that proves it")
+        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        tls: bool = arg("whether it is asked by https", default=False)
+        timeout_s: float = arg("how long one token may take, seconds", default=60.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        if context.check:
+            return Result(msg="known after it runs", data={"generated": [], "not_up": []})
+        if args.client_key and (status := client.ask(args.port, MODELS, tls=args.tls).status) != 401:
+            raise Failed(f"a client without the key is answered with {status} instead of 401.")
+        answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
+        generated = [name for name, one in answers.items() if _generated(one)]
+        not_up = [name for name, one in answers.items() if one.code in NOT_UP]
+        for name, one in answers.items():
+            if name not in generated and name not in not_up:
+                raise Failed(f"{name} does not generate through the gateway: {one.message}")
+        if not generated:
+            raise Failed(f"no server of {', '.join(not_up)} is up.", fix="`invoke deploy` them first.")
+        self._refuse_other_list(generated, args, context)
+        data = {"generated": generated, "not_up": not_up}
+        message = f"{count(len(generated), 'model')} generated a token"
+        if not_up:
+            return Result(msg=f"{message}; no server of {', '.join(not_up)} is up", data=data, exit=Exit.INCONCLUSIVE)
+        return Result(msg=message, data=data)
+
+    def _settled(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+        """The answer to a model's request. One that is not up is asked again: a server may be checked at this moment."""
+        until_s = time.monotonic() + SETTLE_S
+        while True:
+            found = client.ask(args.port, CHAT, body, key=_key(args, context), tls=args.tls, timeout_s=args.timeout_s)
+            if found.code not in NOT_UP or time.monotonic() > until_s:
+                return found
+            context.progress(0, text=f"waiting for a server of {name}")
+            time.sleep(POLL_S)
+
+    @staticmethod
+    def _refuse_other_list(generated: list[str], args: Args, context: Context) -> None:
+        found = client.ask(args.port, MODELS, key=_key(args, context), tls=args.tls).data
+        rows = found.get("data") if isinstance(found, dict) else None
+        listed = {one.get("id") for one in rows or () if isinstance(one, dict)} if isinstance(rows, list) else set()
+        if missing := [name for name in generated if name not in listed]:
+            raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
+
+
+def _generated(answer: Answer) -> bool:
+    return answer.status == 200 and isinstance(answer.data, dict) and bool(answer.data.get("choices"))
+
+
+def _key(args: GatewayProof.Args, context: Context) -> str:
+    found = context.secrets.get(args.client_key) if args.client_key else None
+    return found.reveal() if found else ""

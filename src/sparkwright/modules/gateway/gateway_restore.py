@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.gateway import container, good, place
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import history
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Inspects, empty when there is none; verified: the last good state; files: of it."""
+
+    current: dict[str, Any]
+    previous: dict[str, Any]
+    verified: dict[str, Any]
+    files: dict[str, str] = field(default_factory=dict)
+
+
+class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
+    """After a failure the gateway is the last that was verified: its container, with its files. Without one it is removed.
+
+    Where only the files were another's, they are read anew without ending a stream.
+
+    Returns: restored (whether one runs again), why.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        why: str = arg("why, for the history")
+
+    def read(self, args: Args, context: Context) -> Found:
+        client, names = context.docker(), (args.name, args.name + containers.PREVIOUS)
+        current, previous = (containers.inspect(client, name) or {} for name in names)
+        verified = good.last(context)
+        return Found(current, previous, verified, good.files(context, verified) if verified else {})
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        wanted = found.verified.get("digest") if found.files else None
+        return [Change("gateway", "the failed one", wanted)] if found.current or found.previous else []
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"why": args.why}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        client, ours = context.docker(), found.previous or found.current
+        if found.previous and found.current:
+            client.api.remove_container(args.name, force=True)
+        if found.previous:
+            client.api.rename(args.name + containers.PREVIOUS, args.name)
+        if not found.files or ours["Id"] != found.verified.get("container_id"):
+            return _removed(args, context)
+        place.write(place.folder(context, place.CONFIG), found.files)
+        if found.previous or not found.current["State"]["Running"]:
+            client.api.start(args.name)
+        else:
+            container.reload(context)
+        container.wait_running(args.name, found.verified["digest"], context)
+        containers.set_policy(client, args.name, found.verified["spec"].get("restart", "no"))
+        history.append(context, "gateway restored", container_id=ours["Id"], why=args.why)
+        return {"restored": True, "msg": "The last verified gateway is restored."}
+
+
+def _removed(args: GatewayRestore.Args, context: Context) -> dict[str, Any]:
+    """No gateway was verified before this one."""
+    context.docker().api.remove_container(args.name, force=True)
+    return {"restored": False, "msg": "There was none before; it is removed."}

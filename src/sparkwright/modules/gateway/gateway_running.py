@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.gateway import render
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.gateway import admin, container, place
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Change, arg
+
+#: files whose content is not shown
+SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, render.CERTIFICATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """files: those on the host. wanted: those that it should have. digest: of what HAProxy reads now; empty when none runs."""
+
+    spec: ContainerSpec
+    container: dict[str, Any]
+    image: dict[str, Any]
+    files: dict[str, str]
+    digest: str
+    wanted: dict[str, str] = field(default_factory=dict)
+    verified_id: str = ""
+
+    @property
+    def running(self) -> bool:
+        return bool(self.container and self.container["State"]["Running"])
+
+    @property
+    def drift(self) -> list[Change]:
+        """What differs of the container."""
+        return container_options.differences(self.spec, self.container, self.image) if self.container else []
+
+
+class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
+    """The gateway's container is what the spec says, runs, and HAProxy reads these files.
+
+    Other files alone are read anew without ending a stream. A container that differs is stopped with its requests and
+    kept as NAME-previous until the new one is verified (`gateway_keep`); else `gateway_restore` brings it back.
+
+    Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own words, and what has its port.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the gateway's container")
+        files: dict[str, str] = arg("its files without secrets, by name")
+        name: str = arg("the gateway's name: its group's")
+        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
+        certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+        stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
+
+    def read(self, args: Args, context: Context) -> Found:
+        spec, folder = container.resolved(args.spec, context), place.state(context).path / place.CONFIG
+        wanted = place.composed(args.files, args.client_key, args.server_keys, args.certificate, context)
+        found = containers.inspect(context.docker(), spec.name) or {}
+        image = containers.image_of(context.docker(), found) if found else {}
+        digest = admin.running_digest(folder) if found and found["State"]["Running"] else ""
+        verified = str((place.state(context).read("verified") or {}).get("container_id", ""))
+        return Found(spec, found, image, place.read(folder), digest, wanted, verified)
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        if not found.container:
+            return [Change("container", None, found.spec.name, "no such container")]
+        changes = [*found.drift, *_changed(found.files, found.wanted)]
+        if not found.running:
+            return [*changes, Change("state", found.container["State"]["Status"], "running", "it is stopped")]
+        wanted = place.digest_in(found.wanted[render.CONFIG], args.name)
+        if not changes and found.digest != wanted:
+            return [Change("configuration", found.digest or "unknown", wanted, "HAProxy reads another one")]
+        return changes
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        differs = bool(self.differences(args, found))
+        policy = found.container["HostConfig"]["RestartPolicy"]["Name"] if found.container else ""
+        known = bool(found.container) and found.container["Id"] == found.verified_id
+        return {
+            "differs": differs,
+            "exists": bool(found.container),
+            "verified": not differs and known and policy == found.spec.restart,
+            "reloaded": False,
+            "digest": place.digest_in(found.wanted[render.CONFIG], args.name),
+            "msg": "matches" if not differs else "",
+        }
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        name, client = found.spec.name, context.docker()
+        digest = place.digest_in(found.wanted[render.CONFIG], args.name)
+        folder = place.folder(context, place.CONFIG)
+        reloads = found.running and not found.drift
+        if reloads:
+            place.write(folder, found.wanted)
+            container.reload(context)
+        else:
+            if found.container:
+                _keep(found, args.stop_timeout_s, context)
+            place.write(folder, found.wanted)
+            container.create(found.spec, context)
+            container.start(found.spec, context)
+        container.wait_running(name, digest, context)
+        now = containers.inspect(client, name) or {}
+        msg = "reloaded; no stream was cut" if reloads else "started"
+        return {"reloaded": reloads, "exists": True, "verified": False, "id": now.get("Id", ""), "msg": msg}
+
+
+def _keep(found: Found, stop_timeout_s: int, context: Context) -> None:
+    """Stop the container, which will not start by itself, and keep it under NAME-previous."""
+    client, name = context.docker(), found.spec.name
+    if containers.inspect(client, name + containers.PREVIOUS) is not None:
+        client.api.remove_container(name + containers.PREVIOUS, force=True)
+    containers.set_policy(client, name, "no")
+    containers.stop(client, name, stop_timeout_s)
+    client.api.rename(name, name + containers.PREVIOUS)
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+    """The files that differ; of those with secrets only that they do."""
+    return [
+        Change(f"file {name}", *_shown(name, before.get(name), after.get(name)))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _shown(name: str, before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    if name not in SECRET:
+        return before, after
+    return "present" if before else None, "another one" if before and after else "present" if after else None

@@ -1,0 +1,1 @@
+"""What a gateway routes by the user's files, and what cannot be routed."""

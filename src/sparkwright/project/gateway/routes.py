@@ -1,0 +1,194 @@
+"""From the inventory and its recipes to what a gateway routes. Raises Refused with file and line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.openai_api import generated
+from sparkwright.errors import Refused
+from sparkwright.gateway import model, render
+from sparkwright.project import recipe
+from sparkwright.project.gateway import certificate
+from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.project.inventory.naming import Mistake
+from sparkwright.project.recipe.rules import addresses, is_loopback
+from sparkwright.units import MIB, gib
+
+LOOPBACK, EVERYWHERE = "127.0.0.1", "*"
+#: how the gateway's container is called
+CONTAINER = "gateway"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A member of the group that answers requests, and its recipe."""
+
+    host: Host
+    recipe: recipe.Recipe
+
+    @property
+    def port(self) -> int:
+        return recipe.serve_port(self.host, self.recipe)
+
+    @property
+    def where(self) -> str:
+        """ "file:line" of what makes it serve this recipe."""
+        return self.host.set_at.get("recipe", self.host.where)
+
+
+def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
+    """What the gateway routes, and to which servers. Raises Refused, with file and line, before anything is touched."""
+    found = servers(project, inventory, gateway)
+    for message, where, fix in _mistakes(project, inventory, gateway, found):
+        raise Refused(message, where=where, fix=fix)
+    certificate.refuse(project, gateway)
+    made = _gateway(inventory, gateway, found)
+    if render.memory_bytes(made) > render.MOST_MEMORY_BYTES:
+        size = f"{gib(render.memory_bytes(made))} GiB of {gib(render.MOST_MEMORY_BYTES)} allowed"
+        message = f"{made.clients} clients with requests of up to {made.body_bytes // MIB} MiB can take {size}."
+        raise Refused(message, where=gateway.where("limits"), fix="Lower `limits.clients` or `limits.body_mib`.")
+    return made, found
+
+
+def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
+    """The members of a gateway's group that answer requests: of a cluster its head."""
+    hosts = (inventory.hosts[name] for name in gateway.members)
+    answering = (one for one in hosts if one.recipe and (one.cluster is None or one.cluster.head == one.name))
+    return [Server(one, _recipe(project, one)) for one in answering]
+
+
+def _recipe(project: Path, host: Host) -> recipe.Recipe:
+    return recipe.load(project, str(host.recipe), named_at=host.set_at.get("recipe", ""))
+
+
+def _gateway(inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
+    file, by_name = gateway.file, _by_name(found)
+    simulated = inventory.hosts[gateway.host].connection == "sandbox"
+    models = tuple(_model(inventory, gateway, name, group) for name, group in by_name.items())
+    body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([one.context for one in models])
+    return model.Gateway(
+        name=gateway.name,
+        address=EVERYWHERE if file.publish == "lan" and not simulated else LOOPBACK,
+        port=file.port,
+        tls=file.tls != "none",
+        keyed=file.key is not None,
+        affinity=file.affinity,
+        clients=file.limits.clients,
+        body_bytes=body,
+        queue_s=file.limits.queue_s,
+        answer_s=file.limits.answer_s,
+        check_s=file.limits.check_s,
+        models=models,
+    )
+
+
+def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:
+    groups: dict[str, list[Server]] = {}
+    for one in found:
+        groups.setdefault(one.recipe.served_name, []).append(one)
+    return dict(sorted(groups.items()))
+
+
+def _model(inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
+    first = group[0].recipe
+    contexts = [one.recipe.engine.flags.context(one.recipe.file.flags) or 0 for one in group]
+    check = generated(first.engine.http, name, "1", 1)
+    return model.Model(
+        name=name,
+        upstreams=tuple(_upstream(inventory, gateway, one) for one in group),
+        context=min(contexts),
+        check=json.dumps(check, separators=(",", ":")),
+        key=first.key_secret if first.file.server_key else "",
+    )
+
+
+def _upstream(inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
+    asked = Asked(one.recipe.file.flags, one.recipe.image)
+    slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
+    return model.Upstream(one.host.name, _address(inventory, gateway, one.host), one.port, slots)
+
+
+def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
+    """Where the gateway reaches a host. Simulated and local hosts are on one machine."""
+    here = host.name == gateway.host or host.connection != "ssh"
+    return gateway.file.addresses.get(host.name) or (LOOPBACK if here else host.address)
+
+
+def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    if not found:
+        message = f"no host of {gateway.name} has a recipe: the gateway would serve nothing."
+        yield message, gateway.where("host"), "Add `recipe: NAME` to a host of the group."
+    for rule in (_names, _claims, _ports, _reach):
+        yield from rule(inventory, gateway, found)
+
+
+def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    for one in found:
+        if why := model.why_not_a_name(one.recipe.served_name):
+            message = f"the model name '{one.recipe.served_name}' of {one.recipe.name} {why} behind a gateway."
+            yield message, one.recipe.source.where(one.recipe.file.engine), "Set another served name in the recipe."
+        if one.recipe.file.container.name == CONTAINER and one.host.name == gateway.host:
+            message = f"`container.name: {CONTAINER}` is the name of the gateway's own container on {gateway.host}."
+            yield message, one.recipe.source.where("container", "name"), "Choose another name."
+
+
+def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """Servers of one name that do not serve the same, or not under the same key."""
+    for name, (first, *others) in _by_name(found).items():
+        for other in others:
+            recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
+            models = [(one.recipe.file.model.id, one.recipe.file.model.chosen) for one in (first, other)]
+            if models[0] != models[1]:
+                shown = " and ".join(" ".join(filter(None, one)) for one in models)
+                message = f"{recipes} both serve `{name}` with different models, {shown}."
+                yield (
+                    message,
+                    other.recipe.source.where("model", "id"),
+                    "Give one another served name, or group them apart.",
+                )
+            if first.recipe.file.server_key != other.recipe.file.server_key:
+                message = f"{recipes} both serve `{name}`, and their servers ask for different keys."
+                yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."
+
+
+def _ports(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """The gateway's port where something of this host listens already."""
+    host, port = inventory.hosts[gateway.host], gateway.file.port
+    for one in found:
+        same = one.host.name == host.name or "ssh" not in (one.host.connection, host.connection)
+        if same and port in _published(one):
+            message = f"`{gateway.name}.gateway.port`: {port} is the port of the server of {one.host.name}."
+            yield message, gateway.where("port"), "Choose another one."
+    if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
+        message = f"`{gateway.name}.gateway.port`: {port} is a port of the cluster {host.cluster.name}."
+        yield message, gateway.where("port"), "Choose another one."
+
+
+def _published(one: Server) -> set[int]:
+    others = one.recipe.file.container.ports[1:]
+    return {one.port, *(int(text.split(":")[-2]) for text in others if text.split(":")[-2].isdigit())}
+
+
+def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """Servers that the gateway's host cannot reach."""
+    host = inventory.hosts[gateway.host]
+    for one in found:
+        far = one.host.name != host.name and "ssh" in (one.host.connection, host.connection)
+        if far and one.host.connection != host.connection:
+            message = f"{one.host.name} is a {one.host.connection} host, and the gateway's host {host.name} is not."
+            yield message, gateway.where("host"), "Put hosts of one kind into the group."
+        if far and all(map(is_loopback, addresses(one.recipe.file)[:1])):
+            message = f"the server of {one.host.name} answers on its loopback only: {host.name} cannot reach it."
+            fix = f"In recipes/{one.recipe.name}.yml: `publish: lan` and `server_key: {{env: SPARK_KEY}}`."
+            yield message, one.recipe.source.where("publish"), fix
+
+
+def secrets_of(found: Iterable[Server]) -> Mapping[str, recipe.Recipe]:
+    """The recipes whose servers ask for a key, by the secret's name."""
+    return {one.recipe.key_secret: one.recipe for one in found if one.recipe.file.server_key}

@@ -1,0 +1,28 @@
+"""A gateway as groups.yml describes it: one address for the models of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkwright.project.inventory.gateway_models import GatewayFile
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """name: its group's. host: where it runs. members: the hosts of the group, by name. file: what groups.yml says of it.
+
+    set_at: "file:line" of its keys, for messages.
+    """
+
+    name: str
+    host: str
+    members: tuple[str, ...]
+    file: GatewayFile
+    set_at: Mapping[str, str]
+
+    def where(self, key: str) -> str:
+        """ "file:line" of a key of it; of the gateway itself where the key is not written."""
+        return self.set_at.get(key, self.set_at[""])

@@ -1,0 +1,81 @@
+"""What `gateway:` of a group may hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sparkwright import defaults
+from sparkwright.project.documents.checked import Strict, rule
+from sparkwright.project.inventory.secret_model import SecretSource
+from sparkwright.trust.container_words import is_address
+from sparkwright.trust.image_name import why_not_an_image
+from sparkwright.trust.network_words import hostname
+
+
+def _why_not_a_tag(ref: str) -> str:
+    return "has a digest: use a tag; spark.lock pins its digest" if "@" in ref else why_not_an_image(ref)
+
+
+def _why_not_an_address(text: str) -> str:
+    return "" if is_address(text) or not hostname(text) else "is neither an IP address nor a host name"
+
+
+Address = Annotated[str, rule(_why_not_an_address)]
+
+
+class TlsFile(Strict):
+    """The gateway's certificate."""
+
+    certificate: str = Field(description="a PEM file on the laptop: the certificate, then its chain")
+    key: SecretSource = Field(
+        description="its private key: a source, e.g. {file: ~/keys/lab.pem}; never the key itself"
+    )
+
+
+class GatewayLimits(Strict):
+    """How much the gateway takes at once."""
+
+    clients: int = Field(defaults.GATEWAY_CLIENTS, description="connections at a time; more wait", ge=1, le=10000)
+    body_mib: int | None = Field(
+        None, description="the largest request, MiB (default: enough for the longest context served)", ge=1, le=64
+    )
+    queue_s: int = Field(
+        defaults.GATEWAY_QUEUE_S, description="how long a request may wait for a free server, seconds", ge=1, le=3600
+    )
+    answer_s: int = Field(
+        defaults.GATEWAY_ANSWER_S, description="the longest silence of a server that answers, seconds", ge=1, le=86400
+    )
+    check_s: int = Field(
+        defaults.GATEWAY_CHECK_S, description="seconds between two checks that a server generates a token", ge=1, le=600
+    )
+
+
+class GatewayFile(Strict):
+    """One address for the models of a group: HAProxy in a container."""
+
+    host: str = Field(description="the host of the group that it runs on")
+    port: int = Field(description="its port there", ge=1024, le=65535)
+    image: Annotated[str, rule(_why_not_a_tag)] = Field(
+        defaults.GATEWAY_IMAGE, description="HAProxy 2.6 or newer, REPOSITORY:TAG; spark.lock pins the digest"
+    )
+    publish: Literal["loopback", "lan"] = Field(
+        "lan", description="who can reach it: `lan`: all addresses of the host; `loopback`: only the host itself"
+    )
+    tls: TlsFile | Literal["none"] = Field(description="{certificate: FILE, key: SOURCE}, or none: plain HTTP")
+    key: SecretSource | None = Field(
+        None,
+        description="the API key it requires from clients: a source, e.g. {env: GATEWAY_KEY}; never the key itself",
+    )
+    affinity: Literal["none", "prefix"] = Field(
+        "none",
+        description="which of several servers of a model: `none`: the one with the fewest requests; `prefix`: the same "
+        "first messages go to the same server, unless it has much more to do than the others",
+    )
+    limits: GatewayLimits = Field(
+        default_factory=lambda: GatewayLimits.model_validate({}), description="how much it takes at once"
+    )
+    addresses: dict[str, Address] = Field(
+        default_factory=dict, description="where it reaches hosts, by name, if not at their `address`"
+    )

@@ -1,0 +1,51 @@
+"""The gateways that groups.yml describes, and what can't be one by the inventory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sparkwright import visible
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.gateway_models import GatewayFile
+from sparkwright.project.inventory.glance import GROUPS_FILE
+from sparkwright.project.inventory.naming import Groups, Mistake
+
+KEYS = tuple(GatewayFile.model_fields)
+
+
+def found(groups: Groups, members: Mapping[str, tuple[str, ...]]) -> dict[str, Gateway]:
+    """The gateways by their groups. members: of each group. Raises Refused with file and line for one that can't be."""
+    gateways = {
+        name: Gateway(name, group.gateway.host, members[name], group.gateway, _places(groups, name, group.gateway))
+        for name, group in groups.checked.items()
+        if group.gateway is not None
+    }
+    for message, where, fix in _mistakes(gateways, members):
+        raise Refused(message, where=where, fix=fix)
+    return gateways
+
+
+def _places(groups: Groups, name: str, file: GatewayFile) -> dict[str, str]:
+    at = (name, "gateway")
+    written = [key for key in KEYS if key in file.model_fields_set]
+    return {"": groups.source.where(*at)} | {key: groups.source.where(*at, key) for key in written}
+
+
+def _mistakes(gateways: Mapping[str, Gateway], members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
+    hosts, taken = {host for group in members.values() for host in group}, dict[str, str]()
+    for name, one in gateways.items():
+        shown, key = visible.name(one.host), visible.name(name)
+        if one.host not in hosts:
+            yield f"`{key}.gateway.host`: no host named '{shown}'.", one.where("host"), nearest(one.host, one.members)
+        if one.host not in one.members:
+            message = f"`{key}.gateway.host`: {shown} is not in the group."
+            yield message, one.where("host"), f"Add it to `{key}.hosts`; without a recipe it serves no model."
+        if one.host in taken:
+            message = f"{shown} is the gateway of two groups, {visible.name(taken[one.host])} and {key}."
+            yield message, one.where("host"), f"A host has one. Edit hosts/{GROUPS_FILE}."
+        taken[one.host] = name
+        for stranger in sorted(one.file.addresses.keys() - {*one.members}):
+            message = f"`{key}.gateway.addresses`: {visible.name(stranger)} is not in the group."
+            yield message, one.where("addresses"), nearest(stranger, one.members)

@@ -1,0 +1,62 @@
+"""The gateway of a simulated Spark: the real HAProxy of this machine. Where none is installed it says so, and ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from sparkwright.sandbox.serving.process import KILLED, Process
+from sparkwright.sandbox.web import Handler
+
+#: the folder of its files in a container
+FOLDER = "/etc/gateway"
+MISSING = "haproxy is not installed on this machine, and the sandbox has no gateway without it: apt-get install haproxy"
+#: HAProxy ends with the sandbox's daemon, however that ends (prctl, PR_SET_PDEATHSIG)
+SHIM = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+class NoApi(Handler):
+    """It has no pretend side: HAProxy answers itself."""
+
+
+class Haproxy(Process):
+    """argv: what follows `haproxy`."""
+
+    usual_holder = "haproxy"
+
+    def serve(self) -> int:
+        program, folder = shutil.which("haproxy"), self._folder_of(FOLDER)
+        if program is None:
+            return self.last_words([MISSING], 127)
+        if not folder.is_dir():
+            return self.last_words(
+                [f"[ALERT] Cannot open configuration files in {FOLDER}: No such file or directory"], 1
+            )
+        words = [sys.executable, "-I", "-S", "-c", SHIM, program, *self._argv]
+        with subprocess.Popen(
+            words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as running:
+            threading.Thread(target=self._end, args=(running,), daemon=True).start()
+            for line in running.stdout or ():
+                self.log(line.rstrip())
+        self.stopped.set()
+        return KILLED if self._code == KILLED else max(0, running.returncode)
+
+    def stopping(self) -> Sequence[str]:
+        return []
+
+    def dying(self) -> Sequence[str]:
+        return []
+
+    def crashing(self) -> Sequence[str]:
+        return ["[ALERT] (1) : Current worker was terminated by signal 11"]
+
+    def _end(self, running: subprocess.Popen[str]) -> None:
+        """Pass on what ends it."""
+        self.stopped.wait()
+        if running.poll() is None:
+            running.send_signal(signal.SIGKILL if self._code else signal.SIGTERM)

@@ -1,0 +1,228 @@
+"""`gateway.deploy` and `gateway.status` on the sandbox, where the gateway is this machine's own HAProxy."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.remote.sshd import free_port
+
+pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+KEY = "gateway-key-gateway-key"
+FILES = ".local/state/sparkwright/gateway"
+
+
+class Gate:
+    """A desk whose sandbox serves a model behind a gateway."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.port = desk, free_port()
+        self.write()
+
+    def write(self, **changes: Any) -> None:
+        """`gateway:` of the group box."""
+        about = {"host": "sandbox", "port": self.port, "tls": "none", "key": {"env": "GATEWAY_KEY"}, **changes}
+        given = {key: value for key, value in about.items() if value is not None}
+        (self.desk.root / "hosts/groups.yml").write_text(
+            json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": given}})
+        )
+
+    def deploy(self, *words: str) -> Said:
+        return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
+
+    def status(self) -> dict[str, Any]:
+        said = self.desk.run("gateway.status", "--host", "box", "--json")
+        found: dict[str, Any] = json.loads(said.out)
+        assert said.code == (0 if found["running"] else 1)
+        return found
+
+    def request(self, key: str = KEY, **body: Any) -> http.client.HTTPResponse:
+        """A chat request through it; its answer begins."""
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        messages = [{"role": "user", "content": "hello"}]
+        content = json.dumps({"model": "qwen3.5-35b", "messages": messages, "max_tokens": 4, **body})
+        link.request("POST", "/v1/chat/completions", content, {"Authorization": f"Bearer {key}"})
+        return link.getresponse()
+
+    def container(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.desk.docker().api.inspect_container("gateway")
+        return found
+
+
+@pytest.fixture(scope="module")
+def gate() -> Iterator[Gate]:
+    """One that is deployed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        patch.setenv("GATEWAY_KEY", KEY)
+        with fresh_desk() as desk:
+            desk.deployed()
+            found = Gate(desk)
+            assert (said := found.deploy()).code == 0, said.out + said.err
+            yield found
+
+
+@pytest.fixture(autouse=True)
+def as_deployed(request: pytest.FixtureRequest) -> None:
+    """Each test finds the files as they were deployed."""
+    if "gate" in request.fixturenames:
+        request.getfixturevalue("gate").write()
+
+
+def test_a_gateway_is_proved_and_earns_its_restart_policy(gate: Gate) -> None:
+    gate.deploy()
+    answer = gate.request()
+    assert (answer.status, json.loads(answer.read())["choices"][0]["finish_reason"]) == (200, "length")
+    assert gate.request(key="another-key-another-key").status == 401
+    found = gate.container()
+    assert found["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    assert found["Config"]["Image"].startswith("haproxy:2.6@sha256:")
+
+
+def test_a_second_deploy_changes_nothing(gate: Gate) -> None:
+    gate.deploy()
+    before = gate.container()
+    said = gate.deploy()
+    assert (said.code, said.recap["changed"]) == (0, 0)
+    assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
+
+
+def test_no_key_is_in_the_configuration_and_no_file_is_anothers_to_read(gate: Gate) -> None:
+    gate.deploy()
+    files = [path for path in (gate.desk.sandbox / "home" / FILES).rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"haproxy.cfg", "keys", "models.map"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert not [path for path in files if KEY in path.read_text()]
+    runs = (gate.desk.sandbox / "home/.local/state/sparkwright/runs").rglob("*")
+    assert not [path for path in runs if path.is_file() and KEY in path.read_text(errors="replace")]
+
+
+def test_other_limits_are_read_without_cutting_a_stream(gate: Gate) -> None:
+    """A stream that began before a reload goes on to its end; the container is the same."""
+    gate.deploy()
+    before = gate.container()
+    stream = gate.request(stream=True, max_tokens=150)
+    first = stream.read1(10)
+    gate.write(limits={"queue_s": 7})
+    said = gate.deploy()
+    assert said.code == 0, said.out
+    assert said.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
+    assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
+    assert gate.container()["Id"] == before["Id"]
+    assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
+
+
+def test_another_port_makes_another_container_and_the_one_before_goes(gate: Gate) -> None:
+    gate.deploy()
+    before, gate.port = gate.container()["Id"], free_port()
+    gate.write()
+    assert gate.deploy().code == 0
+    assert gate.request().status == 200
+    assert gate.container()["Id"] != before
+    assert [one for one in gate.desk.containers() if one.startswith("gateway")] == ["gateway running"]
+
+
+def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gate) -> None:
+    gate.deploy()
+    gate.write(limits={"queue_s": 9})
+    said = gate.deploy("--check", "--diff")
+    changed = said.task("Start the gateway, or have it read its configuration")
+    assert said.code == 2
+    assert [one["field"] for one in changed["diff"]] == ["file haproxy.cfg"]
+    gate.write()
+    assert gate.deploy("--check").code == 0
+
+
+def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.deploy()
+    before = gate.container()
+    broken = gate.desk.root / "playbooks/gateway/deploy.yml"
+    text = broken.read_text()
+    broken.write_text(text.replace('files: "{{ gateway.files }}"', 'files: {haproxy.cfg: "global\\n  nonsense 1\\n"}'))
+    try:
+        said = gate.deploy()
+    finally:
+        broken.write_text(text)
+    assert said.code == 1
+    assert "unknown keyword 'nonsense'" in said.recap["msg"], said.recap
+    assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
+    assert gate.request().status == 200
+
+
+def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: Gate) -> None:
+    """Its configuration is valid and routes to a port where nobody listens."""
+    gate.deploy()
+    served = gate.desk.root / "hosts/sandbox.yml"
+    text = served.read_text()
+    served.write_text(text.replace(str(gate.desk.port), str(free_port())))
+    try:
+        said = gate.deploy()
+    finally:
+        served.write_text(text)
+    assert said.code == 1
+    assert "no server of qwen3.5-35b is up. The last verified gateway is restored." in said.recap["msg"]
+    assert gate.request().status == 200
+    assert gate.deploy().recap["changed"] == 0
+
+
+def test_a_port_of_another_program_is_refused(gate: Gate) -> None:
+    gate.deploy()
+    gate.write(port=gate.desk.port)
+    said = gate.desk.run("gateway.deploy", "--host", "box")
+    assert said.code == 5
+    assert f"`box.gateway.port`: {gate.desk.port} is the port of the server of sandbox." in said.err
+
+
+def test_status_counts_requests_and_names_servers(gate: Gate) -> None:
+    gate.deploy()
+    before = gate.status()["models"][0]
+    assert gate.request().status == 200
+    deadline_s = time.monotonic() + 10
+    while (now := gate.status()["models"][0])["requests"] == before["requests"]:
+        assert time.monotonic() < deadline_s
+    assert (now["model"], now["queued"], now["servers"][0]["host"]) == ("qwen3.5-35b", 0, "sandbox")
+    shown = gate.desk.run("gateway.status", "--host", "box")
+    assert shown.code == 0 and "qwen3.5-35b" in shown.out and "sandbox up" in shown.out
+
+
+def test_the_script_starts_the_same_container(gate: Gate) -> None:
+    gate.deploy()
+    script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
+    found = gate.container()
+    assert found["Config"]["Image"] in script
+    assert script.rstrip().endswith(" ".join(found["Config"]["Cmd"]))
+
+
+def test_the_history_says_what_was_verified(gate: Gate) -> None:
+    said = gate.desk.run("history", "--host", "sandbox", "--json")
+    assert "gateway verified" in said.out
+
+
+def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: Gate) -> None:
+    gate.deploy()
+    gate.desk.docker().api.stop("gateway")
+    assert gate.status()["running"] is False
+    assert gate.deploy().code == 0
+    assert gate.status()["running"] is True
+
+
+def test_a_group_without_a_gateway_is_refused(gate: Gate) -> None:
+    said = gate.desk.run("gateway.deploy", "--host", "lab")
+    assert (said.code, said.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")
+
+
+def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) -> None:
+    gate.deploy()
+    said = gate.desk.run("host.clean", "--host", "sandbox", "--yes")
+    assert said.code == 0, said.out + said.err
+    assert "gateway running" in gate.desk.containers()
+    assert gate.request().status == 200
+    assert (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").is_file()
+    assert gate.status()["running"] is True

@@ -1,0 +1,219 @@
+"""Servers on the loopback behind a real HAProxy, which is configured by the renderer."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from sparkwright.gateway import render
+from sparkwright.gateway.model import Gateway, Model, Upstream
+
+KEY, SERVER_KEY = "client-key-client-key", "server-key-server-key"
+DEADLINE_S = 20.0
+
+
+class Server(ThreadingHTTPServer):
+    """A server that streams what `parts` lets it, counts what runs at a time, and keeps what it was sent."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.name = name
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.part_sent, self.healthy = threading.Semaphore(0), True
+        self.seen: list[dict[str, Any]] = []
+        self.running, self.most = 0, 0
+        self.mutex = threading.Lock()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+
+class _Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        raw = self._body()
+        body = json.loads(raw)
+        if body.get("max_tokens") == 1:
+            self._json({"choices": []} if self.server.healthy else {"error": "no"}, 200 if self.server.healthy else 500)
+            return
+        with self.server.mutex:
+            self.server.running += 1
+            self.server.most = max(self.server.most, self.server.running)
+            self.server.seen.append(
+                {"body": body, "raw": raw, "headers": {name.lower(): value for name, value in self.headers.items()}}
+            )
+        try:
+            self._stream() if body.get("stream") else self._slowly(body)
+        finally:
+            with self.server.mutex:
+                self.server.running -= 1
+
+    def _slowly(self, body: dict[str, Any]) -> None:
+        self.server.part_sent.release()
+        self.server.go_on.wait(DEADLINE_S)
+        self._json({"choices": [{}], "from": self.server.name})
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._chunk(b"data: 1\n\n")
+        self.server.part_sent.release()
+        self.server.go_on.wait(DEADLINE_S)
+        self._chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, part: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+
+    def _json(self, data: dict[str, Any], status: int = 200) -> None:
+        content = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers["Content-Length"]))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+
+@dataclass
+class Answer:
+    """status, headers and body of an answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Running:
+    """A gateway that runs. folder: of its files."""
+
+    gateway: Gateway
+    folder: Path
+    process: subprocess.Popen[bytes]
+    held: list[http.client.HTTPConnection] = field(default_factory=list)
+
+    def connection(self) -> http.client.HTTPConnection:
+        found = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=DEADLINE_S)
+        self.held.append(found)
+        return found
+
+    def ask(self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str) -> Answer:
+        """One request. body: bytes as they are, an iterable as chunks, anything else as JSON."""
+        content = body if isinstance(body, bytes) or hasattr(body, "__next__") or body is None else json.dumps(body)
+        own = {"Authorization": f"Bearer {key}"} if key else {}
+        connection = self.connection()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what refuses a body need not read it
+            connection.request(method, path, content, {**own, **headers}, encode_chunked=hasattr(body, "__next__"))
+        got = connection.getresponse()
+        found = Answer(got.status, dict(got.getheaders()), got.read())
+        connection.close()
+        return found
+
+    def chat(self, body: Any, **more: Any) -> Answer:
+        return self.ask("POST", "/v1/chat/completions", body, **more)
+
+    def idle(self) -> None:
+        """Wait until no request is counted any more: an answer is read a moment before its server counts as free."""
+        until_s = time.monotonic() + DEADLINE_S
+        busy = re.compile(rb"^haproxy_server_current_sessions\S* [1-9]", re.M)
+        while busy.search(self.ask("GET", "/metrics").body):
+            assert time.monotonic() < until_s
+
+    def raw(self, sent: bytes) -> bytes:
+        """What answers these very bytes."""
+        with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=DEADLINE_S) as link:
+            link.sendall(sent)
+            return b"".join(iter(lambda: link.recv(65536), b""))
+
+    def up(self, *models: str) -> None:
+        """Wait until /v1/models lists just these."""
+        until_s = time.monotonic() + DEADLINE_S
+        while (found := sorted(one["id"] for one in self.ask("GET", "/v1/models").json["data"])) != sorted(models):
+            assert time.monotonic() < until_s, found
+            time.sleep(0.05)
+
+
+def model(name: str, *servers: Server, slots: int = 4, key: str = "") -> Model:
+    """A model that these servers serve."""
+    ups = tuple(Upstream(one.name, "127.0.0.1", one.port, slots) for one in servers)
+    return Model(name, ups, 4096, json.dumps({"model": name, "max_tokens": 1}), key)
+
+
+def gateway(*models: Model, **changes: Any) -> Gateway:
+    """A gateway on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    usual = Gateway("lab", "127.0.0.1", port, False, True, "none", 64, 2**20, 10, 60, 1, models)
+    return replace(usual, **changes)
+
+
+@contextlib.contextmanager
+def running(folder: Path, made: Gateway) -> Iterator[Running]:
+    """HAProxy with the files of a gateway; it has ended afterwards."""
+    for name, text in render.files(made).items():
+        (folder / name).write_text(text)
+    (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
+    (folder / render.SERVER_KEYS).write_text("".join(f"{one.backend} {SERVER_KEY}\n" for one in made.models if one.key))
+    words = ["haproxy", *render.COMMAND]
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    found = Running(made, folder, process)
+    try:
+        _listens(found)
+        yield found
+    finally:
+        for one in found.held:
+            one.close()
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def _listens(found: Running) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while found.process.poll() is None and time.monotonic() < until_s:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", found.gateway.port), timeout=1).close()
+            return
+        time.sleep(0.02)
+    raise AssertionError((found.folder / "log").read_text())

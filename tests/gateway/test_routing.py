@@ -1,0 +1,272 @@
+"""The rendered configuration in Debian's real HAProxy: what is routed where, and what each refusal looks like."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.gateway import render
+from sparkwright.host.gateway import client
+from tests.gateway.loopback import KEY, Running, Server, gateway, model, running
+from tests.project.test_gateway import pair
+
+pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+LIMIT = 2**20
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Server]]:
+    found = {name: Server(name) for name in ("one", "two", "small")}
+    yield found
+    for one in found.values():
+        one.shutdown()
+
+
+@pytest.fixture(scope="module")
+def lab(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = gateway(
+        model("qwen", servers["one"], servers["two"], slots=2, key="server_key of qwen"),
+        model("org/small-1.5", servers["small"]),
+    )
+    with running(tmp_path_factory.mktemp("gateway"), made) as found:
+        found.up("qwen", "org/small-1.5")
+        yield found
+
+
+def test_a_request_goes_by_the_model_in_its_body(lab: Running) -> None:
+    assert lab.chat({"messages": HI, "model": "org/small-1.5"}).json["from"] == "small"
+    assert lab.chat({"model": "qwen", "messages": HI}).json["from"] in ("one", "two")
+
+
+def test_a_server_gets_its_own_key_and_never_the_clients(lab: Running, servers: dict[str, Server]) -> None:
+    lab.chat({"model": "org/small-1.5", "messages": HI})
+    assert "authorization" not in servers["small"].seen[-1]["headers"]
+    asked = lab.chat({"model": "qwen", "messages": HI}).json["from"]
+    assert servers[asked].seen[-1]["headers"]["authorization"] == "Bearer server-key-server-key"
+
+
+@pytest.mark.parametrize(
+    "escaped", ['"mode\\u006c-x": 1, "model": "qwen"', '"model": "q\\u0077en"', '"model"\n :\t"qwen"']
+)
+def test_json_is_read_as_json(lab: Running, escaped: str) -> None:
+    body = '{"messages": [{"role": "user", "content": "\\"model\\": \\"org/small-1.5\\""}], ' + escaped + "}"
+    assert lab.chat(body.encode()).json["from"] in ("one", "two")
+
+
+def test_a_model_named_deeper_in_the_body_is_not_the_requests(lab: Running) -> None:
+    body = {"metadata": {"model": "org/small-1.5"}, "tools": [{"model": "org/small-1.5"}], "model": "qwen"}
+    assert lab.chat(body).json["from"] in ("one", "two")
+
+
+REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
+    ("no key", {"body": {"model": "qwen"}, "key": None}, 401, "invalid_api_key"),
+    ("another key", {"body": {"model": "qwen"}, "key": KEY + "x"}, 401, "invalid_api_key"),
+    ("an empty key", {"body": {"model": "qwen"}, "key": None, "Authorization": "Bearer "}, 401, "invalid_api_key"),
+    ("its hash", {"body": {"model": "qwen"}, "key": None, "Authorization": "Basic YTpi"}, 401, "invalid_api_key"),
+    ("unknown model", {"body": {"model": "gpt"}}, 404, "model_not_found"),
+    ("empty name", {"body": {"model": ""}}, 404, "model_not_found"),
+    ("a backend's name", {"body": {"model": "org::small-1.5"}}, 404, "model_not_found"),
+    ("a name with more", {"body": {"model": "qwen\n"}}, 404, "model_not_found"),
+    ("a long name", {"body": {"model": "q" * 100_000}}, 404, "model_not_found"),
+    ("a number", {"body": {"model": 5}}, 404, "model_not_found"),
+    ("a list", {"body": {"model": ["qwen"]}}, 400, "model_missing"),
+    ("no model", {"body": {"messages": HI}}, 400, "model_missing"),
+    ("no JSON", {"body": b"model=qwen"}, 400, "model_missing"),
+    ("nothing", {"body": b""}, 400, "model_missing"),
+    ("half of it", {"body": b'{"model": "qw'}, 400, "model_missing"),
+    ("null bytes", {"body": b'\0{"model": "qwen"}'}, 400, "model_missing"),
+    ("deep before it", {"body": b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b', "model": "qwen"}'}, 400, "model_missing"),
+    ("compressed", {"body": b"\x1f\x8b\x08\x00", "Content-Encoding": "gzip"}, 400, "model_missing"),
+    ("large", {"body": b'{"model": "qwen", "x": "' + b"x" * LIMIT + b'"}'}, 413, "request_too_large"),
+    ("larger", {"body": b'{"model": "qwen", "x": "' + b"x" * 8 * LIMIT + b'"}'}, 413, "request_too_large"),
+    ("large headers", {"body": {"model": "qwen"}, "X-Long": "x" * 20_000}, 431, "headers_too_large"),
+]
+
+
+@pytest.mark.parametrize(("given", "status", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_each_refusal_is_an_error_as_openai_shapes_it(
+    lab: Running, given: dict[str, Any], status: int, code: str
+) -> None:
+    got = lab.chat(**given)
+    error = got.json["error"]
+    assert (got.status, error["code"], got.headers["content-type"]) == (status, code, "application/json")
+    assert error["message"] and error["type"] and error["param"] is None
+    assert KEY not in got.body.decode()
+    if status == 413:
+        assert str(LIMIT) in error["message"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/load_lora_adapter", "/sleep", "/v1/../sleep", "/v1/chat/completions/", "//v1/chat/completions", "/metrics/x", "/v1/chat%2fcompletions"],
+)  # fmt: skip
+def test_no_other_path_of_a_server_is_reached(lab: Running, servers: dict[str, Server], path: str) -> None:
+    before = sum(len(one.seen) for one in servers.values())
+    got = lab.ask("POST", path, {"model": "qwen"})
+    assert (got.status, got.json["error"]["code"]) == (404, "unknown_url")
+    assert sum(len(one.seen) for one in servers.values()) == before
+
+
+def test_another_method_is_refused(lab: Running) -> None:
+    got = lab.ask("GET", "/v1/chat/completions")
+    assert (got.status, got.headers["allow"], got.json["error"]["code"]) == (405, "POST", "method_not_allowed")
+
+
+def chunks(body: bytes, size: int) -> Iterator[bytes]:
+    yield from (body[at : at + size] for at in range(0, len(body), size))
+
+
+@pytest.mark.parametrize("size", [1, 7, 65536])
+def test_a_body_of_chunks_is_routed_whole(lab: Running, servers: dict[str, Server], size: int) -> None:
+    text = "x" * (20_000 if size < 10 else LIMIT - 100)
+    body = json.dumps({"messages": [{"role": "user", "content": text}], "model": "org/small-1.5"}).encode()
+    assert lab.chat(chunks(body, size), **{"Transfer-Encoding": "chunked"}).status == 200
+    assert servers["small"].seen[-1]["raw"] == body
+
+
+def test_a_body_as_large_as_the_limit_is_routed(lab: Running, servers: dict[str, Server]) -> None:
+    rest = len(json.dumps({"messages": "", "model": "org/small-1.5"}))
+    assert (
+        lab.chat({"messages": "x" * (LIMIT - rest), "model": "org/small-1.5"}, **{"X-Long": "x" * 15_000}).status == 200
+    )
+    assert len(servers["small"].seen[-1]["raw"]) == LIMIT
+
+
+def test_a_body_of_chunks_beyond_the_limit_is_refused_as_too_large(lab: Running) -> None:
+    body = b'{"x": "' + b"x" * LIMIT + b'", "model": "qwen"}'
+    got = lab.chat(chunks(body, 65536), **{"Transfer-Encoding": "chunked"})
+    assert (got.status, got.json["error"]["code"]) == (413, "request_too_large")
+
+
+def test_two_lengths_of_one_body_are_refused(lab: Running) -> None:
+    """What one side takes for the end of a request and the other does not is how requests are smuggled."""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    twice = f"{head}Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345"
+    answer = lab.raw(twice.encode())
+    assert answer.startswith(b"HTTP/1.1 400") and b"Connection: close" in answer
+
+
+def test_models_lists_what_is_up(lab: Running, servers: dict[str, Server]) -> None:
+    assert lab.ask("GET", "/v1/models").json["data"][0] == {
+        "id": "qwen", "object": "model", "created": 0, "owned_by": "sparkwright", "max_model_len": 4096,
+    }  # fmt: skip
+
+
+def test_the_metrics_are_prometheus_text_and_need_the_key(lab: Running) -> None:
+    assert b'haproxy_backend_status{proxy="org::small-1.5",state="UP"} 1' in lab.ask("GET", "/metrics").body
+    assert lab.ask("GET", "/metrics", key=None).status == 401
+    assert lab.ask("GET", "/health", key=None).body == b"ok"
+
+
+def test_a_stream_is_not_buffered(lab: Running, servers: dict[str, Server]) -> None:
+    """The first part is read while the server still holds back the last."""
+    server = servers["small"]
+    server.go_on.clear()
+    try:
+        link = lab.connection()
+        body = json.dumps({"model": "org/small-1.5", "stream": True})
+        link.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {KEY}"})
+        got = link.getresponse()
+        assert got.read1(100) == b"data: 1\n\n"
+    finally:
+        server.go_on.set()
+    assert got.read() == b"data: [DONE]\n\n"
+
+
+def test_more_requests_than_the_servers_take_wait_in_the_gateway(lab: Running, servers: dict[str, Server]) -> None:
+    """Ten requests, two servers with two slots each: none is refused, and no server ever has more than two."""
+    ours = [servers["one"], servers["two"]]
+    for one in ours:
+        one.most = 0
+        one.go_on.clear()
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(lab.chat({"model": "qwen", "messages": HI}).status))
+        for _ in range(10)
+    ]
+    for thread in threads:
+        thread.start()
+    until_s = time.monotonic() + 10
+    while sum(one.running for one in ours) < 4 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    for one in ours:
+        one.go_on.set()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 10
+    assert [one.most for one in ours] == [2, 2]
+
+
+def test_a_request_that_waits_too_long_gets_503_and_when_to_come_back(tmp_path: Path) -> None:
+    server = Server("one")
+    made = gateway(model("qwen", server, slots=1), queue_s=1)
+    with running(tmp_path, made) as lab:
+        lab.up("qwen")
+        server.go_on.clear()
+        thread = threading.Thread(target=lambda: lab.chat({"model": "qwen"}))
+        thread.start()
+        assert server.part_sent.acquire(timeout=10)
+        got = lab.chat({"model": "qwen"})
+        server.go_on.set()
+        thread.join()
+    server.shutdown()
+    assert (got.status, got.headers["retry-after"], got.json["error"]["code"]) == (503, "5", "overloaded")
+
+
+def test_a_server_that_generates_nothing_is_left_out_and_back_by_itself(tmp_path: Path) -> None:
+    server = Server("one")
+    with running(tmp_path, gateway(model("qwen", server))) as lab:
+        lab.up("qwen")
+        server.healthy = False
+        lab.up()
+        got = lab.chat({"model": "qwen"})
+        assert (got.status, got.headers["retry-after"], got.json["error"]["code"]) == (503, "5", "model_not_up")
+        server.healthy = True
+        lab.up("qwen")
+    server.shutdown()
+
+
+def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
+    servers = [Server(f"s{n}") for n in range(3)]
+    with running(tmp_path, gateway(model("qwen", *servers), affinity="prefix")) as lab:
+        lab.up("qwen")
+
+        def asked(path: str, body: dict[str, Any]) -> str:
+            lab.idle()
+            return str(lab.ask("POST", path, {**body, "model": "qwen"}).json["from"])
+
+        seen = set()
+        for user in range(12):
+            first: list[dict[str, Any]] = [{"role": "system", "content": "You help."}]
+            question = f"question {user}"
+            first.append({"role": "user", "content": question if user % 2 else [{"type": "text", "text": question}]})
+            turns = [first, [*first, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "more"}]]
+            same = {asked("/v1/chat/completions", {"messages": one}) for one in turns}
+            assert len(same) == 1
+            seen |= same
+        assert len(seen) > 1
+        assert len({asked("/v1/completions", {"prompt": "x" * 2000 + str(n)}) for n in range(5)}) == 1
+    for one in servers:
+        one.shutdown()
+
+
+def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:
+    server = Server("one")
+    pair(tmp_path, "lab")
+    pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
+    (tmp_path / render.CERTIFICATE).write_text(pem)
+    made = gateway(model("qwen", server), tls=True)
+    with running(tmp_path, made):
+        body = {"model": "qwen", "messages": HI}
+        found = client.ask(made.port, "/v1/chat/completions", body, key=KEY, tls=True, timeout_s=20)
+        assert (found.status, found.data["from"]) == (200, "one")
+        assert client.ask(made.port, "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (0, 400)
+    server.shutdown()

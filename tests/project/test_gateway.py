@@ -1,0 +1,192 @@
+"""`gateway:` of a group: what it routes by the user's files, and what is refused with a line before anything is touched."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from sparkwright.errors import Refused
+from sparkwright.gateway.model import Gateway
+from sparkwright.project.gateway import certificate, routes
+from sparkwright.project.inventory.inventory import Inventory
+
+CHAT = """image: vllm/vllm-openai:v0.32.0
+model: {id: Qwen/Qwen3.5-35B, dir: ~/models/qwen, mount: /models/qwen}
+container: {name: qwen}
+vllm: {served-model-name: qwen, max-model-len: 131072, max-num-seqs: 8}
+"""
+SMALL = """image: vllm/vllm-openai:v0.32.0
+model: {id: Qwen/Qwen3-4B, dir: ~/models/small, mount: /models/small}
+container: {name: small, ports: ["8001:8000"]}
+vllm: {served-model-name: small}
+"""
+LAB = "lab:\n  hosts: [spark1, spark2, spark3]\n  gateway:\n    host: spark1\n    port: 8080\n    tls: none\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("hosts", "recipes"):
+        (tmp_path / folder).mkdir()
+    for n, name in ((1, "chat"), (2, "chat"), (3, "small")):
+        (tmp_path / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\nrecipe: {name}\n")
+    (tmp_path / "hosts/groups.yml").write_text(LAB)
+    (tmp_path / "recipes/chat.yml").write_text(CHAT)
+    (tmp_path / "recipes/small.yml").write_text(SMALL)
+    return tmp_path
+
+
+def routed(project: Path) -> Gateway:
+    inventory = Inventory.load(project)
+    return routes.routed(project, inventory, inventory.gateways["lab"])[0]
+
+
+def pair(folder: Path, name: str, days: int = 30) -> None:
+    """A certificate NAME.pem that ends in so many days, and its key NAME.key."""
+    key, called = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(called, called, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - datetime.timedelta(days=9)).not_valid_after(now + datetime.timedelta(days=days))
+    (folder / f"{name}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    (folder / f"{name}.key").write_bytes(key.private_bytes(*form))
+
+
+def test_a_model_of_two_hosts_has_both_as_upstreams_with_the_engines_own_limit(project: Path) -> None:
+    qwen, small = routed(project).models
+    assert [(one.name, one.address, one.port, one.slots) for one in qwen.upstreams] == [
+        ("spark1", "127.0.0.1", 8000, 8),
+        ("spark2", "10.0.0.2", 8000, 8),
+    ]
+    assert (qwen.name, qwen.context) == ("qwen", 131072)
+    assert [(one.name, one.port) for one in small.upstreams] == [("spark3", 8001)]
+
+
+def test_the_largest_request_comes_of_the_longest_context(project: Path) -> None:
+    assert routed(project).body_bytes == 8 * 131072
+    (project / "hosts/groups.yml").write_text(LAB + "    limits: {body_mib: 3}\n")
+    assert routed(project).body_bytes == 3 * 2**20
+
+
+def test_a_host_is_reached_where_the_gateway_says(project: Path) -> None:
+    (project / "hosts/groups.yml").write_text(LAB + "    addresses: {spark2: 192.168.100.12}\n")
+    assert routed(project).models[0].upstreams[1].address == "192.168.100.12"
+
+
+def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
+    for n in (2, 3):
+        link = f"fabric: {{interfaces: [enp1s0f1np1], address: 192.168.100.1{n}}}\n"
+        (project / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\n{link}")
+    (project / "recipes/big.yml").write_text(CHAT.replace("name: qwen", "name: big") + "parallel: {tensor: 2}\n")
+    cluster = "pair:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n"
+    (project / "hosts/groups.yml").write_text(LAB + cluster)
+    (project / "recipes/big.yml").write_text((project / "recipes/big.yml").read_text().replace(": qwen,", ": big,"))
+    assert [(one.name, [up.name for up in one.upstreams]) for one in routed(project).models] == [
+        ("big", ["spark3"]),
+        ("qwen", ["spark1"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refusal"),
+    [
+        ("host: spark1", "host: spark9", "hosts/groups.yml:4: `lab.gateway.host`: no host named 'spark9'."),
+        (
+            "spark1, spark2, spark3",
+            "spark2, spark3",
+            "hosts/groups.yml:4: `lab.gateway.host`: spark1 is not in the group.",
+        ),
+        (
+            "port: 8080",
+            "port: 8000",
+            "hosts/groups.yml:5: `lab.gateway.port`: 8000 is the port of the server of spark1.",
+        ),
+        ("port: 8080", "port: 80", "hosts/groups.yml:5: `lab.gateway.port` must be at least 1024, got 80."),
+        ("    tls: none\n", "", "hosts/groups.yml:3: `tls` is missing."),
+        ("tls: none", "tls: none\n    image: haproxy@sha256:1", "has a digest: use a tag; spark.lock pins its digest."),
+        ("tls: none", "tls: none\n    key: abcdefgh", "`lab.gateway.key` must name a source"),
+        ("tls: none", "tls: none\n    addresses: {spark7: 10.0.0.7}", "spark7 is not in the group."),
+        ("tls: none", "tls: none\n    addresses: {spark2: 'a b'}", "'a b' is neither an IP address nor a host name."),
+        ("tls: none", "tls: none\n    limits: {clients: 9999}", "can take"),
+        ("port", "prot", "unknown key `prot`. Did you mean `port`?"),
+    ],
+)
+def test_what_cannot_be_a_gateway_is_refused_with_its_line(
+    project: Path, before: str, after: str, refusal: str
+) -> None:
+    (project / "hosts/groups.yml").write_text(LAB.replace(before, after, 1))
+    with pytest.raises(Refused) as refused:
+        routed(project)
+    assert refusal in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "before", "after", "refusal"),
+    [
+        ("small", "served-model-name: small", "served-model-name: qwen",
+         "the recipes chat (spark1) and small (spark3) both serve `qwen` with different models, Qwen/Qwen3.5-35B and Qwen/Qwen3-4B."),
+        ("small", "served-model-name: small", "served-model-name: 'a b'", "the model name 'a b' of small needs letters, digits"),
+        ("small", "container:", "publish: loopback\ncontainer:",
+         "the server of spark3 answers on its loopback only: spark1 cannot reach it."),
+        ("chat", "name: qwen}", "name: gateway}", "is the name of the gateway's own container on spark1."),
+    ],
+)  # fmt: skip
+def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(
+    project: Path, recipe: str, before: str, after: str, refusal: str
+) -> None:
+    path = project / f"recipes/{recipe}.yml"
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(Refused) as refused:
+        routed(project)
+    assert refusal in str(refused.value)
+    assert str(refused.value).startswith(f"recipes/{recipe}.yml:")
+
+
+def test_servers_of_one_name_need_one_key(project: Path) -> None:
+    (project / "recipes/other.yml").write_text(CHAT + "server_key: {env: SPARK_KEY}\n")
+    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
+    with pytest.raises(Refused, match="both serve `qwen`, and their servers ask for different keys"):
+        routed(project)
+
+
+def test_two_gateways_on_one_host_are_refused(project: Path) -> None:
+    (project / "hosts/groups.yml").write_text(LAB + LAB.replace("lab:", "all2:").replace("8080", "8081"))
+    with pytest.raises(Refused, match="spark1 is the gateway of two groups, lab and all2"):
+        routed(project)
+
+
+def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
+    pair(project, "one")
+    pair(project, "two")
+    text = LAB.replace("tls: none", "tls: {certificate: one.pem, key: {file: KEY}}")
+    (project / "hosts/groups.yml").write_text(text.replace("KEY", "one.key"))
+    assert routed(project).tls
+    assert "PRIVATE KEY" in certificate.pem(project, Inventory.load(project).gateways["lab"])
+    (project / "hosts/groups.yml").write_text(text.replace("KEY", "two.key"))
+    with pytest.raises(Refused, match=r"hosts/groups.yml:6: `tls`: the key does not match the certificate one.pem"):
+        routed(project)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "refusal"),
+    [
+        ("old.pem", "old.key", "old.pem expired on "),
+        ("missing.pem", "old.key", "cannot read missing.pem: No such file or directory"),
+        ("old.key", "old.key", "old.key holds no certificate"),
+        ("old.pem", "missing.key", "the file missing.key holds no key"),
+        ("old.pem", "old.pem", "this is no private key"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate: str, key: str, refusal: str) -> None:
+    pair(project, "old", days=-1 if "expired" in refusal else 30)
+    text = f"tls: {{certificate: {certificate}, key: {{file: {key}}}}}"
+    (project / "hosts/groups.yml").write_text(LAB.replace("tls: none", text))
+    with pytest.raises(Refused, match=refusal):
+        routed(project)
