@@ -234,6 +234,16 @@ def test_a_server_that_generates_nothing_is_left_out_and_back_by_itself(tmp_path
     server.shutdown()
 
 
+def test_a_server_of_vectors_is_up_by_the_vector_that_it_gives(tmp_path: Path) -> None:
+    one, two = Server("one"), Server("two")
+    with running(tmp_path, gateway(model("text", one), model("vectors", two, task="embed"))) as lab:
+        lab.up("text", "vectors")
+        two.healthy = False
+        lab.up("text")
+    one.shutdown()
+    two.shutdown()
+
+
 def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
     servers = [Server(f"s{n}") for n in range(3)]
     with running(tmp_path, gateway(model("qwen", *servers), affinity="prefix")) as lab:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines import openai_api
 from sparkwright.engines.http import GENERATE, Http, Task
 from sparkwright.trust.bounds import number_of
 from sparkwright.visible import count
@@ -33,10 +34,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Proof:
-    """One task that is not generation. noun: what an answer gives. serves: a clause. request: path and body for a served name."""
+    """One task that is not generation. noun: what an answer gives. serves: a clause. shows: a word that a good answer holds, and an
+    error does not. request: path and body for a served name."""
 
     noun: str
     serves: str
+    shows: str
     path: str
     asked: Mapping[str, Any]
     judge: Callable[[Any], Judged]
@@ -79,9 +82,21 @@ def _number(value: Any) -> float | None:
 
 
 PROOFS: Mapping[Task, Proof] = {
-    "embed": Proof("vector", "it serves embeddings", EMBEDDINGS, {"input": TEXT}, _vector),
-    "rerank": Proof("score", "it reranks", RERANK, {"query": QUERY, "documents": [ANSWER, ASIDE]}, _scores),
+    "embed": Proof("vector", "it serves embeddings", "embedding", EMBEDDINGS, {"input": TEXT}, _vector),
+    "rerank": Proof(
+        "score", "it reranks", "relevance_score", RERANK, {"query": QUERY, "documents": [ANSWER, ASIDE]}, _scores
+    ),
 }
+
+
+def path(task: Task) -> str:
+    """Where a request that proves this task goes."""
+    return openai_api.CHAT if task == GENERATE else PROOFS[task].path
+
+
+def shows(task: Task) -> str:
+    """A word that a good answer holds, and an error does not."""
+    return "choices" if task == GENERATE else PROOFS[task].shows
 
 
 def noun(http: Http) -> str:

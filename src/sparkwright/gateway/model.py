@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright.engines.http import GENERATE, Task
 from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
@@ -35,7 +36,7 @@ class Upstream:
 @dataclass(frozen=True, slots=True)
 class Model:
     """name: in requests. context: the longest sequence in tokens, 0 where it is not known. check: the body of the request that
-    proves health. key: the name of the secret that its servers ask for; empty for none.
+    proves health, and task what it asks for. key: the name of the secret that its servers ask for; empty for none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Model:
     context: int
     check: str
     key: str = ""
+    task: Task = GENERATE
 
     @property
     def backend(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from sparkwright.engines import tasks
 from sparkwright.gateway import answers
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.model import Gateway, Model
@@ -198,10 +199,10 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     yield "option httpchk"
     authorized = f' hdr Authorization "{key}"' if model.key else ""
     yield (
-        "http-check send meth POST uri /v1/chat/completions ver HTTP/1.1 hdr Host gateway hdr Content-Type application/json"
+        f"http-check send meth POST uri {tasks.path(model.task)} ver HTTP/1.1 hdr Host gateway hdr Content-Type application/json"
         f"{authorized} body {quoted(model.check)}"
     )
-    yield "http-check expect rstring choices"
+    yield f"http-check expect rstring {tasks.shows(model.task)}"
     soon_s = min(FAST_CHECK_S, gateway.check_s)
     spaced = f"inter {gateway.check_s}s fastinter {soon_s}s downinter {soon_s}s rise 1 fall 3"
     yield f"default-server check {spaced} init-addr last,libc,none"

@@ -50,7 +50,7 @@ def scope(chosen: Chosen, host: Host, image: Mapping[str, Any] | None) -> tuple[
         "lock": {"manifests": (image or {}).get("manifests")},
         "files": render.files(made),
         "models": [one.name for one in made.models],
-        "checks": {one.name: json.loads(one.check) for one in made.models},
+        "checks": {one.name: {"task": one.task, "body": json.loads(one.check)} for one in made.models},
         "client_key": names[_client_key(gateway)],
         "certificate": names[_certificate(gateway)],
         "server_keys": {one.backend: one.key for one in made.models if one.key},

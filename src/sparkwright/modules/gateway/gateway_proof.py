@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines import tasks
+from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed
 from sparkwright.gateway.render import MODELS
 from sparkwright.host.gateway import client
@@ -12,7 +14,6 @@ from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
 
-CHAT = "/v1/chat/completions"
 POLL_S = 0.2
 #: how long a server that is gone may be asked again: by then its checks have failed
 SETTLE_S = 15.0
@@ -33,7 +34,9 @@ class GatewayProof(Module["GatewayProof.Args"]):
     @dataclass(frozen=True)
     class Args:
         port: int = arg("where it listens")
-        models: dict[str, dict[str, Any]] = arg("for each model the request that proves it")
+        models: dict[str, dict[str, Any]] = arg(
+            "for each model its `task`, and the `body` of the request that proves it"
+        )
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
         tls: bool = arg("whether it is asked by https", default=False)
         timeout_s: float = arg("how long one token may take, seconds", default=60.0)
@@ -44,7 +47,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         if args.client_key and (status := client.ask(args.port, MODELS, tls=args.tls).status) != 401:
             raise Failed(f"a client without the key is answered with {status} instead of 401.")
         answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
-        generated = [name for name, one in answers.items() if _generated(one)]
+        generated = [name for name, one in answers.items() if _proved(one, args.models[name]["task"])]
         not_up = [name for name, one in answers.items() if one.code in NOT_UP]
         for name, one in answers.items():
             if name not in generated and name not in not_up:
@@ -62,7 +65,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
         """The answer to a model's request. One that is not up is asked again: a server may be checked at this moment."""
         until_s = time.monotonic() + SETTLE_S
         while True:
-            found = client.ask(args.port, CHAT, body, key=_key(args, context), tls=args.tls, timeout_s=args.timeout_s)
+            asked, path = body["body"], tasks.path(body["task"])
+            found = client.ask(args.port, path, asked, key=_key(args, context), tls=args.tls, timeout_s=args.timeout_s)
             if found.code not in NOT_UP or time.monotonic() > until_s:
                 return found
             context.progress(0, text=f"waiting for a server of {name}")
@@ -77,8 +81,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
             raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
 
 
-def _generated(answer: Answer) -> bool:
-    return answer.status == 200 and isinstance(answer.data, dict) and bool(answer.data.get("choices"))
+def _proved(answer: Answer, task: Task) -> bool:
+    if answer.status != 200 or not isinstance(answer.data, dict):
+        return False
+    return bool(answer.data.get("choices") if task == GENERATE else tasks.PROOFS[task].judge(answer.data).holds)
 
 
 def _key(args: GatewayProof.Args, context: Context) -> str:

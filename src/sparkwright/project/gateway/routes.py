@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.engines.advice import Asked
+from sparkwright.engines.http import GENERATE
 from sparkwright.engines.openai_api import generated
+from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project import recipe
@@ -98,13 +100,15 @@ def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:
 def _model(inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
     first = group[0].recipe
     contexts = [one.recipe.engine.flags.context(one.recipe.file.flags) or 0 for one in group]
-    check = generated(first.engine.http, name, "1", 1)
+    task = first.file.task
+    check = generated(first.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
     return model.Model(
         name=name,
         upstreams=tuple(_upstream(inventory, gateway, one) for one in group),
         context=min(contexts),
         check=json.dumps(check, separators=(",", ":")),
         key=first.key_secret if first.file.server_key else "",
+        task=task,
     )
 
 
