@@ -33,6 +33,7 @@ def lines(first: str, second: str, *, together: bool) -> list[str]:
         "spark2 (rank 1) failed at 'Wait until the cluster is verified': rank 1 exited (OOM-killed).",
         "lost spark2 (rank 1): the connection was closed.",
         "rank 0 exited (exit code 1): the connection to the member at 192.168.100.11 was lost: its process ended.",
+        "it crashed on the first request (500, /health 503).",
     ],
 )
 def test_the_root_cause_is_told_first(consequence: str) -> None:

@@ -11,13 +11,21 @@ from sparkwright.engines.engine import USUAL, of
 #: how a run names another member that failed or was lost
 ANOTHER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
 
+#: how a run says that its own rank ended
+ENDED = re.compile(r"rank \d{1,3} exited")
+
 
 def first(rows: Iterable[Row]) -> list[Row]:
-    """The rows of members that ended, the root cause first: those that failed by themselves go before those that lost another."""
-    return sorted(rows, key=_because_of_another)
+    """The rows of members that ended, the root cause first: a rank that exited before a server that answered with an error, and both
+    before those that lost another."""
+    return sorted(rows, key=lambda row: (_because_of_another(row), not ENDED.match(_message(row))))
+
+
+def _message(row: Row) -> str:
+    return row.failure["msg"] if row.failure else ""
 
 
 def _because_of_another(row: Row) -> bool:
-    message = row.failure["msg"] if row.failure else ""
+    message = _message(row)
     named, parallel = ANOTHER.match(message), of(USUAL).parallel
     return bool((named and named[1] != row.host) or (parallel and parallel.of_another(message)))
