@@ -108,7 +108,7 @@ def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairDesk) ->
     whole(pair)
     engine = pair.engine_of("sandbox2")
     (served,) = engine.containers.list()
-    image = engine.images.get(served.image.id)
+    image = engine.images.get(served.attrs["Image"])
     for one in engine.containers.list(all=True):
         one.remove(force=True)
     engine.images.remove(image.id, force=True)
