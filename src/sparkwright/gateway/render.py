@@ -191,11 +191,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS})]"
     if model.key:
         yield f'http-request set-header Authorization "{key}"'
-    yield from (
-        ("balance hash var(txn.prefix)", "hash-type consistent", "hash-balance-factor 150")
-        if (gateway.affinity == "prefix" and len(model.upstreams) > 1)
-        else ("balance leastconn",)
-    )
+    yield from _balance(gateway, len(model.upstreams))
     yield "option httpchk"
     authorized = f' hdr Authorization "{key}"' if model.key else ""
     yield (
