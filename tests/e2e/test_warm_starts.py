@@ -51,7 +51,7 @@ def test_a_port_or_a_parser_is_no_reason_to_compile_anew(desk: Desk) -> None:
     assert FROM_CACHE in log(desk)
 
 
-def test_a_stale_cache_is_move_aside_and_the_history_says_so(desk: Desk) -> None:
+def test_a_stale_cache_is_moved_aside_and_the_history_says_so(desk: Desk) -> None:
     desk.deployed()
     desk.run("sandbox.fault", "stale-cache")
     done = desk.run("restart", "--host", "sandbox", "--json")

@@ -67,14 +67,14 @@ def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(contex
     assert compile_caches.started_warm(context, server)
 
 
-def test_what_a_start_that_was_never_verified_left_is_move_aside(context: RecordingContext) -> None:
+def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: RecordingContext) -> None:
     server = container(context, ONE)
     compile_caches.before_start(context, server)
     (compile_caches.folder(context, ONE) / "files/graph").write_text("half")
     compile_caches.before_start(context, server)
     assert not compile_caches.started_warm(context, server)
     assert (compile_caches.folder(context, ONE) / "aside/graph").read_text() == "half"
-    assert any("set aside" in one.get("text", "") for one in context.said)
+    assert any("moved aside" in one.get("text", "") for one in context.said)
 
 
 def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:

@@ -167,7 +167,15 @@ def test_a_description_of_several_lines_adds_none_to_the_script(tmp_path: Path) 
 
 def test_a_served_name_ends_no_text_of_the_client_settings() -> None:
     odd = 'm", apiKey: "stolen\n'
-    names = {"host": "spark1", "url": "http://spark1:8000", "model": odd, "max_model_len": None, "key": "", "reach": ""}
+    names = {
+        "host": "spark1",
+        "url": "http://spark1:8000",
+        "model": odd,
+        "max_model_len": None,
+        "key": "",
+        "reach": "",
+        "task": "generate",
+    }
     text = str(expressions.render((TOP / "templates/client.j2").read_text(), names))
     assert json.dumps(odd) in text and json.dumps(f"spark1/{odd}") in text
     assert '", apiKey: "stolen' not in text[text.index("# openclaw") :]

@@ -61,7 +61,8 @@ class Liveness(Module["Liveness.Args"]):
             starting = _starting(found, args, context) if verdict == "loading" else ""
             if not starting and verdict == "wedged" and _generates(engine.http, args, context):
                 within = f"no {tasks.noun(engine.http)} within {args.timeout_s:g} s"
-                return _unknown(f"{within} while the server works for other clients.")
+                working = "works" if tasks.aside(engine.http) else "generates"
+                return _unknown(f"{within} while the server {working} for other clients.")
             if not starting:
                 return _silent(_looping(found) or answer.msg)
             if context.check:
