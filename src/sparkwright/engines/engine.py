@@ -171,7 +171,7 @@ class Engine:
     @cached_property
     def prefix_cache(self) -> PrefixCache:
         """What it tells of its prefix cache; nothing where it tells nothing."""
-        found: PrefixCache = self._part("prefix_cache", "") if self._has("prefix_cache") else Untold()
+        found: PrefixCache = self._part("prefix_cache", "PREFIX_CACHE") if self._has("prefix_cache") else Untold()
         return found
 
     @cached_property

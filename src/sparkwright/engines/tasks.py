@@ -101,7 +101,12 @@ def shows(task: Task) -> str:
 
 def noun(http: Http) -> str:
     """What one answer of it gives: a token, a vector, a score."""
-    return "token" if http.task == GENERATE else PROOFS[http.task].noun
+    return noun_of(http.task)
+
+
+def noun_of(task: Task) -> str:
+    """What one answer of a server for this task gives."""
+    return "token" if task == GENERATE else PROOFS[task].noun
 
 
 def aside(http: Http) -> str:

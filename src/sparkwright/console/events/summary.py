@@ -22,6 +22,7 @@ class Served:
     """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
 
     reach: how, when not from everywhere. engine: its title. task: what it serves with it, of engines.http.Task.
+    proved: by module, so that what a second start proved stands for it alone.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
     cluster: of which the host is the head. new: another server than before: clients may need other settings.
@@ -42,7 +43,7 @@ class Served:
     task: str = GENERATE
     engine_version: str = ""
     cluster: str = ""
-    proved: list[str] = field(default_factory=list)
+    proved: dict[str, str] = field(default_factory=dict)
     done: bool = False
     new: bool = False
 
@@ -82,7 +83,7 @@ class Summary:
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
             one.max_model_len = data["max_model_len"]
         if module in PROOFS and msg and data.get("serves") is not False and data.get("verdict") not in OPEN:
-            one.proved.append(msg)
+            one.proved[module] = msg
 
     def _panel(self, one: Served) -> None:
         self._write("", "")
@@ -91,7 +92,7 @@ class Summary:
             ("image", words.short(one.image)),
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
             ("engine", f"{one.engine} {one.engine_version}" if one.engine_version else "version unknown"),
-            *(("proved", proof) for proof in one.proved),
+            *(("proved", proof) for proof in one.proved.values()),
             *([("reach", one.reach)] if one.reach else []),
         ]
         for name, value in rows:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines import tasks
+from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed
 from sparkwright.gateway.render import MODELS
@@ -51,12 +52,14 @@ class GatewayProof(Module["GatewayProof.Args"]):
         not_up = [name for name, one in answers.items() if one.code in NOT_UP]
         for name, one in answers.items():
             if name not in generated and name not in not_up:
-                raise Failed(f"{name} does not generate through the gateway: {one.message}")
+                raise Failed(
+                    f"{name} gives no {tasks.noun_of(args.models[name]['task'])} through the gateway: {one.message}"
+                )
         if not generated:
             raise Failed(f"no server of {', '.join(not_up)} is up.", fix="`invoke deploy` them first.")
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
-        message = f"{count(len(generated), 'model')} generated a token"
+        message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
         if not_up:
             return Result(msg=f"{message}; no server of {', '.join(not_up)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)
@@ -81,10 +84,17 @@ class GatewayProof(Module["GatewayProof.Args"]):
             raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
 
 
+def _what(given: Iterable[Task]) -> str:
+    """ "a token", or "a token or a vector"."""
+    return " or ".join(f"a {noun}" for noun in dict.fromkeys(map(tasks.noun_of, given)))
+
+
 def _proved(answer: Answer, task: Task) -> bool:
     if answer.status != 200 or not isinstance(answer.data, dict):
         return False
-    return bool(answer.data.get("choices") if task == GENERATE else tasks.PROOFS[task].judge(answer.data).holds)
+    if task == GENERATE:
+        return openai_api.tokens_of(answer.data) > 0
+    return bool(tasks.PROOFS[task].judge(answer.data).holds)
 
 
 def _key(args: GatewayProof.Args, context: Context) -> str:

@@ -53,17 +53,17 @@ class PrefixCache(Module["PrefixCache.Args"]):
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
-        if other := tasks.aside(engine_of.at(context, args.base_url).http):
+        engine = engine_of.at(context, args.base_url)
+        if other := tasks.aside(engine.http):
             return Result(msg=f"no prefix cache test: {other}", data={"verdict": verdicts.ASIDE})
         try:
             with measuring.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
-                return self._tried(args, context)
+                return self._tried(engine, args, context)
         except Inconclusive as error:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix)
 
-    def _tried(self, args: Args, context: Context) -> Result:
+    def _tried(self, engine: Engine, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        engine = engine_of.at(context, args.base_url)
         http = engine.http
         counters, cache = server_metrics.read(http, args.base_url, key)
         answer = _settings(http, args, key)

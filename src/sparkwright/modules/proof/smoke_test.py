@@ -80,12 +80,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        if other := tasks.aside(engine_of.at(context, args.base_url).http):
+        http = engine_of.at(context, args.base_url).http
+        if other := tasks.aside(http):
             return Result(msg=f"no throughput test: {other}", data={"verdict": verdicts.ASIDE, "tok_per_s": None})
         try:
             what, wait_s = "a throughput test", args.wait_s
             with measuring.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
-                result = self._judged(args, context)
+                result = self._judged(http, args, context)
         except Inconclusive as error:
             verdict = {"verdict": "inconclusive"}
             result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=verdict)
@@ -93,9 +94,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
             result.failed, result.data["tok_per_s"] = False, None  # a doubtful figure is no figure of a verified server
         return result
 
-    def _judged(self, args: Args, context: Context) -> Result:
+    def _judged(self, http: Http, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        http = engine_of.at(context, args.base_url).http
         speculation = smoke.speculates(http, args.baseline_key)
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, http)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)

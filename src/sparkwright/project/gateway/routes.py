@@ -156,6 +156,9 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
                     other.recipe.source.where("model", "id"),
                     "Give one another served name, or group them apart.",
                 )
+            if first.recipe.file.task != other.recipe.file.task:
+                message = f"{recipes} both serve `{name}` for different tasks."
+                yield message, other.recipe.source.where("task"), "Give one another served name."
             if first.recipe.file.server_key != other.recipe.file.server_key:
                 message = f"{recipes} both serve `{name}`, and their servers ask for different keys."
                 yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."

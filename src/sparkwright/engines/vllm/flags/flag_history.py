@@ -147,9 +147,9 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
 
 def _came(row: Row, version: Version | None) -> bool | None:
     """Whether it was there by this release, or by any that is supported; None where that is not known."""
-    return (
-        at_least(version or Version(OLDEST), row.since) or (None if version is None else False) if row.since else True
-    )
+    if not row.since:
+        return True
+    return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:

@@ -1,0 +1,19 @@
+"""The panel at the end of a run tells what was proved of the server that runs now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.console.events.summary import Served, Summary
+
+
+def test_what_a_second_start_proved_replaces_what_the_first_did() -> None:
+    shown: list[str] = []
+    summary = Summary(lambda one: "", lambda style, text: shown.append(text))
+    summary.serves(Served("spark1", "r", "i", "m", "", "name", "http://spark1:8000"))
+    done: dict[str, Any] = {"event": "task_finished", "host": "spark1", "status": "ok", "data": {}}
+    for words in ("generates: 8 tokens in 1.29 s", "generates: 8 tokens in 0.21 s"):
+        summary.on({**done, "module": "verify_health", "msg": words})
+    summary.on({"event": "recap", "host": "spark1", "exit": 0})
+    summary.close()
+    assert [line.split(maxsplit=1)[1] for line in shown if "proved" in line] == ["generates: 8 tokens in 0.21 s"]
