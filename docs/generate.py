@@ -1,4 +1,4 @@
-"""Writes what is generated here: docs/commands.md, docs/modules/*.md, docs/schemas/*.json and the tables of docs/files/*.md.
+"""Writes what is generated here: docs/commands.md, docs/modules/*.md, schemas/*.json and the tables of docs/files/*.md.
 
 .venv/bin/python docs/generate.py         (`make docs`; a test says when a page is stale)
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright.app import docs, schemas
+from sparkwright.app.json_output import schemas as json_output
 from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
@@ -21,14 +22,14 @@ from sparkwright.engines import engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project.inventory.gateway_models import GatewayFile, GatewayLimits, TlsFile
-from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource
+from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource, ServedFile
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import Container, Expect, Model, ParallelFile, RecipeFile
 
 HERE = Path(__file__).parent
 MODELS = (
-    *(HostFile, FabricFile, GroupFile, ClusterFile, SecretSource),
+    *(HostFile, ServedFile, FabricFile, GroupFile, ClusterFile, SecretSource),
     *(GatewayFile, TlsFile, GatewayLimits),
     *(RecipeFile, Model, Container, Expect, ParallelFile),
     *(PlayFile, TaskFile, BlockFile, IncludeFile),
@@ -44,7 +45,10 @@ def pages() -> dict[Path, str]:
     tables = {model.__name__: schemas.table(model) for model in MODELS}
     found = {HERE / "modules" / f"{name}.md": docs.module(name) for name in registry.NAMES}
     for kind in schemas.KINDS:
-        found[HERE / "schemas" / f"{kind}.json"] = json.dumps(schemas.schema(kind), indent=1) + "\n"
+        found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(schemas.schema(kind), indent=1) + "\n"
+    found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events(), indent=1) + "\n"
+    for command in json_output.COMMANDS:
+        found[HERE / "schemas" / "json" / f"{command}.json"] = json.dumps(json_output.of(command), indent=1) + "\n"
     for page in sorted((HERE / "files").glob("*.md")):
         text = page.read_text()
         text = SECTIONS.sub(f"<!-- sections -->\n{_sections()}\n<!-- end -->", text)

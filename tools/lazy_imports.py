@@ -30,6 +30,7 @@ class Group:
 
 
 GROUPS = (
+    Group("a host's side and a command have no API (6 ms)", ("__init__.py",), ("importlib",)),
     Group(
         "a command imports its own work: --help, completion and the other commands do without (20 to 370 ms)",
         ("cli/*",),
@@ -41,13 +42,18 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group(
+        "a host without a gateway does without http.client, which asks one (30 ms)",
+        ("modules/server/drain.py", "health/returning.py"),
+        ("sparkwright.host.gateway.*",),
+    ),
+    Group(
         "a log is read without the rules of splits (2 to 10 ms)",
         ("engines/vllm/parallel/__init__.py",),
         ("sparkwright.*",),
     ),
     Group(
         "connections are opened first, the rest is imported while they are made (6 to 290 ms)",
-        ("app/connect.py", "app/runs/playbooks.py"),
+        ("app/connect.py", "app/runs/playbooks.py", "api/fleet.py"),
         ("sparkwright.*",),
     ),
     Group(
@@ -77,7 +83,7 @@ GROUPS = (
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
         ("host/*", "modules/*"),
-        ("docker", "requests", "sparkwright.host.models.bounded_http"),
+        ("docker", "requests", "sparkwright.host.models.bounded_http", "sparkwright.host.peers.alive"),
     ),
     Group(
         "the SDK's client, where the Docker host is no socket", ("health/live.py",), ("sparkwright.host.runs.context",)

@@ -142,9 +142,10 @@ def sandbox(target: Path) -> None:
     package = target / "sparkwright"
     package.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    for part in ("sandbox", "trust", "engines/vllm/flags"):
+    for part in ("sandbox", "trust", "engines/probes", "engines/vllm/flags"):
         shutil.copytree(source / part, package / part, ignore=ignore)
-    for name in ("__init__", "errors", "units", "visible", "engines/__init__", "engines/vllm/__init__"):
+    engines = ("__init__", "command_words", "http", "openai_api", "vllm/__init__")
+    for name in ("__init__", "errors", "units", "visible", *(f"engines/{one}" for one in engines)):
         shutil.copy(source / f"{name}.py", package / f"{name}.py")
 
 

@@ -58,6 +58,12 @@ class Cluster(Lab):
         assert all(len(rows) < 2 for rows in found.values()), f"two servers run on one host: {found}"
         return {host: rows[0] for host, rows in found.items() if rows}
 
+    def arguments(self, flag: str) -> dict[str, str]:
+        """The value of a flag of the server's command line, by host."""
+        shown = "docker inspect -f '{{json .Config.Cmd}}' qwen35"
+        words = {host: list(json.loads(self.on(host, shown))) for host in HOSTS}
+        return {host: found[found.index(f"--{flag}") + 1] for host, found in words.items()}
+
     def generates(self) -> bool:
         return '"choices"' in self.on("spark1", ASK)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.bed.cluster import HOSTS, Cluster
 
 pytestmark = pytest.mark.bed
+
+SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
 
 
 def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: Cluster) -> None:
@@ -27,3 +31,31 @@ def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: Cluster)
     said = pair.deploy()
     assert said.code == 1, said.out[-3000:]
     assert pair.running() == healed and pair.generates()
+
+
+def test_a_cluster_is_verified_measured_and_rolled_back_by_all(pair: Cluster) -> None:
+    pair.deployed()
+    first = pair.arguments("max-num-seqs")
+    assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)
+    served = pair.running()
+    said = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *SMALL)
+    assert said.code == 0, said.out[-3000:] + said.err
+    found = json.loads((pair.root / "results/ab-pair/results.json").read_text())
+    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
+    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
+    assert pair.running() == served and pair.generates()
+
+    pair.change()
+    said = pair.run("verify", "--host", "pair")
+    assert said.code == 2 and said.out.count("max-num-seqs") >= len(HOSTS), said.out
+    assert "deploy --host pair" in said.out and "deploy --host spark" not in said.out
+    pair.deployed()
+    assert set(pair.arguments("max-num-seqs").values()) == {str(pair.seqs)}
+    said = pair.run("rollback", "--host", "pair", "--json")
+    assert said.code in (0, 4), said.out[-3000:] + said.err
+    assert pair.arguments("max-num-seqs") == first
+    assert pair.running().keys() == set(HOSTS) and pair.generates()
+
+    pair.on("spark2", "docker kill qwen35")
+    said = pair.run("verify", "--host", "pair")
+    assert said.code == 1 and "exited (exit code 137" in said.out and "rank 1 exited" in said.out, said.out

@@ -20,8 +20,12 @@ QUICK = [
     (START, "cut", "spark2", "new"),
     (START, "docker", "spark2", "old"),
     (STOP, "power", "spark2", "none"),
+    (START, "docker", "spark1", "old"),
 ]
 WHOLE = [
+    (STOP, "power", "spark1", "none"),
+    (START, "killed", "spark1", "half"),
+    (STOP, "killed", "spark2", "none"),
     (START, "cut", "spark1", "new"),
     (PROVE, "cut", "spark1", "new"),
     (STOP, "fails", "spark2", "old"),

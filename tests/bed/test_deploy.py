@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from sparkwright.engines.compile_caches import MOUNT
+from sparkwright.engines.vllm.caches import CACHES
 from tests.bed.conftest import Lab
 
 pytestmark = pytest.mark.bed
@@ -31,15 +32,18 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
 
 
 def test_the_script_left_on_the_host_makes_the_same_container(bare: Lab) -> None:
-    """`docker inspect` of both, side by side: nothing but names, times, the unearned policy and the compile caches may differ."""
+    """`docker inspect` of both, side by side: nothing but names, times and the unearned policy may differ."""
     bare.run("deploy", "--host", "spark1", "--tags", "image,model,script,server")
     ours = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
     bare.on("spark1", "docker rm -f qwen35")
     assert bare.on("spark1", "sh .local/share/sparkwright/run/qwen35.sh")
     theirs = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
     bare.on("spark1", "docker rm -f qwen35")
-    assert [one["Target"] for one in ours["HostConfig"].pop("Mounts")] == [MOUNT]
-    ours["Config"]["Env"] = [one for one in ours["Config"]["Env"] if MOUNT not in one]
+    mounts = [[(one["Source"], one["Target"]) for one in made["HostConfig"].pop("Mounts")] for made in (ours, theirs)]
+    assert mounts[0] == mounts[1]
+    assert [target for _, target in mounts[0]] == [MOUNT, *CACHES.places]
+    for made in (ours, theirs):
+        made["Config"]["Env"].sort()
     for part in ("Config", "HostConfig"):
         mine, hand = ours[part], theirs[part]
         for key in ("Hostname", "ContainerIDFile"):

@@ -67,15 +67,34 @@ def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: Pair) -> None:
         assert "out-of-reach" not in answer.out, "on the host's network the loopback is the host's"
 
 
-def test_what_a_failed_deploy_left_is_fetched_by_rank_and_arms_are_refused(pair: Pair) -> None:
+def test_what_a_failed_deploy_left_is_fetched_by_rank(pair: Pair) -> None:
     pair.recipe(fault="crash-loop")
     assert pair.deploy().code == 1
     answer = pair.run("incident", "--host", "pair")
     assert answer.code == 0, answer.err
     assert "one (rank 0 of pair): incidents/one/" in answer.out and "two (rank 1 of pair): incidents/two/" in answer.out
-    answer = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill")
-    assert answer.code == 5
-    assert "pair is a cluster, and `bench.ab` would start one member alone with other arguments." in answer.err
     answer = pair.run("bench.smoke", "--host", "two")
     assert answer.code == 5
     assert "two is rank 1 of pair: only the head answers `bench.smoke`. Use `--host pair`." in answer.err
+
+
+def test_arms_are_started_by_both_engines_and_what_served_before_serves_again(pair: Pair) -> None:
+    pair.deployed()
+    before = pair.running()
+    load = (
+        "--loads",
+        "serve",
+        "--requests",
+        "2",
+        "--concurrency",
+        "2",
+        "--prompt-tokens",
+        "64",
+        "--output-tokens",
+        "6",
+    )
+    answer = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *load)
+    assert answer.code == 0, answer.out[-3000:] + answer.err
+    found = json.loads((pair.root / "results/ab-pair/results.json").read_text())
+    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
+    assert pair.running() == before and pair.generates()

@@ -97,6 +97,11 @@ def test_a_log_gets_one_line_a_host_with_what_was_proved() -> None:
     ]
 
 
+def test_a_sandbox_is_named_once_however_many_plays_it_runs() -> None:
+    begun = event("run_started", host="s1", run="r", play="p", sandbox=True)
+    assert len([line for line in lines(begun, begun, finished("s1"), finished("s22")) if "is the sandbox" in line]) == 1
+
+
 def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there_too() -> None:
     failed = task("s1", status="failed", msg="no.", fix="Do this.", where="playbooks/a.yml:3", data={"evidence": ["x"]})
     lost = event("recap", host="s22", **{**COUNTS, "exit": 3, "seconds": 0, "msg": "s22: unreachable: silent."})

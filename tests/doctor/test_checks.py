@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom
+from sparkwright.doctor import known
+from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom, idle
 from sparkwright.doctor.examine import examine
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.runs.context import SocketDenied
 from tests.doctor import link_tree, tree
-from tests.doctor.tree import GIB, MEMINFO, RELEASE, WANTED
+from tests.doctor.tree import GIB, MEMINFO, RELEASE, SMI, WANTED
 
 ROCE = {
     "/proc/sys/kernel/osrelease": "6.17.0-1008-nvidia\n",
@@ -45,6 +48,9 @@ KHO = {
     **link_tree.files(1, kernel="7.0.0-1019-nvidia"),
     "/proc/meminfo": link_tree.MEMINFO.replace("30000", "9960000"),
 }
+
+OTA = "nvidia-spark-ota-check"
+STAT = "77 (VLLM::Engine Core) S 1 77 77 0 -1 4194560 1 0 0 0 4300 200 0 0 20 0 90 0 100 0 0\n"
 
 #: check, finding, what is changed, its verdict, what the evidence says, what the fix says
 CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
@@ -214,6 +220,54 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ),
     ("port", "port", {}, "unknown", "no port to check", ""),
     ("Ollama", "Ollama", {}, "ok", "Ollama is not running", ""),
+    (
+        "GPU power",
+        "GPU power",
+        {"nvidia-smi": SMI.format("97, 630, 22.4", "")},
+        "bad",
+        "97 % busy at 630 MHz and 22 W",
+        "unplug",
+    ),
+    ("GPU power", "GPU power", {"nvidia-smi": SMI.format("97, 2405, 61.0", "")}, "ok", "97 % busy at 2405 MHz", ""),
+    ("GPU power", "GPU power", {"nvidia-smi": SMI.format("3, 208, 4.0", "")}, "ok", "3 % busy", ""),
+    ("GPU power", "GPU power", {"nvidia-smi": SMI.format("[N/A], [N/A], [N/A]", "")}, "unknown", "no utilization", ""),
+    (
+        "idle engine",
+        "idle engine",
+        {"nvidia-smi": SMI.format("0, 208, 9", "77"), "/proc/77/stat": STAT},
+        "ok",
+        "0% of a core",
+        "",
+    ),
+    ("idle engine", "idle engine", {"nvidia-smi": SMI.format("95, 2400, 60", "77")}, "ok", "not idle now", ""),
+    ("idle engine", "idle engine", {"nvidia-smi": SMI.format("0, 208, 9", "78")}, "unknown", "not readable", ""),
+    ("shared memory", "shared memory", {"/dev/shm/.sandbox": None}, "unknown", "no /dev/shm", ""),
+    (
+        "updates",
+        "updates",
+        {OTA: "echo 'checking'; echo '2 updates are available'"},
+        "ok",
+        "2 updates are available",
+        "",
+    ),
+    ("updates", "updates", {OTA: "echo 'no network' >&2; exit 3"}, "unknown", r"\(exit 3\): no network", OTA),
+    ("updates", "updates", {OTA: None}, "unknown", "is not here", ""),
+    (
+        "fabric",
+        "RDMA memory",
+        {name: text for name, text in KHO.items() if "infiniband" not in name},
+        "bad",
+        "CmaFree 9.5",
+        "kho=off",
+    ),
+    (
+        "fabric",
+        "fabric p1s0f1",
+        {**LINK, "/sys/class/infiniband/roceP2p1s0f1/fw_ver": "28.44.1036\n"},
+        "warning",
+        "firmware 28.44.1036",
+        "fwupd",
+    ),
 ]
 
 
@@ -330,3 +384,30 @@ def test_no_mend_touches_packages() -> None:
     words = {word for fix in FIXES.values() for word in fix.argv}
     assert not words & {"apt", "apt-get", "dpkg", "snap", "reboot", "swapoff"}
     assert docker.GROUP in FIXES["docker group"].argv
+
+
+def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_told(tmp_path: Path) -> None:
+    """A real process that spins, seen through the real /proc."""
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        one = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
+        (tmp_path / "root/proc").joinpath(str(spinning.pid)).symlink_to(f"/proc/{spinning.pid}")
+        ticks = idle._ticks(one, str(spinning.pid))
+        assert ticks is not None
+        found = tree.findings(one, "idle engine")["idle engine"]
+        later = idle._ticks(one, str(spinning.pid))
+        assert later is not None
+        assert later > ticks
+        assert re.match(r"\d+% of a core without a request", found.evidence)
+        assert (found.verdict == "warning") == (int(found.evidence.partition("%")[0]) > 70)
+    finally:
+        spinning.kill()
+        spinning.wait()
+
+
+def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tree.host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
+    monkeypatch.setattr(known, "SHM_BYTES", 50_000)
+    found = tree.findings(one, "shared memory")["shared memory"]
+    assert found.verdict == "warning"
+    assert "remove what no process uses" in found.fix

@@ -28,6 +28,9 @@ WANTED = Wanted(
     ollama="unload",
 )
 
+SMI = (
+    "case $1 in --query-gpu=util*) echo '{}' ;; --query-compute*) echo '{}' ;; *) echo 'NVIDIA GB10, 580.95.05' ;; esac"
+)
 FILES: dict[str, str] = {
     **system.FILES,
     "/proc/meminfo": MEMINFO.format(total=int(119.7 * GIB) // 1024, swap_free=16777216),
@@ -40,7 +43,7 @@ FILES: dict[str, str] = {
 }
 PROGRAMS: dict[str, str] = {
     **system.PROGRAMS,
-    "nvidia-smi": "echo 'NVIDIA GB10, 580.95.05'",
+    "nvidia-smi": SMI.format("0, 208, 5.1", ""),
     "getent": 'case "$1 $2" in "hosts spark-sandbox") echo "127.0.1.1 $2" ;; "ahosts hub.test") echo "192.0.2.7 STREAM" ;; '
     "*) exit 2 ;; esac",
 }

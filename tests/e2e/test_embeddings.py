@@ -18,7 +18,7 @@ def served() -> Iterator[Desk]:
         desk.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
         said = desk.deploy()
         assert said.code == 0, said.out[-3000:]
-        assert said.task("Check that it generates")["msg"].startswith("answers: a vector of 128 numbers")
+        assert said.task("Check that it generates")["msg"].startswith("answers: a vector of 1024 numbers")
         assert said.task("Measure throughput")["msg"] == "no throughput test: it serves embeddings"
         yield desk
 
@@ -29,7 +29,7 @@ def test_a_second_deploy_changes_nothing_and_verify_proves_it(served: Desk) -> N
     verified = served.run("verify", "--host", "sandbox")
     assert verified.code == 0, verified.out
     table = verified.out.partition("CHECK")[2]
-    assert "throughput" not in table and "a vector of 128 numbers" in table
+    assert "throughput" not in table and "a vector of 1024 numbers" in table
 
 
 def test_health_diagnose_and_client_speak_of_vectors(served: Desk) -> None:
@@ -53,4 +53,4 @@ def test_a_wedged_one_is_found_by_the_vector_that_never_comes(served: Desk) -> N
 def test_bench_is_refused_with_the_line(served: Desk) -> None:
     said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill")
     assert said.code == 5
-    assert f"recipes/{NAME}.yml:5" in said.out and "bench measures generated text" in said.out
+    assert f"recipes/{NAME}.yml:6" in said.out and "bench measures generated text" in said.out

@@ -37,11 +37,20 @@ class Gate:
     def deploy(self, *words: str) -> Said:
         return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
 
+    def rollback(self, *words: str) -> Said:
+        return self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
+
     def status(self) -> dict[str, Any]:
         said = self.desk.run("gateway.status", "--host", "box", "--json")
         found: dict[str, Any] = json.loads(said.out)
         assert said.code == (0 if found["running"] else 1)
         return found
+
+    def of_fleet(self) -> tuple[int, dict[str, Any]]:
+        """The gateway in `status`, and its exit code."""
+        said = self.desk.run("status", "--host", "sandbox", "--json")
+        found: dict[str, Any] = json.loads(said.out)["gateway"]
+        return said.code, found
 
     def request(self, key: str = KEY, **body: Any) -> http.client.HTTPResponse:
         """A chat request through it; its answer begins."""
@@ -205,12 +214,121 @@ def test_the_history_says_what_was_verified(gate: Gate) -> None:
     assert "gateway verified" in said.out
 
 
+def test_the_fleets_status_shows_it(gate: Gate) -> None:
+    gate.deploy()
+    code, found = gate.of_fleet()
+    assert (code, found["name"], found["port"], found["state"]) == (0, "box", gate.port, "up")
+    assert [(one["model"], one["queued"], one["servers"][0]["state"]) for one in found["models"]] == [
+        ("qwen3.5-35b", 0, "up")
+    ]
+    shown = gate.desk.run("status", "--host", "sandbox").out
+    assert f"box (sandbox:{gate.port})" in shown and "sandbox up (0)" in shown
+
+
+def test_files_that_somebody_changed_are_drift(gate: Gate) -> None:
+    gate.deploy()
+    config = gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg"
+    config.write_text(config.read_text().replace("retries 3", "retries 4"))
+    code, found = gate.of_fleet()
+    assert (code, found["state"], found["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
+    said = gate.desk.run("health", "--host", "sandbox")
+    assert said.code == 2
+    assert "files of the gateway differ from the verified ones: haproxy.cfg" in said.out
+    assert gate.deploy().code == 0
+    assert gate.of_fleet()[0] == 0
+    assert gate.desk.run("health", "--host", "sandbox").code == 0
+
+
 def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: Gate) -> None:
     gate.deploy()
     gate.desk.docker().api.stop("gateway")
     assert gate.status()["running"] is False
+    code, found = gate.of_fleet()
+    assert (code, found["state"], found["models"]) == (1, "down", [])
+    assert "the gateway is down" in gate.desk.run("health", "--host", "sandbox").out
     assert gate.deploy().code == 0
     assert gate.status()["running"] is True
+
+
+def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) -> None:
+    """Its files, its script and its history are those of then; the inventory of now is not read."""
+    gate.write(limits={"queue_s": 11})
+    assert gate.deploy().code == 0
+    gate.write(limits={"queue_s": 12})
+    assert gate.deploy().code == 0
+    checked = gate.rollback("--check", "--diff")
+    assert checked.code == 2
+    assert [one["field"] for one in checked.task("Start the gateway, or have it read its configuration")["diff"]] == [
+        "file haproxy.cfg"
+    ]
+    stream = gate.request(stream=True, max_tokens=150)
+    first = stream.read1(10)
+    said = gate.rollback()
+    assert said.code == 0, said.out + said.err
+    assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
+    config = (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").read_text()
+    assert "timeout queue 11s" in config
+    assert gate.status()["verified"] is True
+    assert gate.request().status == 200
+    assert "gateway rolled back" in gate.desk.run("history", "--host", "sandbox", "--json").out
+
+
+def test_a_rollback_brings_back_the_container_and_its_script(gate: Gate) -> None:
+    gate.deploy()
+    was = gate.port
+    gate.port = free_port()
+    gate.write()
+    assert gate.deploy().code == 0
+    gate.port = was
+    said = gate.rollback()
+    assert said.code == 0, said.out + said.err
+    assert gate.request().status == 200
+    assert [one for one in gate.desk.containers() if one.startswith("gateway")] == ["gateway running"]
+    script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
+    assert f"{was}:{was}" in script
+    gate.write()
+    assert gate.deploy().recap["changed"] == 0
+
+
+def test_a_rollback_without_the_key_of_then_touches_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.deploy()
+    gate.write(limits={"queue_s": 13})
+    assert gate.deploy().code == 0
+    before = gate.container()["State"]["StartedAt"]
+    monkeypatch.setenv("GATEWAY_KEY", "another-key-another-key")
+    said = gate.rollback()
+    assert said.code == 5
+    assert "asks for another API key than `key` gives now" in said.recap["msg"]
+    assert gate.container()["State"]["StartedAt"] == before
+
+
+def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gate: Gate) -> None:
+    """A server under another port is routed there: its clients never hear of it."""
+    gate.deploy()
+    host, groups = gate.desk.root / "hosts/sandbox.yml", gate.desk.root / "hosts/groups.yml"
+    was = host.read_text()
+    port = free_port()
+    host.write_text(was.replace(str(gate.desk.port), str(port)))
+    try:
+        said = gate.desk.run("deploy", "--host", "sandbox")
+        assert said.code == 0, said.out + said.err
+        assert "A server behind the gateway box was changed: gateway.deploy follows." in said.out
+        assert f"127.0.0.1:{port}" in (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").read_text()
+        assert gate.request().status == 200
+        assert "gateway.deploy" not in gate.desk.run("deploy", "--host", "sandbox").out
+        groups.write_text(groups.read_text().replace("GATEWAY_KEY", "NO_KEY"))
+        host.write_text(was)
+        said = gate.desk.run("deploy", "--host", "sandbox")
+        assert said.code == 5
+        assert "NO_KEY holds no key" in said.out
+        assert (
+            "The server is deployed, the gateway box is not: " in said.err and "gateway.deploy --host box" in said.err
+        )
+    finally:
+        host.write_text(was)
+        gate.write()
+        gate.desk.run("deploy", "--host", "sandbox")
+        gate.deploy()
 
 
 def test_a_group_without_a_gateway_is_refused(gate: Gate) -> None:

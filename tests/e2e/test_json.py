@@ -7,18 +7,24 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from invoke.collection import Collection
 
+from sparkwright.app.json_output import schemas as json_schemas
 from sparkwright.cli import namespace
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
-#: commands that change a host, a file or the sandbox, and answer no question; and a script for a shell
+#: commands that change a host, a file or the sandbox, and answer no question; a script for a shell, and a server
 CHANGING = {
     *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch"),
     *("sandbox.down", "sandbox.pair"),
-    *("gateway.deploy", "gateway.status"),  # they need a gateway: test_gateway.py
-    "completion",
+    *("gateway.deploy", "gateway.rollback", "gateway.status"),  # they need a gateway: test_gateway.py
+    *("completion", "mcp"),
+    "recipe.search",  # it needs a registry: tests/importing/test_registries.py
+    "recipe.import",  # tests/importing/test_command.py
+    "hosts.add",  # it writes: test_hosts.py
+    "monitoring.install",  # it writes: tests/monitoring/test_install.py
     "cluster.check",  # it needs two hosts: test_cluster_links.py
     *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),
     *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed")),
@@ -37,6 +43,7 @@ OF_HOSTS: dict[str, tuple[str, ...]] = {
             "status",
             "doctor",
             "health.check",
+            "hosts.check",
             "cluster.inspect",
         ),
         (),
@@ -47,18 +54,21 @@ OF_HOSTS: dict[str, tuple[str, ...]] = {
     "lock": ("--check",),
     "images.prune": ("--check",),
     "caches.list": (),
+    "recommend": (),
     "caches.prune": ("--check",),
     "host.clean": ("--check",),
 }
 #: questions to files: words with an answer, words without one ("" there is always one)
 OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "render": (("--host", "sandbox"), ("--host", "nobody")),
-    "hosts": ((), ("--host", "nobody")),
+    "hosts.list": ((), ("--host", "nobody")),
     "schema": (("host",), ("nothing",)),
     "lint": (("--recipe", "qwen3.5-35b"), ("--recipe", "nothing")),
     "explain": ((), ("nothing",)),
     "docs.module": ((), ("nothing",)),
     "model.inspect": (("config.json",), ("hosts",)),
+    "recipe.list": ((), ("--host", "nobody")),
+    "recipe.export": (("qwen3.5-35b",), ("nothing",)),
     "bench.list": ((), ()),
     "bench.report": (("results/one",), ("nothing",)),
     "bench.compare": (("results/one", "results/one"), ("nothing", "nothing")),
@@ -103,6 +113,15 @@ def parsed(said: Said) -> list[Any]:
         return [json.loads(line) for line in said.out.splitlines()]
 
 
+def refused_by_schema(command: str, said: Said) -> list[str]:
+    """What the command's published schema says against its output: its lines, or its one document."""
+    schema = json_schemas.of(command)
+    schema = json_schemas.events() if "$ref" in schema else schema
+    jsonschema.Draft202012Validator.check_schema(schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    return [f"{error.json_path}: {error.message:.300}" for one in parsed(said) for error in judge.iter_errors(one)]
+
+
 def errors(found: list[Any]) -> list[dict[str, Any]]:
     """The errors in it; in an array too."""
     rows = [row for one in found for row in (one if isinstance(one, list) else [one])]
@@ -114,6 +133,7 @@ def test_an_answer_is_json_and_nothing_else(desk: Desk, command: str) -> None:
     words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
     said = desk.run(command, *words, "--json")
     assert parsed(said), said.err
+    assert refused_by_schema(command, said) == []
     if command != "incident":  # none was kept of a server that never failed
         fine = (2,) if command == "host.clean" else (0, 4)  # what asks it has left a trace to be removed
         assert said.code in fine, said.out + said.err
@@ -125,6 +145,7 @@ def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> No
     said = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
     found = errors(parsed(said))
     assert said.code == 3, said.out + said.err
+    assert refused_by_schema(command, said) == []
     assert {row["exit"] for row in found} == {3}
     assert {row["host"] for row in found} == {"away"}
     assert all("refuses connections" in row["error"] for row in found)
@@ -135,8 +156,27 @@ def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk
     words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
     said = desk.run(command, *words, "--json")
     (error,) = errors(parsed(said))
+    assert refused_by_schema(command, said) == []
     assert error["exit"] == said.code and said.code in (1, 5)
     assert error["error"] in said.err
+
+
+def test_every_command_that_prints_json_has_its_schema() -> None:
+    assert set(OF_HOSTS) | set(OF_FILES) <= set(json_schemas.COMMANDS) <= set(commands())
+
+
+@pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
+def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None:
+    said = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
+    assert refused_by_schema("deploy", said) == []
+    kinds = {one["event"] for one in said.events()}
+    assert {"play_started", "run_started", "task_finished", "host_finished", "recap"} <= kinds
+    assert hosts == "sandbox" or "rolled" in kinds
+
+
+@pytest.mark.parametrize("wrong", [{"event": "nothing"}, {"event": "note", "host": "a", "time": "now", "text": ""}])
+def test_what_is_no_event_is_none_by_the_schema(wrong: dict[str, Any]) -> None:
+    assert not jsonschema.Draft202012Validator(json_schemas.events()).is_valid(wrong)
 
 
 def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: Desk) -> None:

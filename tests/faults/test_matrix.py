@@ -45,6 +45,7 @@ Check free memory                                | old   |  new  |  new  |  new 
 Start the server                                 | (old) |  new  |  new  |  new  | (old) |  new
 Wait until it is ready                           | old   | (new) | (new) | (old) |  new  |  new
 Check that it generates                          | old   |  new  |  new  |  old  |  new  |  new
+Probe its answers                                | old   |  new  |  new  |  old  |  new  |  new
 Check that it uses the GPU                       | old   |  new  |  new  |  old  |  new  |  new
 Check the engine log                             | old   |  new  |  new  |  old  |  new  |  new
 Measure throughput                               | (old) |  new  |  new  |  old  |  new  |  new

@@ -19,10 +19,12 @@ from typing import Any
 
 from sparkwright.engines.http import Task
 from sparkwright.engines.tasks import PROOFS
-from sparkwright.gateway import render
+from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
 KEY, SERVER_KEY = "client-key-client-key", "server-key-server-key"
+#: of the hosts behind it
+HOST_KEYS = {"one": "11" * 32, "two": "22" * 32}
 DEADLINE_S = 20.0
 
 
@@ -202,6 +204,9 @@ def running(folder: Path, made: Gateway) -> Iterator[Running]:
         (folder / name).write_text(text)
     (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
     (folder / render.SERVER_KEYS).write_text("".join(f"{one.backend} {SERVER_KEY}\n" for one in made.models if one.key))
+    (folder / operations.OPERATORS).write_text(
+        operations.operators({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
+    )
     words = ["haproxy", *render.COMMAND]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)

@@ -27,7 +27,7 @@ class Hook:
 
     url: str = ""
     answers: list[int] = field(default_factory=lambda: [200])
-    got: list[dict[str, Any]] = field(default_factory=list)
+    got: list[Any] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -77,6 +77,13 @@ def test_a_change_is_told_once(hook: Hook) -> None:
         assert tell(record("down"), past, settings) == ([], [])
     assert [(one["state"], one["before"], one["host"]) for one in hook.got] == [("down", "ok", "spark1")]
     assert hook.got[0]["evidence"] == ["/health: nobody answers"]
+
+
+def test_alertmanager_hears_of_a_bad_state_at_each_check_and_of_its_end_once(hook: Hook) -> None:
+    past, settings = Remembered(notified="ok"), Settings(host="spark1", webhook=hook.url, webhook_format="alertmanager")
+    for state in ("down", "down", "ok", "ok"):
+        assert tell(record(state), past, settings) == ([], [])
+    assert [alerts[0]["annotations"]["state"] for alerts in hook.got] == ["down", "down", "ok"]
 
 
 def test_the_first_state_and_a_deploy_are_no_change(hook: Hook) -> None:

@@ -57,6 +57,22 @@ def made(context: RecordingContext, key: str, *, size: int = 4096, used_s: float
     return files
 
 
+def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context: RecordingContext) -> None:
+    """Inductor's header: Docker starts no container of which a mount's source is gone."""
+    spec = ContainerSpec(name="qwen35", image="vllm@sha256:1", labels={engine.LABEL: "vllm"}, caches=ONE)
+    mounts = compile_caches.created(context, spec, {"Id": "sha256:1"})["Mounts"]
+    sources = {one["Target"]: Path(one["Source"]) for one in mounts}
+    header = sources["/tmp/torchinductor_root"]
+    assert header.parent == sources[MOUNT]
+    found = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
+    compile_caches.before_start(context, found)
+    assert not compile_caches.started_warm(context, found)
+    (header / "header.gch").write_text("")
+    compile_caches.before_start(context, found)  # nobody verified the first start
+    assert header.is_dir() and not any(header.iterdir())
+    assert (compile_caches.folder(context, ONE) / "aside/inductor_headers/header.gch").exists()
+
+
 def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(context: RecordingContext) -> None:
     server = container(context, ONE)
     compile_caches.before_start(context, server)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
 from sparkwright.errors import Refused
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.health.store import latest
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
@@ -73,6 +75,18 @@ def test_a_folder_that_is_not_there_is_refused(host: RecordingContext, tmp_path:
     with pytest.raises(Refused, match="no such directory"):
         HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
     assert (tmp_path / "table").read_text() == MINE
+
+
+def test_only_the_folder_of_the_metrics_changes_where_the_rest_is_kept(host: RecordingContext, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no health timer is installed"):
+        HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host)
+    HealthTimer().run(
+        HealthTimer.Args(host="spark1", every_s=120, heal="restart", webhook="http://127.0.0.1:9/x"), host
+    )
+    before = Settings.of(host.state)
+    assert HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
+    assert Settings.of(host.state) == dataclasses.replace(before, textfile=str(tmp_path))
+    assert not HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
 
 
 def test_the_sandbox_has_no_clock(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import secrets
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkwright.engines.compile_caches import FOLDER
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.containers import container_options, containers
 from sparkwright.measure import http_probe
@@ -21,6 +22,7 @@ from sparkwright.modules.proof.preflight import Preflight
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import caches
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from tests.modules.context import RecordingContext
@@ -28,7 +30,7 @@ from tests.project.docker_options import CASES, Case
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
-IMAGE = "sparkwright-options:1"
+IMAGE = f"sparkwright-options:{secrets.token_hex(4)}"  # others may run these tests beside
 BROUGHT = [
     "ENV PATH=/usr/bin", "ENV OF=image", "LABEL of=image", "USER 0:0", "WORKDIR /srv", "STOPSIGNAL SIGUSR1", "EXPOSE 9", "VOLUME /v",
     "HEALTHCHECK --interval=7s --timeout=5s CMD true",
@@ -91,6 +93,15 @@ class Bench:
         script = script if starts else script.replace("docker run -d", "docker create")
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, (done.stderr, script)
+
+    def inside(self, script: str) -> str:
+        """What a script prints in the container."""
+        asked = self.client.api.exec_create(self.name, ["sh", "-c", script])
+        return str(self.client.api.exec_start(asked["Id"]).decode())
+
+    def mounted(self) -> set[tuple[str, str]]:
+        found = self.client.api.inspect_container(self.name)
+        return {(one["Source"], one["Destination"]) for one in found["Mounts"] if one["Type"] == "bind"}
 
     def says(self, where: str) -> Any:
         found: Any = json.loads(json.dumps(self.client.api.inspect_container(self.name)).replace(self.name, "NETWORK"))
@@ -176,6 +187,32 @@ def test_what_the_image_brings_is_no_difference(bench: Bench) -> None:
     by_hand = {**nothing, "docker_options": [*nothing["docker_options"], ["--read-only=true", ""], ["--pid", "host"]]}
     bench.by_script(by_hand)
     assert bench.drift(nothing) == ["pid"]
+
+
+@pytest.mark.docker
+def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(bench: Bench) -> None:
+    """What one writes the other finds, also below the folder that no variable moves; the spec shows no difference."""
+    key, home = "c" * 32, RecordingContext(bench.folder).machine.home
+    names = bench.names(Case("env", None, None, "", None), {"OF": "image"})
+    spec = replace(ContainerSpec.from_json(names["container"]), caches=key)
+    options = caches.options(recipe.load(bench.folder, "one"), spec, str(home))
+    names |= {"container": spec.to_json(), "docker_options": [*names["docker_options"], *map(list, options)]}
+    header = "/tmp/torchinductor_root/header"
+    try:
+        bench.make(names)
+        bench.inside(f"mkdir -p $VLLM_CACHE_ROOT; echo graph > $VLLM_CACHE_ROOT/graph; echo header > {header}")
+        files = home / FOLDER / key / "files"
+        assert [(files / name).read_text() for name in ("vllm/graph", "inductor_headers/header")] == [
+            "graph\n",
+            "header\n",
+        ]
+        ours = bench.mounted()
+        bench.by_script(names)
+        assert bench.inside(f"cat $VLLM_CACHE_ROOT/graph {header}") == "graph\nheader\n"
+        assert bench.mounted() == ours
+        assert bench.drift(names) == []
+    finally:
+        bench.remove()
 
 
 @pytest.mark.docker

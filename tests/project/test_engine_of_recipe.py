@@ -52,7 +52,13 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     wanted = recipe.load(TODAY, "qwen3.5-35b")
     now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=wanted.name), "ops", wanted, pinned)))
     now["recipe"].pop("container")
+    assert now["recipe"]["model"].pop("page_cache") is None
     assert bool(now["container"].pop("caches", "")) == (label == "pinned")
+    own = len(kept["docker_options"])
+    now["docker_options"], caches = now["docker_options"][:own], now["docker_options"][own:]
+    assert bool(caches) == (label == "pinned") and all(
+        "caches" in json.dumps(one) or one[0] == "-e" for one in caches
+    ), caches
     assert {name: now[name] for name in kept} == kept
     assert list(now["recipe"]) == list(kept["recipe"]), "templates that list its keys see the same"
 

@@ -156,6 +156,13 @@ def test_servers_of_one_name_need_one_key(project: Path) -> None:
         routed(project)
 
 
+def test_servers_of_one_name_need_one_task(project: Path) -> None:
+    (project / "recipes/other.yml").write_text(CHAT + "task: embed\n")
+    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
+    with pytest.raises(Refused, match="both serve `qwen` for different tasks"):
+        routed(project)
+
+
 def test_two_gateways_on_one_host_are_refused(project: Path) -> None:
     (project / "hosts/groups.yml").write_text(LAB + LAB.replace("lab:", "all2:").replace("8080", "8081"))
     with pytest.raises(Refused, match="spark1 is the gateway of two groups, lab and all2"):

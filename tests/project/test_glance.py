@@ -86,3 +86,16 @@ def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None
         [sys.executable, "-c", program], capture_output=True, cwd=project, text=True, timeout=60, check=False
     )
     assert done.stdout == "spark1 2300 False\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "pattern", ["several", "several/b", "all:&/b", "several:&/a", "sev*", "lab:!several", "sever?l"]
+)
+def test_it_knows_the_servers_of_a_host_that_serves_several(project: Path, pattern: str) -> None:
+    text = "user: me\ngroups: [lab]\nserves: [a, {recipe: b, port: 8001}]\n"
+    (project / "hosts/several.yml").write_text(text)
+    checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
+    assert [(host.name, host.way) for host in glance.hosts(project, pattern)] == [
+        (one.name, one.way) for one in checked
+    ]
+    assert all(host.machine == "several" for host in checked if host.on)

@@ -155,3 +155,13 @@ def test_a_mistake_in_a_template_has_its_line(folder: Path) -> None:
     (folder / "templates/options.yml.j2").write_text("a: 1\nb: {{ nobody }}\n")
     with pytest.raises(Refused, match=r"templates/options.yml.j2:2: .*nobody"):
         scope(folder, "/etc/x: {template: options.yml.j2}")
+
+
+@pytest.mark.parametrize(("said", "expected"), [("", "fit"), (", page_cache: drop", "drop")])
+def test_the_page_cache_is_the_recipes_where_it_says_so_and_else_the_hosts(
+    folder: Path, said: str, expected: str
+) -> None:
+    head = HEAD.replace("mount: /models/b", f"mount: /models/b{said}").removesuffix("files:\n")
+    (folder / "recipes/r.yml").write_text(head)
+    host = Host("spark1", "spark1", recipe="r", vars={"page_cache": "fit"})
+    assert recipe.scope(host, "ops", recipe.load(folder, "r"), {})["page_cache"] == expected

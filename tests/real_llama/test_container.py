@@ -11,11 +11,13 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import own_hub
 from tests.e2e.conftest import Said
 from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker
 from tests.registry.server import PROGRAM, Registry
+from tests.remote.sshd import free_port
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +193,44 @@ def owner(desk: Desk) -> str:
     """Who serves at the port, as the server itself says."""
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=10) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
+
+
+def test_two_engines_serve_beside_each_other_and_none_touches_the_other(desk: Desk) -> None:
+    """The vLLM that was deployed alone stays as it runs while a llama-server comes beside it, fails, and is healed."""
+    desk.vllm()
+    first = deployed(desk)
+    assert first.code == 0
+    before = desk.container()["State"]["StartedAt"]
+    vllm = yaml.safe_load((desk.root / "recipes/served.yml").read_text())
+    desk.llama()
+    small = yaml.safe_load((desk.root / "recipes/served.yml").read_text())
+    small["container"] |= {"name": f"{desk.name}-small", "ports": [f"127.0.0.1:{free_port()}:8080"]}
+    (desk.root / "recipes/served.yml").write_text(yaml.safe_dump(vllm, sort_keys=False))
+    (desk.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
+    host = desk.root / "hosts/here.yml"
+    about = yaml.safe_load(host.read_text())
+    del about["recipe"]
+    host.write_text(yaml.safe_dump({**about, "serves": ["served", "small"]}))
+
+    def untouched() -> bool:
+        return bool(desk.container()["State"]["StartedAt"] == before)
+
+    try:
+        both = desk.run("deploy", "--host", "here")
+        assert both.proved and untouched(), both.out[-3000:]
+        again = desk.run("deploy", "--host", "here")
+        assert again.proved and untouched(), again.out[-2000:]
+        assert desk.run("restart", "--host", "here", "--recipe", "small").proved and untouched()
+        health = desk.run("health.check", "--host", "here")
+        assert health.code == 0 and health.out.count("ok: a token in") == 2, health.out
+        small["model"]["file"] = BROKEN
+        (desk.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
+        failed = desk.run("deploy", "--host", "here", "--recipe", "small")
+        assert failed.code == 1 and untouched(), failed.out[-2000:]
+        docker("kill", f"{desk.name}-small")
+        rows = [json.loads(line) for line in desk.run("status", "--host", "here", "--json").out.splitlines()]
+        assert {row["host"]: row["state"] in ("ok", "up") for row in rows} == {"here/served": True, "here/small": False}
+        assert untouched()
+    finally:
+        for name in (f"{desk.name}-small", f"{desk.name}-small-previous"):
+            docker("rm", "-fv", name, check=False)

@@ -28,7 +28,7 @@ def test_only_what_nothing_needs_goes(
     (_, unused), (used, used_id), (good, good_id), (pinned, pinned_id) = (
         bring(registry, context, repository, f"v{seed}", seed) for seed in (1, 2, 3, 4)
     )
-    context.state.write("verified", {"spec": {"image": good}})
+    context.state.write("verified", {"spec": {"name": "served", "image": good}})
     container = engine.create_container(used)["Id"]
     args = PruneImages.Args([f"{registry.address}/{repository}"], pinned={pinned: [pinned_id]})
     try:

@@ -44,6 +44,11 @@ class Lab:
         with self.known_hosts.open("a") as file:
             file.write(one.known_hosts_line())
 
+    def fingerprint(self) -> str:
+        """Of the first host's key, as ssh shows it."""
+        words = ["ssh-keygen", "-lf", str(self.sshd.host_key.with_suffix(".pub"))]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1]
+
     def write_config(self, text: str) -> None:
         """User configuration before the defaults for all hosts."""
         self.config.write_text(f"{text}\nHost *\n" + "".join(f"  {line}\n" for line in self.base.splitlines()))

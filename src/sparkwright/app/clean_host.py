@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, reach
-from sparkwright.app.plans import recipes
+from sparkwright.app.connect import Chosen, machines, reach
+from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.one_module import ask_module, in_turn
 from sparkwright.console import grid, listed
@@ -30,8 +30,13 @@ class Scope:
 
 
 def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Clean the hosts of a pattern, one after the other. Returns the exit codes."""
-    chosen = reach(pattern)
+    """Clean the hosts of a pattern, one after the other. Returns the exit codes.
+
+    Raises Refused where the server of one member of a cluster would be removed, and those of others not.
+    """
+    chosen = machines(reach(pattern))
+    if scope.server and not check:
+        clusters.refuse_parts(chosen)
     return in_turn(chosen, lambda member: _host(chosen, member, scope, check=check, yes=yes, json=json), json=json)
 
 
@@ -61,11 +66,11 @@ def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: boo
 
 
 def _of_recipe(chosen: Chosen, member: Member) -> dict[str, Any]:
-    """The names of the host's server and its image; without a recipe what the host itself remembers counts alone."""
-    if not member.host.recipe:
-        return {"servers": [], "repositories": []}
-    wanted = recipes.recipe_of(chosen.project, member.host)
-    return {"servers": [wanted.file.container.name], "repositories": [Name.parse(wanted.image).repository]}
+    """The names of the host's servers and their images; without a recipe what the host itself remembers counts alone."""
+    hosts = [host for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
+    wanted = [recipes.recipe_of(chosen.project, host) for host in hosts]
+    repositories = dict.fromkeys(Name.parse(one.image).repository for one in wanted)
+    return {"servers": [one.file.container.name for one in wanted], "repositories": list(repositories)}
 
 
 def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sparkwright.defaults import FORKS
@@ -128,6 +128,31 @@ def choose(pattern: str) -> Chosen:
         raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
     hosts = inventory.match(pattern)
     return Chosen(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
+
+
+def machines(chosen: Chosen) -> Chosen:
+    """The machines of the chosen hosts, each once: for what is asked of a machine, whatever and how many it serves."""
+    from sparkwright.fleet.fleet import Fleet
+    from sparkwright.fleet.member import Member, hang_up
+
+    if not any(host.on for host in chosen.hosts):
+        return chosen
+    hosts = chosen.inventory.machines_of(chosen.hosts)
+    links: dict[str, Member] = {}
+    for member in chosen.fleet.members:
+        links.setdefault(member.host.machine, member)
+    hang_up(member for member in chosen.fleet.members if links[member.host.machine] is not member)
+    members = [Member(host, link=links[host.name].link, need=links[host.name].need) for host in hosts]
+    return replace(chosen, hosts=hosts, fleet=Fleet(members))
+
+
+def with_recipe(pattern: str, recipe: str) -> str:
+    """The hosts of a pattern that serve a recipe, as a pattern. recipe: empty for all. Raises Refused for what names none."""
+    if not recipe or not pattern:
+        return pattern
+    if bad := re.search(r"[,:!&*?\[\]]", recipe):
+        raise Refused(f"--recipe names one recipe; `{bad[0]}` is not in a recipe's name.")
+    return f"{pattern}:&/{recipe}"
 
 
 def everyone() -> str:

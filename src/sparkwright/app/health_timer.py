@@ -9,10 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright import units
-from sparkwright.app.connect import choose
+from sparkwright.app.connect import choose, machines
 from sparkwright.app.plans import clusters, restart_plan
 from sparkwright.app.runs import session
 from sparkwright.errors import Refused
+from sparkwright.health.notify_shapes import SHAPES
 from sparkwright.host.records.heal_token import SECRET as HEAL_TOKEN
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.cluster import new_token
@@ -27,18 +28,22 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
     """Set the timer on each host of a pattern. given: the options of `health.install`. Raises Refused for a wrong value."""
     if given["heal"] not in ("none", "restart"):
         raise Refused(f"--heal {given['heal']!r} is not known.", fix="There are: none, restart.")
+    if given["webhook_format"] not in SHAPES:
+        raise Refused(
+            f"--webhook-format {given['webhook_format']!r} is not known.", fix=f"There are: {', '.join(SHAPES)}."
+        )
     args = {
         "every_s": units.seconds(given["every"], "--every", least_s=30),
         "heal_every_s": units.seconds(given["heal_every"], "--heal-every", least_s=600),
         "smoke_every_s": units.seconds(given["smoke_every"], "--smoke-every"),
         "command": _words("--command", given["command"]),
         "webhook": _public("--webhook", given["webhook"]),
-        **{name: given[name] for name in ("heal", "webhook_file", "textfile", "system")},
+        **{name: given[name] for name in ("heal", "webhook_file", "webhook_format", "textfile", "system")},
     }
     heals = given["heal"] == "restart"
 
     def steps(host: Host) -> tuple[Task, ...]:
-        timer = _task({**args, "host": host.name}, become=given["system"])
+        timer = _task({**args, "host": host.machine}, become=given["system"])
         return (_KEEP_TOKEN, timer) if host.cluster else (timer,)
 
     return _on_each(pattern, json, steps, heals=heals)
@@ -89,7 +94,7 @@ _KEEP_TOKEN = Task(id="token", name="Renew the secret of the cluster's checks", 
 def _on_each(
     pattern: str, json: bool, steps: Callable[[Host], tuple[Task, ...]], *, heals: bool = False, removes: bool = False
 ) -> list[int]:
-    chosen = choose(pattern)
+    chosen = machines(choose(pattern)) if removes or not heals else choose(pattern)
     if not removes:
         clusters.refuse_parts(chosen)
     tokens: dict[str, Secret] = defaultdict(new_token)

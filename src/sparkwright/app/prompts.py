@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
+from sparkwright.visible import visible
+
+#: how often an answer that is none of the choices is asked for again
+MOST_TRIES = 5
 
 
 def agreed(question: str, *, yes: bool) -> bool:
@@ -35,6 +40,20 @@ def lock_release(owner: dict[str, Any]) -> str:
         raise Refused(f"stdin is not a terminal; pass {words}.")
     answer = _typed(question)[:1]
     return {"s": "stop", "k": "kill"}.get(answer, "") if owner["alive"] else "forget" if answer == "y" else ""
+
+
+def answer_to(question: str, choices: Sequence[str]) -> str:
+    """The answer to a question that has no default, asked until it is one. Raises Refused when none comes."""
+    offered = f" [{'|'.join(choices)}]" if choices else ""
+    for _ in range(MOST_TRIES):
+        print(f"{visible(question)}{offered}: ", end="", file=sys.stderr, flush=True)
+        try:
+            answer = input().strip()
+        except EOFError:
+            break
+        if answer and (not choices or answer in choices):
+            return answer
+    raise Refused("no answer was given.", fix="Nothing was written.")
 
 
 def _typed(question: str = "") -> str:

@@ -1,4 +1,7 @@
-"""A JSON Schema for each kind of file, so that editors complete them; and the table of keys of each documentation page."""
+"""A JSON Schema for each kind of file, so that editors complete them, and of what --json prints.
+
+And the table of keys of each documentation page.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,41 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from sparkwright.app.json_output import schemas as json_output
 from sparkwright.bench.results_models import Results
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.lock.lockfile import LockFile
-from sparkwright.project.playbook.models import PlayFile
+from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.project.registries import RegistryFile
 
+EVENTS = "events"
+PRINTED = {f"json/{command}": command for command in json_output.COMMANDS}
 KINDS: dict[str, Any] = {
     "groups": dict[str, GroupFile | None],
     "host": HostFile,
     "lock": LockFile,
     "playbook": list[PlayFile],
     "recipe": RecipeFile,
+    "registries": dict[str, RegistryFile],
     "results": Results,
+    "tasks": list[BlockFile | IncludeFile | TaskFile],
 }
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema of one kind of file. Raises Refused for a kind there is not."""
+    """The JSON Schema of one kind of file; `events`: of an event; `json/COMMAND`: of what a command prints with --json.
+
+    Raises Refused for a kind there is not.
+    """
+    if kind == EVENTS:
+        return json_output.events()
+    if kind in PRINTED:
+        return json_output.of(PRINTED[kind])
     if kind not in KINDS:
-        raise Refused(f"no kind of file is called {kind!r}.", fix=nearest(kind, KINDS))
+        raise Refused(f"no kind of file is called {kind!r}.", fix=nearest(kind, [*KINDS, EVENTS, *PRINTED]))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"sparkwright {kind}",

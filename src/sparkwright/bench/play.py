@@ -8,37 +8,23 @@ from typing import Any
 
 import yaml
 
+from sparkwright.bench import play_tasks
 from sparkwright.bench.arms import Arm
-from sparkwright.bench.experiment import Cell, Experiment, Turn
+from sparkwright.bench.experiment import Experiment, Turn
+from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value, values
+from sparkwright.project import schema_line
 
 HEAD = (
-    "# Made by `invoke bench.*`. `arms` and `loads` are what the recipes, the lock and the command line make of them.\n"
+    schema_line.line("playbook", depth=2)  # results/NAME/
+    + "# Made by `invoke bench.*`. `arms` and `loads` are what the recipes, the lock and the command line make of them.\n"
 )
-NAME = {"name": "{{ container.name }}"}
-#: where an arm answers
-ARM = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
-
-Task = dict[str, Any]
 
 
-def text(tasks: list[Task], host: str, name: str) -> str:
-    production = _values({"spec": "container", "model": "pinned_model", "serve": "serve", "base_url": "base_url"})
-    play = {"name": f"Bench {name}", "hosts": host, "vars": {"to_serve": production}, "tasks": tasks}
+def text(tasks: list[Task], hosts: str, name: str, also: Mapping[str, Any] | None = None) -> str:
+    """The playbook of these tasks. also: variables beside `to_serve`, which is what serves before."""
+    production = values({"spec": "container", "model": "pinned_model", "serve": "serve", "base_url": "base_url"})
+    play = {"name": f"Bench {name}", "hosts": hosts, "vars": {"to_serve": production, **(also or {})}, "tasks": tasks}
     return HEAD + yaml.safe_dump([play], sort_keys=False, width=130, allow_unicode=True)
-
-
-def _task(name: str, module: str, args: Mapping[str, Any] | None = None, **how: Any) -> Task:
-    """A task as a playbook has it. how: its register, when ..."""
-    return {"name": name, module: dict(args) if args else None, **how}
-
-
-def _value(expression: str) -> str:
-    """An expression as a playbook has it."""
-    return f"{{{{ {expression} }}}}"
-
-
-def _values(expressions: Mapping[str, str]) -> dict[str, str]:
-    return {name: _value(expression) for name, expression in expressions.items()}
 
 
 def on_the_server(experiment: Experiment, series: str) -> list[Task]:
@@ -46,11 +32,11 @@ def on_the_server(experiment: Experiment, series: str) -> list[Task]:
     server = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
     compared: Task = {"register": "server", "check_mode": True, "changed_when": False}
     return [
-        _task("Gather facts", "facts"),
-        _task("Compare running container with recipe", "container", {"spec": "{{ container }}"}, **compared),
-        _task("Check that it generates", "verify_health", server),
-        _task("Read engine settings", "engine_config", NAME, register="config_server", ignore_errors=True),
-        *(_bench(cell, series, server) for turn in experiment.turns for cell in turn.cells),
+        task("Gather facts", "facts"),
+        task("Compare running container with recipe", "container", {"spec": "{{ container }}"}, **compared),
+        task("Check that it generates", "verify_health", server),
+        task("Read engine settings", "engine_config", NAME, register="config_server", ignore_errors=True),
+        *(measured(cell, series, server) for turn in experiment.turns for cell in turn.cells),
     ]
 
 
@@ -62,28 +48,20 @@ def with_arms(
     parts: the way from the playbook to the shared parts. known: settings of arms read before. changed: the flags in which two
     arms differ.
     """
-    turns = list(experiment.turns)
-    names = [arm.name for arm in experiment.arms if any(turn.arm == arm.name for turn in turns)]
-    judged = None
-    if experiment.compares and len(known) < 2:
-        names = [arm.name for arm in experiment.arms]
-        other = next(name for name in names if name != turns[0].arm)
-        if other not in known:
-            turns.insert(0, Turn(other, ()))
-        judged = 0 if turns[0].cells else 1
-    lab = _Lab(experiment, series, parts, names, judged, changed)
+    found = play_tasks.taken(experiment, known)
+    names, lab = found.names, _Lab(experiment, series, parts, found, changed)
     stop = {**NAME, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
     block = {
         "name": "Measure the arms",
         "when": (" and " if experiment.compares else " or ").join(f"not {lab.lint(name)}.failed" for name in names),
         "block": [
-            _task("Stop server, keep it for later", "stop_and_keep", stop),
-            *(lab.turn(turn, number) for number, turn in enumerate(turns)),
+            task("Stop server, keep it for later", "stop_and_keep", stop),
+            *(lab.turn(turn, number) for number, turn in enumerate(found.turns)),
         ],
         "always": [
-            _task("Wait for the Docker Engine", "docker_ready"),
-            _task("Remove last arm", "clear_arm", NAME),
-            _task("Restore previous server", "restore_previous", NAME, register="restored"),
+            task("Wait for the Docker Engine", "docker_ready"),
+            task("Remove last arm", "clear_arm", NAME),
+            task("Restore previous server", "restore_previous", NAME, register="restored"),
             {
                 "include": f"{parts}/serve_again.yml",
                 "vars": {"what": "restored after the lab"},
@@ -91,85 +69,72 @@ def with_arms(
             },
         ],
     }
-    first = {"to_serve": _value(f"arms[{names[0]!r}]")} if names else {}
-    return [_task("Gather facts", "facts"), *lab.prepared(), *_before(first), block, _after()]
+    first = {"to_serve": value(f"arms[{names[0]!r}]")} if names else {}
+    return [task("Gather facts", "facts"), *lab.prepared(), *_before(first), block, play_tasks.after()]
+
+
+def nothing_left(parts: str) -> list[Task]:
+    """All is measured. Where a run was cut off before it had restored what served before, do that."""
+    again = {"include": f"{parts}/serve_again.yml", "vars": {"what": "restored after the lab"}}
+    return [
+        task("Gather facts", "facts"),
+        task("Remove last arm", "clear_arm", NAME, register="cleared"),
+        task("Restore previous server", "restore_previous", NAME, register="restored", when="cleared.changed"),
+        {**again, "when": "cleared.changed and restored.to_start"},
+    ]
 
 
 def _before(first: Mapping[str, str]) -> Iterator[Task]:
-    fits = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
-    fits["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
-    fits |= {"reserve_gib": "reserve_gib", "ollama": "ollama"}
-    yield _task("Check that it fits in memory", "assert_memory_fits", _values(fits), vars=dict(first))
-    yield _task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
-    yield _task("Drain requests", "drain", {**NAME, "drain_s": "{{ drain_s }}"})
-
-
-def _after() -> Task:
-    models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
-    again = {**models, "reserve_gib": "{{ reserve_gib }}"}
-    return _task("Reload Ollama's models if they fit", "ollama_reload", again, when="reload_after")
+    yield play_tasks.fits(first)
+    yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
+    yield task("Drain requests", "drain", {**NAME, "drain_s": "{{ drain_s }}"})
 
 
 @dataclass(frozen=True)
 class _Lab:
-    """Arms that take turns. names: of those that do. judged: in which turn two arms' settings are held against each other,
-    and changed: the flags in which they differ."""
+    """Arms that take turns. changed: the flags in which two arms differ."""
 
     experiment: Experiment
     series: str
     parts: str
-    names: Sequence[str]
-    judged: int | None
+    taken: play_tasks.Taken
     changed: Sequence[str]
 
     def lint(self, arm: str) -> str:
         """Under which name an arm's lint is registered: lint_ and its place among the arms."""
-        return f"lint_{[one.name for one in self.experiment.arms].index(arm)}"
+        return f"lint_{play_tasks.place(self.experiment, arm)}"
 
     def prepared(self) -> Iterator[Task]:
         """All that can be known and fetched while the server still serves."""
-        seen: set[str] = set()
-        for arm in (one for one in self.experiment.arms if one.name in self.names):
-            file = arm.recipe.file
-            what = f"{file.image} {file.model.id} {file.model.revision} {file.model.dir}"
-            if what not in seen:
-                seen.add(what)
-                yield from _fetched(arm)
-        for name in self.names:
-            of = f"arms[{name!r}]"
-            args = {"image": f"{of}.spec.image", "image_ids": f"{of}.spec.image_ids", "model_dir": f"{of}.model.dir"}
-            args |= {word: f"{of}.engine.{word}" for word in ("flags", "platform", "model_by_flag", "env")}
-            args["engine"] = f"{of}.engine.name"
-            title = f"Check flags of arm {name} against engine and model"
-            yield _task(title, "lint", _values(args), register=self.lint(name), ignore_errors=True)
+        for arm in play_tasks.distinct(self.experiment, self.taken.names):
+            yield from _fetched(arm)
+        for name in self.taken.names:
+            yield play_tasks.linted(name, self.lint(name))
 
     def turn(self, turn: Turn, number: int) -> Task:
         """One arm's turn. In a sweep an arm that does not start is left out; of a pair, one alone is no comparison."""
         arm, conditions, when = turn.arm, [f"not {self.lint(turn.arm)}.failed"], {}
-        config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": self.series}
-        config |= {"key": config_key(arm), "arm": arm}
-        if self.judged is not None and number > self.judged:
-            conditions.append(f"not config_{self.judged}.same")
-        if number == self.judged:
-            other = next(name for name in self.names if name != arm)
-            against = _value("config_0.settings" if number else f"arms_known[{other!r}]")
-            config |= {"against": against, "changed": list(self.changed)}
+        judged = self.taken.judged
+        if judged is not None and number > judged:
+            conditions.append(f"not config_{judged}.same")
+        if number == judged:
             when = {"when": f"not config_{number}.same"}
+        config = play_tasks.config_args(turn, number, self.series, self.taken, self.changed)
         why = "{{ failed_result.msg }}"
         rescue = [
-            _task("Collect incident diagnostics", "incident", {**NAME, "why": why}, ignore_errors=True),
-            _task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": why}),
+            task("Collect incident diagnostics", "incident", {**NAME, "why": why}, ignore_errors=True),
+            task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": why}),
         ]
         if self.experiment.compares:
-            rescue.append(_task("Abort the comparison", "fail", {"msg": why}))
+            rescue.append(task("Abort the comparison", "fail", {"msg": why}))
         return {
-            "name": f"Arm {arm}: {next(one.title for one in self.experiment.arms if one.name == arm)}",
-            "vars": {"to_serve": _value(f"arms[{arm!r}]")},
+            "name": f"Arm {arm}: {play_tasks.title(self.experiment, arm)}",
+            "vars": {"to_serve": value(f"arms[{arm!r}]")},
             "when": conditions,
             "block": [
                 {"include": f"{self.parts}/arm.yml"},
-                _task("Read engine settings", "engine_config", config, register=f"config_{number}"),
-                *({**_bench(cell, self.series, ARM), **when} for cell in turn.cells),
+                task("Read engine settings", "engine_config", config, register=f"config_{number}"),
+                *({**measured(cell, self.series, ARM), **when} for cell in turn.cells),
             ],
             "rescue": rescue,
         }
@@ -180,36 +145,9 @@ def _fetched(arm: Arm) -> Iterator[Task]:
     of = f"arms[{arm.name!r}]"
     needs = {"container": f"{of}.spec", "image": f"{of}.lock.image", "model": f"{of}.lock.model"}
     needs |= {"model_dir": f"{of}.model.dir", "home": "home"}
-    yield _task("Run preflight checks", "preflight", _values(needs))
+    yield task("Run preflight checks", "preflight", values(needs))
     image = {"ref": f"{of}.spec.image", "manifests": f"{of}.lock.image.manifests", "mirror": "host.registry_mirror"}
     image["engine"] = f"{of}.engine.name"
-    yield _task("Pull image by digest", "docker_image", _values(image))
+    yield task("Pull image by digest", "docker_image", values(image))
     model = {key: f"{of}.model.{key}" for key in ("id", "commit", "files", "dir", "transfer")}
-    yield _task("Download model and verify every file", "hf_model", _values({**model, "from": "host.model_from"}))
-
-
-def _bench(cell: Cell, series: str, server: Mapping[str, str]) -> Task:
-    load = {**server, "load": _value(f"loads[{cell.key!r}]")}
-    place = {"series": series, "key": cell.key, "arm": cell.arm, "repetition": cell.repetition}
-    return _task(f"Measure {cell.arm}: {verdict(cell)}", "bench", {**load, **place})
-
-
-def verdict(cell: Cell) -> str:
-    """A cell's load in a few words."""
-    load = cell.load
-    how = f"{load.rate:g} requests/s" if load.rate else f"{load.concurrency} at a time" if load.concurrency else ""
-    words = {
-        "smoke": f"one stream, {load.prompt_tokens} in, {load.output_tokens} out, {load.requests} times",
-        "serve": f"{load.requests} requests, {how}",
-        "hol1": f"a prompt of {load.long_tokens} tokens while {load.streams} streams decode",
-        "hol2": f"a prompt of {load.long_tokens} tokens, {load.shorts} short ones {load.after_s * 1000:.0f} ms behind it",
-        "itl": f"gaps while {load.longs} prompts of {load.long_tokens} tokens arrive",
-        "mixed": f"{load.longs} long and {load.shorts} short, {how}",
-    }
-    again = f" (turn {cell.repetition})" if cell.repetition > 1 else ""
-    return words[load.kind] + again
-
-
-def config_key(arm: str) -> str:
-    """Under which an arm's settings are kept on the host."""
-    return f"config-{arm}"
+    yield task("Download model and verify every file", "hf_model", values({**model, "from": "host.model_from"}))

@@ -1,4 +1,4 @@
-"""What a results file holds: docs/schemas/results.json is made from this. Units are in the names."""
+"""What a results file holds: schemas/results.json is made from this. Units are in the names."""
 
 from __future__ import annotations
 

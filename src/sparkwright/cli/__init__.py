@@ -28,8 +28,11 @@ from sparkwright.cli import (
     images,
     lint,
     lock,
+    mcp,
     models,
+    monitoring,
     project,
+    recipes,
     runs,
     sandbox,
     status,
@@ -52,8 +55,11 @@ PARTS = (
     images,
     caches,
     models,
+    recipes,
     cluster,
     gateway,
+    mcp,
+    monitoring,
     sandbox,
 )
 _tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]

@@ -14,9 +14,9 @@ def list_caches(host: str = "", json: bool = False) -> list[Exit]:
 
     They hold what an engine compiled at its start, for the next start of the same image, model and arguments.
     """
-    from sparkwright.app.connect import reach
+    from sparkwright.app.connect import machines, reach
 
-    chosen = reach(host)
+    chosen = machines(reach(host))
     from sparkwright.app.stores import caches
 
     return caches.show(chosen, json=json)
@@ -35,9 +35,9 @@ def prune(host: str = "", check: bool = False, yes: bool = False, json: bool = F
     Kept are those of its containers, of the last verified state, and of the one that a rollback goes to. The next
     start of what they were for compiles anew.
     """
-    from sparkwright.app.connect import reach
+    from sparkwright.app.connect import machines, reach
 
-    chosen = reach(host)
+    chosen = machines(reach(host))
     from sparkwright.app.stores import caches
 
     return caches.prune(chosen, check=check, yes=yes, json=json)

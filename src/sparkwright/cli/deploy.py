@@ -9,6 +9,7 @@ from sparkwright.cli.framework.command import Command, Option, command_of
 
 OPTIONS: tuple[Option, ...] = (
     ("host", "", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*"),
+    ("recipe", "", "of a host that serves several: only the server of this recipe"),
     ("check", False, "dry run: show what would change; exit code 2 if anything would"),
     ("dry_run", False, "the same as --check"),
     ("diff", False, "show what differs, field by field"),
@@ -32,6 +33,8 @@ ROLLING: tuple[Option, ...] = (
 KEEP_FAILED: Option = ("rollback", True, "keep the failed server instead of restoring the previous one")
 
 KEEP: Option = ("keep", False, "keep the page cache too, where it fits; refused unless the verified server runs")
+
+UNDO: Option = ("undo", False, "restore the host's settings as they were before `provision` made them")
 
 NEW_BASELINE: Option = (
     "new_baseline",
@@ -71,11 +74,18 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         The last verified state is recorded by each deploy and restart that passed its checks (see `history`).
         """,
     ),
-    ("provision", ROLLING, "Prepare a new host: docker group, folders.\n\nPackages are never upgraded."),
+    (
+        "provision",
+        (*ROLLING, UNDO),
+        """Prepare a new host: docker group, folders, settings.
+
+        Packages are never upgraded. Settings are those of the host's `vars:` (docs/doctor.md); --check --diff shows them first.
+        """,
+    ),
     (
         "verify",
         (NEW_BASELINE,),
-        """Check a running server: health, GPU, log, throughput, text.
+        """Check a running server: health, GPU, log, speed, text.
 
         Prints a table: health, GPU, engine log, prefix cache, throughput and text against the baseline. Changes nothing.
         """,

@@ -14,16 +14,17 @@ from sparkwright.errors import Exit
         "json": "one JSON object a host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )
-def diagnose(host: str = "", token_s: float = 0.0, json: bool = False) -> list[int]:
+def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool = False) -> list[int]:
     """Find out why a server is down or slow.
 
     One sentence, then each cause with its evidence and fix. Changes nothing, and needs no spark.lock, registry or earlier run.
     Exit code: 0 nothing is wrong; 1 something is; 3 a host is unreachable; 4 unknown: the server is starting, others use it,
     or there is no baseline to compare with.
     """
+    from sparkwright.app.connect import with_recipe
     from sparkwright.app.questions import diagnosis
 
-    return diagnosis.run(host, token_s=token_s, json=json)
+    return diagnosis.run(with_recipe(host, recipe), token_s=token_s, json=json)
 
 
 @command(

@@ -1,4 +1,4 @@
-"""The commands about the one address of a group: `gateway.deploy` and `gateway.status`."""
+"""The commands about the one address of a group: `gateway.deploy`, `gateway.rollback` and `gateway.status`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,24 @@ DEPLOY = command_of(
 )
 
 
+def _rollback(**given: Any) -> list[int]:
+    from sparkwright.app.runs import gateway
+
+    return gateway.rollback(**given)
+
+
+ROLLBACK = command_of(
+    _rollback,
+    "rollback",
+    """Return to the verified gateway before, with its files.
+
+    To the last verified gateway; where that one runs, to the one before it. Proved like a deploy; if that fails, the gateway that
+    ran is restored.
+    """,
+    OPTIONS,
+)
+
+
 @command(
     help={
         "host": "a group with a gateway, or the gateway's host",
@@ -43,4 +61,4 @@ def status(host: str = "", json: bool = False) -> list[Exit]:
     return gateway_status.show(host, json=json)
 
 
-TASKS = {"gateway": [DEPLOY, status]}
+TASKS = {"gateway": [DEPLOY, ROLLBACK, status]}

@@ -14,17 +14,18 @@ from sparkwright.cli.framework.command import command
         "json": "events as JSON lines",
     },
 )
-def check(host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False) -> list[int]:
+def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False) -> list[int]:
     """Check a server's health now.
 
     A worker of a cluster answers for its rank: whether its container runs, and has joined.
 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
-    from sparkwright.app.connect import choose
+    from sparkwright.app.connect import choose, with_recipe
     from sparkwright.app.runs import session
 
-    return session.ask(choose(host), {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json)
+    header = {"verb": "health", "smoke": smoke, "token_s": token_s}
+    return session.ask(choose(with_recipe(host, recipe)), header, json=json)
 
 
 @command(
@@ -37,6 +38,7 @@ def check(host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool 
         "command": "run on a change of state: a program on the host and its arguments; it reads the change as JSON on stdin",
         "webhook": "POST to this URL on a change of state; not for URLs that are a secret",
         "webhook-file": "a file on the host (mode 0600) whose first line is such a URL",
+        "webhook-format": "what is POSTed: json, slack, discord, ntfy or alertmanager (default auto: as the URL says, else json)",
         "textfile": "the folder of node_exporter's textfile collector on the host",
         "json": "events as JSON lines",
     }
@@ -51,6 +53,7 @@ def install(
     command: str = "",
     webhook: str = "",
     webhook_file: str = "",
+    webhook_format: str = "auto",
     textfile: str = "",
     json: bool = False,
 ) -> list[int]:
@@ -62,6 +65,7 @@ def install(
 
     given = {"every": every, "system": system, "heal": heal, "heal_every": heal_every, "smoke_every": smoke_every}
     notify = {"command": command, "webhook": webhook, "webhook_file": webhook_file, "textfile": textfile}
+    notify["webhook_format"] = webhook_format
     return health_timer.install(host, json=json, **given, **notify)
 
 

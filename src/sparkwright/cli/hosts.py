@@ -5,18 +5,75 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.cli.framework.command import command
-from sparkwright.errors import Exit
+from sparkwright.errors import Exit, Refused
 
 EVENTS = "events as JSON lines"
 
 
-@command(help={"json": "one JSON object a host"})
-def hosts(host: str = "all", json: bool = False) -> None:
+@command(name="list", default=True, help={"json": "one JSON object a host"})
+def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import choose
     from sparkwright.app.questions import host_list
 
     host_list.show(choose(host).hosts, json=json)
+
+
+@command(
+    word="name",
+    help={
+        "name": "its name in the project (default: as its address begins)",
+        "address": "a name, an IP address or an ssh alias: [USER@]ADDRESS[:PORT] (default: NAME)",
+        "recipe": "what it is to serve (default: the first that fits)",
+        "groups": "its groups, e.g. lab,night (default: lab)",
+        "offline": "write the file without logging in",
+        "yes": "do not ask",
+        "json": "one JSON object: host, address, recipe, groups, files, survey",
+    },
+)
+def add(
+    name: str | None = None,
+    address: str = "",
+    recipe: str = "",
+    groups: str = "",
+    offline: bool = False,
+    yes: bool = False,
+    json: bool = False,
+) -> Exit:
+    """Add a host to the project.
+
+    Logs in, shows what is there, and writes hosts/NAME.yml and its groups. On a terminal it asks what was not given: which host
+    (from your ssh configuration, known_hosts and mDNS), which recipe. An unknown host key is shown to confirm; without a
+    terminal it is refused, exit code 3.
+    """
+    from sparkwright.app.setup import first_host, one_more, questions
+    from sparkwright.visible import listed
+
+    asking = questions.possible() and not (yes or json)
+    if not (name or address or asking):
+        raise Refused("say which host: hosts.add NAME --address ADDRESS.")
+    host = None
+    if name or address:
+        host = first_host.named_host(address or str(name), name=name or "", groups=tuple(listed(groups)))
+    return one_more.add(host, named=recipe, asking=asking, offline=offline, json=json)
+
+
+@command(
+    help={
+        "host": "the hosts (default: all but sandboxes)",
+        "json": "one JSON object a host: what the module survey returns, and missing",
+    }
+)
+def check(host: str = "", json: bool = False) -> list[int]:
+    """Log in to hosts and show what each has and lacks.
+
+    One row each: GPU, memory, disk, Docker, Ollama, servers, and the first thing that a deploy would fail for. Exit code: 0
+    nothing is missing, 1 something is, 3 unreachable.
+    """
+    from sparkwright.app.connect import everyone
+    from sparkwright.app.setup import check as checks
+
+    return checks.run(host or everyone(), json=json)
 
 
 @command(help={"json": EVENTS})
@@ -40,10 +97,10 @@ def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[
 
 
 def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
-    from sparkwright.app.connect import choose
+    from sparkwright.app.connect import choose, machines
     from sparkwright.app.runs import session
 
-    return session.one_task(choose(host), module, args, read_only=read_only, json=json)
+    return session.one_task(machines(choose(host)), module, args, read_only=read_only, json=json)
 
 
 @command(
@@ -93,4 +150,4 @@ def clean(
     return clean_host.clean(host, scope, check=check, yes=yes, json=json)
 
 
-TASKS = {"": [hosts], "host": [clean], "ollama": [ps, unload], "runtime": [fetch]}
+TASKS = {"hosts": [list_hosts, add, check], "host": [clean], "ollama": [ps, unload], "runtime": [fetch]}

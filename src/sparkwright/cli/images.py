@@ -19,9 +19,9 @@ def prune(host: str = "", all: bool = False, check: bool = False, yes: bool = Fa
 
     Shows which images nothing needs and what removing them frees. What spark.lock pins for any host is kept.
     """
-    from sparkwright.app.connect import reach
+    from sparkwright.app.connect import machines, reach
 
-    chosen = reach(host)
+    chosen = machines(reach(host))
     from sparkwright.app.stores import images
 
     return images.prune(chosen, everything=all, check=check, yes=yes, json=json)

@@ -11,7 +11,7 @@ from invoke.collection import Collection
 from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
 from sparkwright.console.out import say, say_json
-from sparkwright.errors import Exit
+from sparkwright.errors import Exit, Refused
 from sparkwright.project import starter
 
 
@@ -44,14 +44,46 @@ def render(host: str = "", recipe: str = "", json: bool = False) -> None:
     help={
         "folder": "where to (default: the current folder)",
         "diff": "write nothing: print a patch from this project's files to this version's; exit code 2 if they differ",
+        "address": "the first host: [USER@]ADDRESS[:PORT], an ssh alias, or sandbox; it is logged in to",
+        "name": "its name in the project (default: as its address begins)",
+        "recipe": "what it is to serve (default: the first that fits)",
+        "groups": "its groups, e.g. lab,night (default: lab)",
+        "offline": "with --address: do not log in",
+        "yes": "do not ask",
     },
 )
-def init(folder: str | None = None, diff: bool = False) -> Exit:
+def init(
+    folder: str | None = None,
+    diff: bool = False,
+    address: str = "",
+    name: str = "",
+    recipe: str = "",
+    groups: str = "",
+    offline: bool = False,
+    yes: bool = False,
+) -> Exit:
     """Create a project in an empty folder.
 
-    Writes hosts/, recipes/, playbooks/, templates/ and tasks.py. After an upgrade, `init --diff` prints what this version ships
-    differently; `init --diff | git apply` takes it.
+    On a terminal it asks three questions: which host (found in your ssh configuration, known_hosts and by mDNS, or the
+    sandbox), which recipe, and whether to write. It logs in, shows what is there, and proposes the recipe. Flags answer instead:
+    --address for a host, --yes for a project with an example host and nothing else.
+
+    Writes hosts/, recipes/, playbooks/, templates/, schemas/ and tasks.py. After an upgrade, `init --diff` prints what this
+    version ships differently; `init --diff | git apply` takes it.
     """
+    about_a_host = bool(name or recipe or groups or offline)
+    if about_a_host and not address:
+        raise Refused("--name, --recipe, --groups and --offline are about a host: give its --address.")
+    if address and not diff:
+        from sparkwright.app.setup import first_host
+        from sparkwright.visible import listed
+
+        host = first_host.named_host(address, name=name, groups=tuple(listed(groups)))
+        return first_host.given(Path(folder or "."), host, named=recipe, offline=offline)
+    if not (diff or yes) and sys.stdin.isatty() and sys.stdout.isatty():
+        from sparkwright.app.setup import first_host
+
+        return first_host.asked(Path(folder or "."))
     if diff:
         patch = starter.patch(Path(folder or "."))
         print(patch, end="")
@@ -64,7 +96,10 @@ def init(folder: str | None = None, diff: bool = False) -> Exit:
 
 @command(
     positional=["kind"],
-    help={"kind": "host, groups, recipe, playbook, lock or results", "json": "on one line, not indented"},
+    help={
+        "kind": "host, groups, recipe, registries, playbook, tasks, lock or results; events, or json/COMMAND: of --json",
+        "json": "on one line, not indented",
+    },
 )
 def schema(kind: str, json: bool = False) -> None:
     """Print the JSON Schema of a kind of file, for editors."""

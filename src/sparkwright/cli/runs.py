@@ -36,14 +36,15 @@ def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
 
 
 @command(help={"json": "one JSON object a change", "last": "how many (default 20)"})
-def history(host: str = "", last: int = 20, json: bool = False) -> list[int]:
+def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False) -> list[int]:
     """List the changes to a host's server, newest first.
 
     Who made them, when, what differed, and what was measured when the server was verified.
     """
+    from sparkwright.app.connect import with_recipe
     from sparkwright.app.questions import host_records
 
-    return host_records.history(host, last, json=json)
+    return host_records.history(with_recipe(host, recipe), last, json=json)
 
 
 @command(
@@ -53,14 +54,15 @@ def history(host: str = "", last: int = 20, json: bool = False) -> list[int]:
         "json": "one JSON object a host: its incident, the folder, the files",
     }
 )
-def incident(host: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:
+def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:
     """Download the diagnostics of a failed server.
 
     Its log, docker inspect, memory, kernel messages, the plan and the events, as they were collected when it failed.
     """
+    from sparkwright.app.connect import with_recipe
     from sparkwright.app.questions import host_records
 
-    return host_records.incident(host, run, to, json=json)
+    return host_records.incident(with_recipe(host, recipe), run, to, json=json)
 
 
 @command(
@@ -84,10 +86,10 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
 
 
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
-    from sparkwright.app.connect import choose
+    from sparkwright.app.connect import choose, machines
     from sparkwright.app.runs import session
 
-    return session.ask(choose(pattern), header, json=json)
+    return session.ask(machines(choose(pattern)), header, json=json)
 
 
 TASKS = {"": [attach, stop, runs, history, incident, unlock]}

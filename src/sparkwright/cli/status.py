@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
@@ -12,24 +14,28 @@ TAIL_LINES = 1000
 @command(
     help={
         "host": HOSTS,
-        "watch": "refresh every few seconds until Ctrl-C",
+        "watch": "refresh every few seconds until q; on a terminal with keys for logs, diagnose and history",
         "every": "with --watch: seconds between two refreshes (default 5)",
         "json": "one JSON object a host; with --watch one a host and refresh",
     }
 )
-def status(host: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
-    """Show one line per host: state, recipe, tok/s, memory, drift.
+def status(host: str = "", recipe: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
+    """Show one line a host: state, recipe, tok/s, memory, drift.
 
     From the last scheduled check; a host without one is checked now, and the line says so. Exit code: 0 every host serves,
     2 one is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
     """
-    from sparkwright.app.connect import everyone, reach
+    from sparkwright.app.connect import everyone, reach, with_recipe
 
-    chosen = reach(host or everyone(), "light")
+    chosen = reach(with_recipe(host or everyone(), recipe), "light")
     from sparkwright.app.questions import fleet_status
 
+    if watch and not json and sys.stdin.isatty() and sys.stdout.isatty():
+        from sparkwright.app.questions import watch as console
+
+        return [console.watch(chosen, every_s=every)]
     if watch:
-        return [fleet_status.watch(chosen, every_s=every, json=json)]
+        return [fleet_status.again(chosen, every_s=every, json=json)]
     return fleet_status.once(chosen, json=json)
 
 
@@ -41,14 +47,16 @@ def status(host: str = "", watch: bool = False, every: float = 5.0, json: bool =
         "json": "what the plots show as one JSON object a host, instead of the page",
     }
 )
-def report(host: str = "", since: str = "7d", to: str = "report.html", json: bool = False) -> list[int]:
+def report(
+    host: str = "", recipe: str = "", since: str = "7d", to: str = "report.html", json: bool = False
+) -> list[int]:
     """Write an HTML page of states, throughput and temperatures.
 
     One self-contained file, made from the scheduled checks. Exit code 3 when a host is unreachable; the page then says so.
     """
-    from sparkwright.app.connect import everyone, reach
+    from sparkwright.app.connect import everyone, reach, with_recipe
 
-    chosen = reach(host or everyone(), "light")
+    chosen = reach(with_recipe(host or everyone(), recipe), "light")
     from sparkwright.app.questions import host_report
 
     return host_report.write(chosen, since, to, json=json)
@@ -64,7 +72,13 @@ def report(host: str = "", since: str = "7d", to: str = "report.html", json: boo
     }
 )
 def logs(
-    host: str = "", file: str = "", engine: str = "", state: bool = False, tail: int = TAIL_LINES, json: bool = False
+    host: str = "",
+    recipe: str = "",
+    file: str = "",
+    engine: str = "",
+    state: bool = False,
+    tail: int = TAIL_LINES,
+    json: bool = False,
 ) -> list[Exit]:
     """Print an engine's log, or the settings it reports.
 
@@ -75,20 +89,22 @@ def logs(
         raise Refused("say whose log: --host NAME or --file PATH.")
     if engine and not file:
         raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
+    from sparkwright.app.connect import with_recipe
     from sparkwright.app.questions import log_reading
 
-    found = log_reading.of_file(file, tail, engine) if file else log_reading.of_hosts(host, tail)
+    named = with_recipe(host, recipe)
+    found = log_reading.of_file(file, tail, engine) if file else log_reading.of_hosts(named, tail)
     for reading in found:
         log_reading.show(reading, state=state, json=json, titled=len(found) > 1)
     return [reading.exit if state or reading.error else Exit.OK for reading in found]
 
 
 @command(help={"json": "one JSON object a host: base_url, model, context_length, max_tokens ..."})
-def client(host: str = "", json: bool = False) -> list[int]:
+def client(host: str = "", recipe: str = "", json: bool = False) -> list[int]:
     """Print a client's settings: URL, model, context, key."""
-    from sparkwright.app.connect import reach
+    from sparkwright.app.connect import reach, with_recipe
 
-    chosen = reach(host)
+    chosen = reach(with_recipe(host, recipe))
     from sparkwright.app.questions import client_settings
 
     return client_settings.show(chosen, json=json)

@@ -7,6 +7,43 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Upstream:
+    """A server of a model behind a gateway. host: its name. state: up, drain, maintenance, down or unknown."""
+
+    host: str
+    state: str
+    running: int
+    requests: int
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A model behind a gateway. requests, errors: since HAProxy last read its files. queued: in the gateway, now."""
+
+    model: str
+    requests: int
+    running: int
+    queued: int
+    errors: int
+    servers: list[Upstream]
+
+
+@dataclass(frozen=True)
+class GatewayRow:
+    """The gateway on a host. name: its group's. state: up, degraded (a model has no server, or its files were changed), down or
+    unknown. models: as HAProxy counts. stand_in: it is the sandbox's stand-in, and not HAProxy.
+    """
+
+    name: str
+    port: int
+    state: str
+    why: str = ""
+    models: list[Routed] = field(default_factory=list)
+    exit: int = 0
+    stand_in: bool = False
+
+
+@dataclass(frozen=True)
 class Row:
     """A host now. None: not known.
 
@@ -14,7 +51,8 @@ class Row:
     outdated: why the last one does not. flapping: it comes and goes. load_s: seconds of each stage of
     its start. scheduled: the host checks itself. drift: what
     differs, field by field; behind: what of the lock is not what runs ("image", "model"). busy: who works there. interrupted: a
-    run that was cut off, and what settles it. error: why the host could not be asked.
+    run that was cut off, and what settles it. error: why the host could not be asked. gateway: the one
+    that groups.yml puts there.
     """
 
     host: str
@@ -45,3 +83,4 @@ class Row:
     error: str = ""
     exit: int = 0
     load_s: Mapping[str, float] = field(default_factory=dict)
+    gateway: GatewayRow | None = None

@@ -1,17 +1,14 @@
-"""The table of `status`: one line a host; live on a terminal."""
+"""The table of `status`: one line a host."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.status_row import Row
+from sparkwright.console.status_row import GatewayRow, Row
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.engines.log import load_stages
 from sparkwright.health.record import differs
@@ -29,6 +26,10 @@ COLUMNS = grid.columns(
     *(("HOST", 0), ("STATE", 0), ("RECIPE", 4), ("IMAGE", 8), ("ENGINE", 7), ("MODEL", 9)),
     *(("TOK/S", 3), ("UP", 5), ("LOAD", 10), ("MEMORY", 6), ("DRIFT", 1), ("CHECKED", 2), ("WHY", 0)),
 )
+GATEWAY_COLUMNS = grid.columns(
+    *(("GATEWAY", 0), ("STATE", 0), ("MODEL", 0), ("REQUESTS", 2), ("RUNNING", 3), ("QUEUED", 0), ("ERRORS", 0)),
+    *(("SERVERS", 1), ("WHY", 0)),
+)
 
 
 def show(rows: Sequence[Row]) -> None:
@@ -36,32 +37,42 @@ def show(rows: Sequence[Row]) -> None:
     terminal().print(table(rows, grid.width()), soft_wrap=True)
 
 
-class Screen:
-    """The table in place, on a terminal."""
-
-    def __init__(self) -> None:
-        self._console = terminal()
-        self._live = Live(console=self._console, auto_refresh=False, screen=True)
-        self._live.start()
-
-    def update(self, rows: Sequence[Row]) -> None:
-        """Draw the newest answers."""
-        at = Text(time.strftime("%H:%M:%S   Ctrl-C to quit"), style="dim")
-        self._live.update(Group(table(rows, self._console.width), at), refresh=True)
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        self._live.stop()
-
-
 def table(rows: Sequence[Row], room: int | None = None) -> Text:
     """The table. room: columns of the terminal; None where nothing limits a line. States and their reasons are never cut."""
     cells = [_cells(row) for row in rows]
     title, *shown = grid.lines(COLUMNS, [[one[column.title] for column in COLUMNS] for one in cells], room)
-    styles = [STYLES.get(row.state, "bold red") for row in rows]
+    styles = [style_of(row.state) for row in rows]
+    return Text("\n").join([*_drawn(title, shown, styles), *gateways(rows, room)])
+
+
+def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
+    """The gateways of these hosts: an empty line, the titles, a line for each model; nothing where there is none."""
+    found = [one for row in rows if row.gateway is not None for one in _routed(row.host, row.gateway)]
+    if not found:
+        return []
+    title, *shown = grid.lines(GATEWAY_COLUMNS, [list(one) for one in found], room)
+    return [Text(), *_drawn(title, shown, [style_of(one[1]) for one in found])]
+
+
+def _routed(host: str, gateway: GatewayRow) -> Iterator[tuple[str, ...]]:
+    at = f"{gateway.name} ({host}:{gateway.port})"
+    why = ", ".join(filter(None, (gateway.why, "a stand-in, not HAProxy" if gateway.stand_in else "")))
+    for n, one in enumerate(gateway.models):
+        servers = ", ".join(f"{row.host} {row.state} ({row.running})" for row in one.servers)
+        counts = (str(count) for count in (one.requests, one.running, one.queued, one.errors))
+        yield at if n == 0 else "", gateway.state, one.model, *counts, servers, why if n == 0 else ""
+    if not gateway.models:
+        yield at, gateway.state, *("-" for _ in GATEWAY_COLUMNS[2:-1]), gateway.why
+
+
+def _drawn(title: Sequence[grid.Line], shown: Sequence[Sequence[grid.Line]], styles: Sequence[str]) -> list[Text]:
     lines = [Text(grid.text(line), style="dim") for line in title]
-    lines += [styled_line(line, "STATE", style) for style, found in zip(styles, shown, strict=True) for line in found]
-    return Text("\n").join(lines)
+    return lines + [styled_line(line, "STATE", style) for style, one in zip(styles, shown, strict=True) for line in one]
+
+
+def style_of(state: str) -> str:
+    """How a state is drawn."""
+    return STYLES.get(state, "bold red")
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -72,17 +83,17 @@ def _cells(row: Row) -> dict[str, str]:
         "IMAGE": row.digest.removeprefix("sha256:")[:DIGEST] or row.image or "-",
         "ENGINE": row.engine_version or "-",
         "MODEL": f"{row.model.rpartition('/')[2]}@{row.commit[:COMMIT]}" if row.model else "-",
-        "TOK/S": _speed(row),
+        "TOK/S": speed(row),
         "UP": "-" if row.up_s is None else units.age(row.up_s),
         "LOAD": load_stages.sentence(row.load_s) or "-",
         "MEMORY": _memory(row),
         "DRIFT": _drift(row),
-        "CHECKED": _checked(row),
-        "WHY": _why(row),
+        "CHECKED": checked(row),
+        "WHY": why(row),
     }
 
 
-def _speed(row: Row) -> str:
+def speed(row: Row) -> str:
     """Now against the baseline; what nobody measured is a dash."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
@@ -103,13 +114,14 @@ def _drift(row: Row) -> str:
     return "; ".join(filter(None, (drift, behind))) or ("-" if row.drift is None else "none")
 
 
-def _checked(row: Row) -> str:
+def checked(row: Row) -> str:
+    """How old the last check is, or that none speaks for the present."""
     if row.live:
         return "now" if row.scheduled else "now, no schedule"
     return "-" if row.checked_s is None else f"{units.age(row.checked_s)} ago"
 
 
-def _why(row: Row) -> str:
+def why(row: Row) -> str:
     """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
     fine = "flapping: it changed state several times in the last checks" if row.flapping else ""
     answer = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)

@@ -64,6 +64,28 @@ CMA = Known(
     "NVIDIA NV-Kernels PR 590; NVIDIA developer forum 383023",
 )
 CMA_LOST_BYTES = 4 * GIB
+NIC_FIRMWARE = Known(
+    "an update reached one half of the port only",
+    "NVIDIA developer forum 367853",
+)
+
+#: the power supply's negotiation failed: 500 to 850 MHz at 15 to 30 W where a healthy GPU draws 45 and more
+LOW_POWER = Known(
+    "stuck in a low-power state, without an error",
+    "eugr/spark-vllm-docker issue 260; model-serving-minefield PR 55; MiaAI-Lab DSpark-2x issue 146",
+)
+BUSY_PERCENT, LOW_CLOCK_MHZ, LOW_POWER_W = 90.0, 1400.0, 40.0
+
+IDLE_SPIN = Known(
+    "it polls, and its heat is the GPU's, too",
+    "vLLM PR 51950; hasso5703/dgx-spark-qwen38 PR 4; MiaAI-Lab DSpark-2x issue 79",
+)
+IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
+
+SHM = Known("it counts as used memory until it is removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
+SHM_BYTES = 2 * GIB
+
+OTA = f"{PLAYBOOKS}; NVCheckup README"
 
 DOCKER_GROUP = Known("by default the user is not in the docker group", PLAYBOOKS)
 LIVE_LOGIN = Known("a login session keeps its groups, and so does a shared ssh connection", PLAYBOOKS)

@@ -9,16 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: where the container sees the folder that the host keeps for it
 MOUNT = "/var/cache/sparkwright"
+#: where a host keeps them, below the user's home: KEY/FILES is what a container sees
+FOLDER, FILES = ".local/share/sparkwright/caches", "files"
 
 
 @dataclass(frozen=True, slots=True)
 class CompileCaches:
     """One engine's. variables: of the environment, each with the folder below MOUNT that it is set to.
+
+    places: folders of the container that no variable moves, each with the folder below MOUNT that is mounted there.
 
     usual: the ends of the folders in which they lie without these variables: a recipe that mounts one keeps them itself.
     indifferent: flags that change nothing of what is compiled.
@@ -27,11 +31,16 @@ class CompileCaches:
     variables: Mapping[str, str]
     usual: tuple[str, ...]
     indifferent: frozenset[str]
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables that move every cache below MOUNT."""
         return {name: f"{MOUNT}/{folder}" for name, folder in self.variables.items()}
+
+    def sources(self, files: str) -> dict[str, str]:
+        """The folders that a container has mounted, each with where it lies on the host. files: KEY/FILES there."""
+        return {MOUNT: files, **{place: f"{files}/{name}" for place, name in self.places.items()}}
 
     def kept_elsewhere(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
         """Whether a recipe keeps them by itself: it sets one of the variables, or mounts a folder over their usual places.

@@ -2,10 +2,11 @@
 
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
 log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
-it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it serves
-one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where it tells of that; caches.py, where it
-compiles at its start what it can find again. Each holds one value of the type that is named below, or is
-itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
+it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files; parallel.py, where it
+serves one model from several hosts; causes.py, what makes it slow and no other; prefix_cache.py, where it tells of that; caches.py,
+where it compiles at its start what it can find again; imports.py, where recipes of others can be taken in; probe_flags.py, where a flag
+causes what `expect.probes` finds. Each holds one value of the type that is named below, or is itself one: a module whose functions are
+the type's. A part is imported when it is asked for: a health check needs http.py alone.
 
 An engine with description.py is known from its recipe alone: its parts are made from that description, which travels with the
 container as a label.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.engines.prefix.cache import Untold
+from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.task_flags import TaskFlags
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
     from sparkwright.engines.image import Image
+    from sparkwright.engines.imports import Imports
     from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.log.text import Text
     from sparkwright.engines.parallel import MemberLog, Parallel
@@ -181,6 +184,12 @@ class Engine:
         return found
 
     @cached_property
+    def probe_flags(self) -> ProbeFlags:
+        """Which of its flags causes what a probe of its answers finds; nothing is known where it has no such part."""
+        found: ProbeFlags = self._part("probe_flags", "PROBE_FLAGS") if self._has("probe_flags") else ProbeFlags()
+        return found
+
+    @cached_property
     def causes(self) -> tuple[Detector, ...]:
         """What makes it slow and no other engine."""
         found: tuple[Detector, ...] = self._part("causes", "DETECTORS") if self._has("causes") else ()
@@ -190,6 +199,12 @@ class Engine:
     def caches(self) -> CompileCaches | None:
         """What it compiles at its start and can find again; None where nothing of that is known."""
         found: CompileCaches | None = self._part("caches", "CACHES") if self._has("caches") else None
+        return found
+
+    @cached_property
+    def imports(self) -> Imports | None:
+        """What others say otherwise when they start it; None where no recipe of others is taken in."""
+        found: Imports | None = self._part("imports", "IMPORTS") if self._has("imports") else None
         return found
 
     @cached_property

@@ -63,7 +63,7 @@ class Http:
     so that a name proves nothing. version, version_of: where it tells its version; empty for nowhere. settings, settings_of:
     where it tells what it runs with, by the names of log.state.FIELDS; empty for nowhere. metrics: Prometheus text; empty for
     none. roles: the metrics' names. measured: what a measured stream asks for beside what every OpenAI API takes. plain: turns
-    thinking off. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
+    thinking off; thinking: on. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
     carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
     prefix_block: tokens of a block in which its prefix cache hits, where it tells none; 1 where it hits to the token.
     recurrent_block: the least of them for a recurrent model, whose states it keeps at ends of such blocks only.
@@ -85,6 +85,7 @@ class Http:
     metrics: str = "/metrics"
     measured: Mapping[str, Any] = field(default_factory=dict)
     plain: Mapping[str, Any] = field(default_factory=dict)
+    thinking: Mapping[str, Any] = field(default_factory=dict)
     removable: tuple[tuple[str, ...], ...] = ()
     counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
     public: frozenset[str] = frozenset(("/health",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from sparkwright import here
 from sparkwright.console.events.subscriber import Subscriber
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
@@ -53,8 +55,9 @@ class Fleet:
         self.ask_stop = ask_stop
         self.stopped = ""
         self._last: list[Event] = []
+        self._turns: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
         self._broken: set[int] = set()
-        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
     def connect(self) -> None:
         """Start connecting to everyone; returns at once."""
@@ -116,13 +119,17 @@ class Fleet:
             return
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
         for member in members:
-            pool.submit(self._guarded, member, act, then).add_done_callback(lambda _: self._events.put(None))
+            pool.submit(here.carried(self._guarded), member, act, then).add_done_callback(
+                lambda _: self._events.put(None)
+            )
         running = len(members)
         while running:
             try:
                 one = self._events.get()
                 if one is None:
                     running -= 1
+                elif callable(one):
+                    one()
                 else:
                     self._say(one)
             except KeyboardInterrupt:
@@ -146,13 +153,17 @@ class Fleet:
         """Report the outcome on every host, and close every connection."""
         while not self._events.empty():
             one = self._events.get()
-            if one is not None:
+            if isinstance(one, dict):
                 self._say(one)
         for one in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
             self._say(one)
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.close)
         hang_up(self.members)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does, from whatever thread this is, and once: `ask_stop` says whether the runs stop or are left."""
+        self._events.put(_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
         """Why there is no answer, by name of the member."""
@@ -182,12 +193,17 @@ class Fleet:
     ) -> list[Event]:
         """One request on a member's link: its events go to the subscribers, and are returned.
 
-        counted: whether its recap counts for the host's; a question on the side does not. held: only how far it is gets said.
-        Raises Failed when an answer that ends with a recap has none.
+        Runs on the servers of one machine follow each other. counted: whether its recap counts for the host's; a question on the
+        side does not. held: only how far it is gets said. Raises Failed when an answer that ends with a recap has none.
         """
-        seen = []
-        if header["verb"] == "run":
+        if header["verb"] != "run":
+            return self._answered(member, header, counted=counted, held=held)
+        with self._turns[member.host.machine] if member.host.on else contextlib.nullcontext():
             member.run_id = header["plan"]["run_id"]
+            return self._answered(member, header, counted=counted, held=held)
+
+    def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
+        seen = []
         for one in member.request(header):
             # with the commands as they are typed here, but for what the host only passes on
             one = {**(one if one["event"] in PASSED_ON else typed_in(one)), "host": member.host.name}
@@ -256,7 +272,7 @@ class Fleet:
         names = ",".join(member.host.name for member in running)
         if self.ask_stop(names):
             for member in (one for one in running if one.run_id):
-                threading.Thread(target=self._stop, args=(member,), daemon=True).start()
+                threading.Thread(target=here.carried(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
@@ -282,6 +298,10 @@ class Fleet:
                 self._broken.add(id(subscriber))
                 message = f"{type(subscriber).__name__}: {broke(error)} The run continues."
                 print(visible(message), file=sys.stderr)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _failed(members: Iterable[Member]) -> dict[str, str]:

@@ -72,7 +72,8 @@ def floors(
     found = []
     for group, hosts in groups.items():
         touched = set(hosts) & set(chosen)
-        usual = 1 if len(touched) > 1 and group != everyone else 0
+        machines = {name.partition("/")[0] for name in touched}
+        usual = 1 if len(machines) > 1 and group != everyone else 0
         least = explicit.get(group, usual)
         if touched and least > 0:
             found.append(Floor(group, tuple(hosts), least))

@@ -58,7 +58,8 @@ class Member:
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
         """The events that answer a request. secrets: instead of its own. Raises Unreachable."""
         given = self.secrets if secrets is None else secrets
-        return self.open().request({**header, "env": dict(self.host.env)}, given)
+        about = {"server": self.host.server} if self.host.server else {}
+        return self.open().request({**header, **about, "env": dict(self.host.env)}, given)
 
     def learn(self, one: Event) -> None:
         """Keep what a finished task says that the next play needs."""

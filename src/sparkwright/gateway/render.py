@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers
+from sparkwright.gateway import answers, operations
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.model import Gateway, Model
 
@@ -68,7 +68,7 @@ def memory_bytes(gateway: Gateway) -> int:
 
 def files(gateway: Gateway) -> dict[str, str]:
     """The files of its folder that hold no secret, by name."""
-    return {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
+    return {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway), **operations.files(gateway)}
 
 
 def _routes(gateway: Gateway) -> str:
@@ -100,6 +100,7 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield "stats timeout 30s"
     yield f"hard-stop-after {gateway.answer_s}s"
     yield "log stdout format raw local0"
+    yield from operations.in_global()
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
@@ -117,6 +118,7 @@ def _defaults(gateway: Gateway) -> Iterator[str]:
     yield f"timeout http-request {BODY_S}s"
     yield f"timeout http-keep-alive {BODY_S}s"
     yield f"timeout check {CHECK_S}s"
+    yield from operations.in_defaults()
     yield from (f"http-error {answers.words(status, *about)}" for status, about in answers.OWN.items())
 
 
@@ -125,6 +127,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     yield f"bind {gateway.address}:{gateway.port}{tls}"
     yield f"maxconn {gateway.clients}"
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
+    yield from operations.in_frontend()
     if gateway.keyed:
         message = "The gateway asks for its API key, as `Authorization: Bearer KEY`."
         known = f"http_auth_bearer,sha2(256),hex,lower -m str -f {CLIENT_KEYS}"

@@ -10,7 +10,7 @@ from sparkwright.gateway.model import model_of
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
 #: of a server in `show stat`: its state begins so
 UP, DRAIN = "UP", "DRAIN"
-STATES = ("up", "drain", "maintenance", "down", "unknown")
+STATES = ("up", "draining", "maintenance", "down", "unknown")
 
 
 def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -29,20 +29,26 @@ def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[st
         "running": _count(row, "scur") - _count(row, "qcur"),
         "queued": _count(row, "qcur"),
         "errors": _count(row, "hrsp_5xx"),
-        "servers": [{"host": one.get("svname", ""), **_server(one)} for one in own],
+        "servers": [{"host": one.get("svname", ""), **server(one)} for one in own],
     }
 
 
-def _server(row: Mapping[str, str]) -> dict[str, Any]:
+def server(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row of a server: state, running, requests."""
     return {"state": state(row.get("status", "")), "running": _count(row, "scur"), "requests": _count(row, "stot")}
 
 
 def state(written: str) -> str:
     """A server's state, one of STATES, of what HAProxy calls it ("UP 1/3", "DOWN (agent)", "MAINT", "DRAIN", "no check")."""
     first = written.split(" ")[0].upper()
-    return {"UP": "up", "NO": "up", "DRAIN": "drain", "MAINT": "maintenance", "DOWN": "down", "NOLB": "drain"}.get(
-        first, "unknown"
-    )
+    return {
+        "UP": "up",
+        "NO": "up",
+        "DRAIN": "draining",
+        "MAINT": "maintenance",
+        "DOWN": "down",
+        "NOLB": "draining",
+    }.get(first, "unknown")
 
 
 def _count(row: Mapping[str, str], name: str) -> int:

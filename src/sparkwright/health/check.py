@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import heal, notify, store, textfile
+from sparkwright.health import heal, notify, returning, store, textfile
 from sparkwright.health.judging.damping import damp
 from sparkwright.health.judging.judge import Judgement, judge
 from sparkwright.health.judging.observation import Observation
@@ -54,6 +54,7 @@ class Check:
             record, remembered, decision = self._once()
         if not self.scheduled:
             return record
+        returning.give_back(self.context, record)
         found = self._agreed(record, decision)
         if found.plan is None:
             return record if found is decision else self._again(found.message)

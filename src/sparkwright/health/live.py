@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.record import Container, Record, Serves, speaks_s
@@ -17,6 +18,7 @@ from sparkwright.host import plain_http
 from sparkwright.host.containers import containers, engine_of, engine_socket
 from sparkwright.host.machine import Machine
 
+TRAFFIC = (roles.RUNNING, roles.WAITING, roles.GENERATED)
 ENGINE_S = 3.0
 HEALTH_S = 2.0
 #: states that are told from this moment alone: a start goes on, an end may be over
@@ -57,6 +59,22 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
     http = engine_of.of_container(inspected).http
     status = _health(http, url)
     return Now(now_s, box, url, status, loading=status in http.loading)
+
+
+def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
+    """Requests at work and waiting, and tokens generated, by role. What the server shows to nobody without a key is left out."""
+    http = engine_of.of_spec(good.get("spec")).http
+    if not http.metrics or not now.health_status:
+        return {}
+    try:
+        where = urlsplit(now.url)
+        status, body = plain_http.get(
+            (where.hostname or "127.0.0.1", where.port or 80), http.metrics, timeout_s=HEALTH_S
+        )
+    except (OSError, ValueError):
+        return {}
+    counters = http.counters(body.decode(errors="replace")) if status == 200 else {}
+    return {role: counters[role] for role in TRAFFIC if role in counters}
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Telling a change of state: a command that gets the record, a webhook that gets it as JSON.
+"""Telling a change of state: a command that gets the record, a webhook that gets it in its receiver's shape (notify_shapes.py).
 
 What was not told is tried again at the next check. No secret is in the message; where the webhook's URL is one, it stands in a
 file of the user's (`--webhook-file`) that is read at the moment of telling and never copied.
@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from sparkwright.health.judging.damping import is_news
+from sparkwright.health.judging.damping import WELL, is_news
+from sparkwright.health.notify_shapes import Post, repeats, shape_for, shaped
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
@@ -45,16 +46,18 @@ def tell(
     """Tell when the state is another than the one that was told last, and has settled. Never raises."""
     if record.busy or not is_news(remembered.seen):
         return
-    if not remembered.notified or remembered.notified == record.state:
+    before = remembered.notified
+    if not before:
         remembered.notified = record.state
         return
-    message = to_tell(record, settings.host, remembered.notified)
+    message = to_tell(record, settings.host, before)
     try:
-        if settings.command:
+        if before != record.state and settings.command:
             run_command(settings.command, message)
         url = settings.webhook or _from_file(settings.webhook_file)
-        if url:
-            post(url, message, pause=pause)
+        shape = shape_for(url, settings.webhook_format)
+        if url and (before != record.state or (repeats(shape) and record.state not in WELL)):
+            post(url, shaped(message, shape, every_s=settings.every_s), pause=pause)
     except NotTold as error:
         note(f"could not send the notification of {record.state}: {error}")
         return
@@ -89,8 +92,8 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
         raise NotTold(f"{words[0]} exited with {done.returncode}")
 
 
-def post(url: str, message: dict[str, Any], *, pause: Callable[[float], None] = time.sleep) -> None:
-    """POST it as JSON, a few times within a bounded time. Raises NotTold; a 4xx is not tried again."""
+def post(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep) -> None:
+    """POST it, a few times within a bounded time. Raises NotTold; a 4xx is not tried again."""
     from tenacity import (
         RetryError,
         Retrying,
@@ -113,7 +116,7 @@ def post(url: str, message: dict[str, Any], *, pause: Callable[[float], None] = 
         raise NotTold(f"the webhook at {urlsplit(url).hostname}: {_kind(last)}") from None
 
 
-def _once(url: str, message: dict[str, Any]) -> None:
+def _once(url: str, message: Post) -> None:
     try:
         at = urlsplit(url)
         path = ((at.path or "/") + (f"?{at.query}" if at.query else "")).encode("ascii").decode()
@@ -121,7 +124,7 @@ def _once(url: str, message: dict[str, Any]) -> None:
         raise NotTold("the webhook is not an http(s) URL") from None
     connection = _connection(at)
     try:
-        connection.request("POST", path, json.dumps(message), {"Content-Type": "application/json"})
+        connection.request("POST", path, message.body, dict(message.headers))
         status = connection.getresponse().status
     except http.client.InvalidURL:
         raise NotTold("the webhook is not an http(s) URL") from None

@@ -20,6 +20,7 @@ from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
 from sparkwright.host.containers.engine_words import port_bindings
+from sparkwright.host.gateway import now as gateway_now
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe, server_metrics, token_check
@@ -62,6 +63,7 @@ class Prober:
         found = Observation(
             self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
         )
+        found = replace(found, gateway=None if busy else gateway_of(self.context))
         if busy or not self.good:
             return found
         rank = ranks.deployed(self.good)
@@ -205,6 +207,12 @@ def machine_of(context: Context) -> Machine:
         uptime_s = None
     used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
     return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, used, free, uptime_s)
+
+
+def gateway_of(context: Context) -> str | None:
+    """What is wrong with the gateway of this host; None where it has none."""
+    found = gateway_now.inspect(context.state)
+    return gateway_now.wrong(found) if found else None
 
 
 def start_of(box: Container) -> str:

@@ -24,7 +24,7 @@ STATES = frozenset({"state", "seen", "before", "cure"})
 @contextmanager
 def one_at_a_time(state: StateFolder) -> Iterator[None]:
     """Two checks at once would each miss what the other remembers: the second waits."""
-    with open(state.folder() / LOCK, "a", opener=private.opener) as file:
+    with open(state.memory_made() / LOCK, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -32,7 +32,7 @@ def one_at_a_time(state: StateFolder) -> Iterator[None]:
 @contextmanager
 def healing(state: StateFolder) -> Iterator[bool]:
     """Whether this check is the only one that waits for the other members of its cluster; for the length of the block."""
-    with open(state.folder() / HEALING, "a", opener=private.opener) as file:
+    with open(state.memory_made() / HEALING, "a", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,12 +46,12 @@ def write(state: StateFolder, record: Record, hidden: Redactor | None = None) ->
     hidden = hidden or Redactor()
     row = {key: value if key in STATES else hidden.value(value) for key, value in record.to_json().items()}
     line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
-    path = state.path / HISTORY
+    path = state.memory_made() / HISTORY
     if path.exists() and path.stat().st_size + len(line) > ROTATE_BYTES:
         _rotate(path)
     with open(path, "ab", opener=private.opener) as file:
         file.write(line)
-    write_atomically(state.path / LATEST, json.dumps(row, indent=1).encode() + b"\n")
+    write_atomically(state.memory / LATEST, json.dumps(row, indent=1).encode() + b"\n")
 
 
 def latest(folder: Path) -> Record | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparkwright.health.record import STATES, Record
 from sparkwright.health.remembered import Remembered
@@ -92,25 +93,33 @@ HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the la
 
 def write(context: Context, record: Record, remembered: Remembered, settings: Settings) -> None:
     """Replace the file. A folder that can't be written to is said, and no reason to fail."""
-    path = below_home(settings.textfile) / SHARED_FILE if settings.textfile else context.state.path / FILE
+    server = context.state.server
+    shared = shared_file(server)
+    path = below_home(settings.textfile) / shared if settings.textfile else context.state.memory_made() / FILE
     mode = 0o644 if settings.textfile else private.FILE  # node_exporter is another user
     try:
-        write_atomically(path, text(record, heals=len(remembered.heals)).encode(), mode=mode)
+        write_atomically(path, text(record, heals=len(remembered.heals), server=server).encode(), mode=mode)
     except OSError as error:
         context.note(f"cannot write {path}: {error.strerror}")
 
 
-def text(record: Record, *, heals: int = 0) -> str:
-    """The page."""
-    rows = [_row(STATE, {"state": state}, float(state == record.state)) for state in STATES]
+def shared_file(server: str) -> str:
+    """The file's name in a folder that others write to as well. server: of several servers the container's name."""
+    return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
+
+
+def text(record: Record, *, heals: int = 0, server: str = "") -> str:
+    """The page. server: of several servers the container's name, which each sample has as a label."""
+    of = {"server": server} if server else {}
+    rows = [_row(STATE, {**of, "state": state}, float(state == record.state)) for state in STATES]
     pages = [_head(STATE), *rows]
     about = {"model": record.serves.model, "commit": record.serves.commit, "image": record.serves.image}
-    pages += [_head(INFO), _row(INFO, {**about, "container": record.container.name}, 1.0)]
-    pages += [_head(HEALS), _row(HEALS, {}, float(heals))]
+    pages += [_head(INFO), _row(INFO, {**of, **about, "container": record.container.name}, 1.0)]
+    pages += [_head(HEALS), _row(HEALS, of, float(heals))]
     for metric in METRICS:
         value = metric.value(record)
         if value is not None:
-            pages += [_head(metric), _row(metric, {}, value)]
+            pages += [_head(metric), _row(metric, of, value)]
     return "".join(pages)
 
 

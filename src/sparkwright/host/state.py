@@ -15,24 +15,66 @@ from typing import Any
 from sparkwright.host.records.state_shapes import shape_of
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
+from sparkwright.trust.names import STEP, matched
 
+#: what a host remembers of one server, by the beginning of its name; of several servers each has it below SERVERS/NAME
+OF_SERVER = frozenset(
+    (
+        *("verified", "verified_before", "previous", "restarts", "stopping", "before_start", "restart_plans"),
+        *("health-remembered", "history", "health"),
+    )
+)
+SERVERS = "servers"
 #: by so much the clock of a file system may be ahead of the processor's
 SLACK_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """path: the folder. Every write is atomic and fsynced: a reader sees the old or the new, never half.
+    """path: the folder. server: of several servers whose memory is meant, by its container's name.
 
-    Folders are 0700 and files 0600 whatever the umask: who may write here may hold the host's lock or change its memory.
+    Every write is atomic and fsynced: a reader sees the old or the new, never half. Folders are 0700 and files 0600 whatever
+    the umask: who may write here may hold the host's lock or change its memory.
     """
 
     path: Path
+    server: str = ""
 
     @classmethod
     def of(cls, home: Path) -> StateFolder:
         """The state folder of the user with this home."""
         return cls(home / ".local/state/sparkwright")
+
+    def of_server(self, name: str) -> StateFolder:
+        """The same, with the memory of one of several servers. Raises Failed for what can't be a container's name.
+
+        name: of its container; empty: of the only one. What it did while it was the only one is its memory still, until
+        `servers.settle` moves that.
+        """
+        if name and not (self.path / SERVERS / matched(STEP, name, "the server's name")).is_dir():
+            alone = ((self.read("verified") if not self.server else None) or {}).get("spec") or {}
+            name = "" if alone.get("name") == name else name
+        return StateFolder(self.path, name)
+
+    def servers(self) -> list[StateFolder]:
+        """This folder for each server that the host has a memory of: the only one's, or one for each of several."""
+        found = sorted(one.name for one in (self.path / SERVERS).glob("*") if one.is_dir() and STEP.fullmatch(one.name))
+        alone = not found or (self.path / "verified.json").exists()
+        return [StateFolder(self.path, name) for name in ([""] if alone else []) + found]
+
+    @property
+    def memory(self) -> Path:
+        """The folder with what is remembered of the server."""
+        return self.path / SERVERS / self.server if self.server else self.path
+
+    def memory_made(self) -> Path:
+        """The same, made when absent."""
+        return self.folder(SERVERS, self.server) if self.server else self.folder()
+
+    def _below(self, name: str) -> str:
+        """Where NAME.json stands below the folder."""
+        of_server = self.server and name.partition("/")[0] in OF_SERVER
+        return f"{SERVERS}/{self.server}/{name}" if of_server else name
 
     def folder(self, *below: str) -> Path:
         """The folder, or one below it, made when absent and closed to others."""
@@ -48,7 +90,7 @@ class StateFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The JSON object stored under NAME.json; None when there is none. What is damaged of it is absent, and said so."""
-        path = self.path / f"{name}.json"
+        path = self.path / f"{self._below(name)}.json"
         try:
             data = parsed(path.read_bytes())
         except FileNotFoundError:
@@ -72,7 +114,7 @@ class StateFolder:
             self._put(name, content)
 
     def _put(self, name: str, content: bytes) -> None:
-        file = PurePath(f"{name}.json")
+        file = PurePath(f"{self._below(name)}.json")
         write_atomically(self.folder(*file.parts[:-1]) / file.name, content)
 
     def drop_ballast(self) -> None:
@@ -82,7 +124,7 @@ class StateFolder:
 
     def remove(self, name: str) -> None:
         """Forget NAME.json."""
-        (self.path / f"{name}.json").unlink(missing_ok=True)
+        (self.path / f"{self._below(name)}.json").unlink(missing_ok=True)
 
     def runs(self) -> Iterator[Path]:
         """The folders of past and present runs, newest first."""

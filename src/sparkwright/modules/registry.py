@@ -30,6 +30,7 @@ WITHOUT_ENGINE = frozenset(
         "fabric",
         "fail",
         "file",
+        "host_settings",
         "link_rate",
         "package",
         "systemd_unit",

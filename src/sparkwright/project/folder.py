@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparkwright import here as place
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 
@@ -19,8 +20,8 @@ class Project:
 
     @classmethod
     def here(cls) -> Project:
-        """The project of the current folder or one above it. Raises Refused when there is none."""
-        here = Path.cwd()
+        """The project of the folder that the command speaks from, or one above it. Raises Refused when there is none."""
+        here = place.folder()
         for folder in (here, *here.parents):
             if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
                 return cls(folder)
@@ -33,11 +34,11 @@ class Project:
         try:
             return cls.here().root
         except Refused:
-            return Path.cwd()
+            return place.folder()
 
     def playbook(self, name: str) -> Path:
         """playbooks/NAME.yml, or the path itself when it is one. Raises Refused naming the playbooks there are."""
-        for path in (self.root / "playbooks" / f"{name}.yml", Path(name)):
+        for path in (self.root / "playbooks" / f"{name}.yml", place.folder() / name):
             if path.is_file():
                 return path
         from sparkwright.project.documents.checked import nearest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
+from sparkwright.project import schema_line
 from sparkwright.project.inventory.glance import GROUPS_FILE
 
 GROUP, RECIPE, HEAD, WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
@@ -61,13 +62,13 @@ def lay(root: Path) -> list[Path]:
     """Write them into a project. Returns what was written. Raises Refused before anything when one of them is there already."""
     groups = root / "hosts" / GROUPS_FILE
     texts = {
-        root / f"hosts/{HEAD}.yml": HOST_TEXT.format(name=HEAD, place=1),
-        root / f"hosts/{WORKER}.yml": HOST_TEXT.format(name=WORKER, place=2),
-        root / f"recipes/{RECIPE}.yml": RECIPE_TEXT,
+        root / f"hosts/{HEAD}.yml": schema_line.line("host") + HOST_TEXT.format(name=HEAD, place=1),
+        root / f"hosts/{WORKER}.yml": schema_line.line("host") + HOST_TEXT.format(name=WORKER, place=2),
+        root / f"recipes/{RECIPE}.yml": schema_line.line("recipe") + RECIPE_TEXT,
     }
     if there := [path for path in texts if path.exists()]:
         raise Refused(f"{there[0]} already exists.", fix="Remove it first.")
-    before = groups.read_text() if groups.exists() else ""
+    before = groups.read_text() if groups.exists() else schema_line.line("groups")
     if any(line.startswith(f"{GROUP}:") for line in before.splitlines()):
         raise Refused(f"{groups} already has a group {GROUP}.", fix="Remove it first.")
     texts[groups] = before + ("" if before.endswith("\n") or not before else "\n") + GROUP_TEXT

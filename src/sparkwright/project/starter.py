@@ -1,17 +1,17 @@
-"""The files a new user starts from: hosts/, recipes/, playbooks/, templates/ and tasks.py."""
+"""The files a new user starts from: hosts/, recipes/, playbooks/, templates/, schemas/ and tasks.py."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
 
-FOLDERS = ("hosts", "recipes", "playbooks", "templates")
+FOLDERS = ("hosts", "recipes", "playbooks", "templates", "schemas")
 #: what `patch` compares; hosts are the user's own from the first day
-COMPARED = ("recipes", "playbooks", "templates")
+COMPARED = ("recipes", "playbooks", "templates", "schemas")
 #: what commands leave in a project's folder and nobody commits; spark.lock is committed
 GITIGNORE = """\
 .sandbox/
@@ -29,31 +29,66 @@ def source() -> Path:
     return installed if installed.is_dir() else package.parent.parent
 
 
-def lay(folder: Path) -> list[Path]:
+def files() -> list[Path]:
+    """Every file that `lay` copies."""
+    return _shipped(source(), FOLDERS)
+
+
+def refuse_project(folder: Path) -> None:
+    """Raises Refused when one of the files that `lay` writes is there already."""
+    _refuse_there([folder / name for name in planned({})])
+
+
+def _refuse_there(targets: Iterable[Path]) -> None:
+    if there := [path for path in targets if path.exists()]:
+        raise Refused(f"{there[0]} already exists.", fix="`init --diff` shows what this version ships differently.")
+
+
+def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
     """Copy them, and write a .gitignore where there is none. Returns what was written.
 
-    Raises Refused before anything when one of them is there already.
+    texts: by path in the project, what is written in a file's place or beside them. without: paths that are left out.
+    Raises Refused before anything when one of them is there already. What stops it halfway leaves nothing behind.
     """
-    top = source()
-    files = _shipped(top, FOLDERS)
-    targets = [folder / path.relative_to(top) for path in files]
-    there = [path for path in targets if path.exists()]
-    if there:
-        raise Refused(f"{there[0]} already exists.", fix="`init --diff` shows what this version ships differently.")
-    texts = {target: path.read_bytes() for path, target in zip(files, targets, strict=True)}
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        texts[ignore] = GITIGNORE.encode()
-    for target, text in texts.items():
-        try:
+    contents = planned(texts or {}, without)
+    targets = [folder / name for name in contents]
+    _refuse_there(targets)
+    ignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
+    written = {**dict(zip(targets, contents.values(), strict=True)), **ignore}
+    made = [one for one in _folders(written) if not one.exists()]
+    try:
+        for target, content in written.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text)
-        except OSError as error:
-            for one in texts:  # so that it can be given again
-                with contextlib.suppress(OSError):
-                    one.unlink(missing_ok=True)
+            target.write_bytes(content)
+    except BaseException as error:
+        _take_back(written, made)  # so that it can be given again
+        if isinstance(error, OSError):
             raise Failed(f"{target}: {error.strerror}.", fix="Nothing was created.") from None
-    return list(texts)
+        raise
+    return list(written)
+
+
+def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
+    """What `lay` writes, by path in the project. See there."""
+    top = source()
+    shipped = {str(path.relative_to(top)): path for path in files()}
+    found = {name: path.read_bytes() for name, path in shipped.items() if name not in without and name not in texts}
+    return {**found, **{name: text.encode() for name, text in texts.items()}}
+
+
+def _folders(written: Iterable[Path]) -> list[Path]:
+    """Every folder above one of these, the deepest first."""
+    found = {folder for path in written for folder in path.parents}
+    return sorted(found, key=lambda one: len(one.parts), reverse=True)
+
+
+def _take_back(written: Iterable[Path], made: Iterable[Path]) -> None:
+    for one in written:
+        with contextlib.suppress(OSError):
+            one.unlink(missing_ok=True)
+    for folder in made:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def patch(folder: Path) -> str:

@@ -93,6 +93,8 @@ KINDS: dict[str, dict[str, Shape]] = {
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
         "load_s": Usual({str: within(0, 366 * 86400)}, {}),
+        "traffic": Usual({str: within(0, 1e18)}, {}),
+        "gateway": OBJECT,
     },
     "diagnosis": {
         "schema": COUNT,

@@ -82,6 +82,7 @@ class Plan:
     secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
     the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
     wait_s: how long to wait for a lock that somebody else holds. cluster: whose members' runs this one meets at barriers.
+    server: of a host that serves several, the name of the container that this is about.
     """
 
     run_id: str
@@ -102,6 +103,7 @@ class Plan:
     force_handlers: bool = False
     wait_s: float = 0
     cluster: Cluster | None = None
+    server: str = ""
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class LocalLink:
             return {}
         from sparkwright.sandbox import control
 
-        folder = control.folder_of(self._host.name)
+        folder = control.folder_of(self._host.machine)
         found = control.up(folder)
         if self._host.serve_port:
             (folder / "serve_port").write_text(str(self._host.serve_port))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from sparkwright.secret import Secret
 
 def composed(context: Context, settings: Settings, **given: Any) -> Check:
     """The check of this host. given: as `Check` takes it."""
+    if settings.host and context.state.server:  # what it tells of is one of several
+        settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
     return Check(context, settings, measure_speed, run_plan, **given)
 
 

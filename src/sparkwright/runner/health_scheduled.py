@@ -1,4 +1,4 @@
-"""What the host's own clock starts: one check, with no laptop.
+"""What the host's own clock starts: one check of each of its servers, with no laptop.
 
     python -I .../sparkwright/runner/health_scheduled.py TAG-FILE        (a shipped runtime: the tag says what it was made for)
     python -I .../sparkwright/runner/health_scheduled.py                 (sparkwright as it is installed here)
@@ -12,7 +12,10 @@ from pathlib import Path
 
 
 def main(words: list[str]) -> int:
-    """Check once. 75: this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one."""
+    """Check every server once.
+
+    75: this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
+    """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"
     try:
@@ -35,24 +38,31 @@ def _check() -> int:
     from sparkwright.host.machine import Machine
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
+    from sparkwright.protocol.events import Event
     from sparkwright.protocol.plan import new_run_id
     from sparkwright.runner.health_check import composed
     from sparkwright.runner.verbs.health_on_demand import sentence
 
     machine = Machine.here()
-    state = StateFolder.of(machine.home)
-    run_id = new_run_id("check")
-    engine = Engine(machine, timeout_s=DOCKER_S)
-    context = RunContext(machine, state, run_id, lambda one: print(one.get("text", ""), flush=True), engine=engine)
-    try:
-        record = composed(context, Settings.of(state), scheduled=True).run()
-    except SparkwrightError as error:
-        print(error, flush=True)
-        return 1
-    print(sentence(record), flush=True)
-    if record.healed:
-        print(record.healed, flush=True)
-    return 0
+    failed = 0
+    for state in StateFolder.of(machine.home).servers():
+        of = f"{state.server}: " if state.server else ""
+        engine = Engine(machine, timeout_s=DOCKER_S)
+
+        def emit(one: Event, of: str = of) -> None:
+            print(f"{of}{one.get('text', '')}", flush=True)
+
+        context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
+        try:
+            record = composed(context, Settings.of(state), scheduled=True).run()
+        except SparkwrightError as error:
+            print(f"{of}{error}", flush=True)
+            failed = 1
+            continue
+        print(f"{of}{sentence(record)}", flush=True)
+        if record.healed:
+            print(f"{of}{record.healed}", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@
                                                                    or for all of them, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
 {"verb": "diagnose", "container": name, ...}                       what is wrong with its server, in one event (see diagnose.py)
-{"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
+{"verb": "status", "container": name, "gateway": bool}             what the host is doing, in one event (see status.py)
 {"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
 {"verb": "serving", "name": "" | container}                        does a server here give a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 {"verb": "clean", "name": host}                                    remove sparkwright's own folders (see clean.py)
+
+Of a host that serves several each may have "server": container, the one that is asked about.
 """
 
 from __future__ import annotations
@@ -69,15 +71,15 @@ def answer(request: dict[str, Any]) -> int:
     os.environ.update({name: value for name, value in request.get("secrets", {}).items() if name in PROXIES})
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
-    state = StateFolder.of(machine.home)
     try:
+        state = StateFolder.of(machine.home)
         state.tighten()
         private.close(machine.home / ".local/share/sparkwright")  # the runtime, which this very process runs
-        _say(_verb(request["verb"])(request, machine, state), hidden)
+        _say(_verb(request["verb"])(request, machine, state.of_server(request.get("server", ""))), hidden)
     except SparkwrightError as error:
         _say([_refusal(request, error)], hidden)
     except OSError as error:
-        message = f"run not started: {state.path}: {error.strerror}."
+        message = f"run not started: {StateFolder.of(machine.home).path}: {error.strerror}."
         _say([_refusal(request, SparkwrightError(message, fix="On the host: `df -h ~`."))], hidden)
     except Exception as error:
         traceback.print_exc()

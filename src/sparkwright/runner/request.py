@@ -67,8 +67,8 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "env": _is_environment,
     "secrets": _are_texts,
     **dict.fromkeys(("plan", "restart"), lambda value: isinstance(value, dict)),
-    "smoke": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("smoke", "gateway"), lambda value: isinstance(value, bool)),
     "token_s": _is_number,
     "since_s": _is_number,
-    **dict.fromkeys(("verb", "run", "how", "name", "container"), _is_text),
+    **dict.fromkeys(("verb", "run", "how", "name", "container", "server"), _is_text),
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.records import restart_plans, servers
 from sparkwright.host.runs import cut_off, lock, measuring
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
@@ -21,6 +22,7 @@ from sparkwright.runner import restart_plan
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
 from sparkwright.trust import system_errors
+from sparkwright.trust.names import STEP
 
 
 def play(
@@ -42,29 +44,31 @@ def play(
 
     def run(met: Rendezvous) -> Event:
         with met.channel() as channel:
-            return PlayRun(plan, machine, state, secrets, book.write, book.stop_requested, channel).run()
+            return PlayRun(plan, machine, own, secrets, book.write, book.stop_requested, channel).run()
 
     book.open()
     about = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
     book.write(event("run_started", run=plan.run_id, **about, schema=SCHEMA, sandbox=machine.sandbox))
     started_s = time.monotonic()
     try:
+        own = state.of_server(plan.server)
         met = Rendezvous(plan, secrets, note, book)
         if plan.exclusive and not plan.check:
             owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
             held = lock.held(state, owner, host=plan.host, wait_s=met.lock_wait_s, note=note)
             with met.having(held) as before:
                 if before is not None and cut_off.unfinished(state, before):
-                    note(cut_off.story(state, before))
+                    note(cut_off.story(state, before, plan.server))
+                own = servers.settle(state, plan.server, _alone(plan))
                 recap = run(met)
         else:
             before, alive = lock.inspect(state) if plan.exclusive else (None, False)
             if before is not None and cut_off.unfinished(state, before):
-                note(f"in progress there: {before}" if alive else cut_off.story(state, before))
+                note(f"in progress there: {before}" if alive else cut_off.story(state, before, plan.server))
             with met.having(_undisturbing(plan, state, note)):
                 recap = _beside(run(met), plan, state)
         if restart is not None and not plan.check and not recap["failed"]:
-            restart_plan.keep(restart, state, book.hidden, note)
+            restart_plan.keep(restart, own, book.hidden, note)
     except SparkwrightError as error:
         recap = recap_of(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -75,6 +79,12 @@ def play(
         )
         recap = recap_of(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
     book.write(recap)
+
+
+def _alone(plan: Plan) -> str:
+    """The name of the container that a plan of a host's only server is about; empty where it is about none."""
+    name = (restart_plans.restarted_by(plan).get("spec") or {}).get("name")
+    return name if isinstance(name, str) and STEP.fullmatch(name) else ""
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparkwright import here
 from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
 from sparkwright.sandbox.cluster import fabric
@@ -35,8 +36,8 @@ def default_folder() -> Path:
     given = os.environ.get("SPARKWRIGHT_SANDBOX")
     if given:
         return Path(given)
-    here = Path.cwd()
-    project = next((folder for folder in (here, *here.parents) if (folder / "hosts").is_dir()), here)
+    at = here.folder()
+    project = next((folder for folder in (at, *at.parents) if (folder / "hosts").is_dir()), at)
     return project / ".sandbox"
 
 

@@ -70,7 +70,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "zai-org/GLM-4.7-Flash": _dense("Glm4MoeLiteForCausalLM", "glm4_moe_lite", 202752),
     "openai/gpt-oss-120b": _dense("GptOssForCausalLM", "gpt_oss", 131072),
     "meta-llama/Llama-3.1-8B-Instruct": _dense("LlamaForCausalLM", "llama", 131072),
-    "Qwen/Qwen3-Embedding-0.6B": _dense("Qwen3ForCausalLM", "qwen3", 32768),
+    "Qwen/Qwen3-Embedding-0.6B": {**_dense("Qwen3ForCausalLM", "qwen3", 32768), "hidden_size": 1024},
+    "Qwen/Qwen3-1.7B": _dense("Qwen3ForCausalLM", "qwen3", 40960),
 }
 GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
 

@@ -26,11 +26,13 @@ FILES: dict[str, str] = {
     "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n",
     "/etc/default/locale": "LANG=en_US.UTF-8\n",
     "/run/systemd/timesync/synchronized": "",
+    "/dev/shm/.sandbox": "",
 }
 
 PROGRAMS: dict[str, str] = {
     "nvidia-ctk": 'echo "NVIDIA Container Toolkit CLI version 1.17.8 (pretend)"',
     "systemctl": 'case "$1" in is-enabled) echo enabled ;; *) exit 1 ;; esac',
+    "nvidia-spark-ota-check": 'echo "No updates are available (pretend)."',
     "locale": "printf 'C\\nC.utf8\\nPOSIX\\nen_US.utf8\\n'",
     "getent": 'case "$1 $2" in "hosts spark-sandbox") echo "127.0.1.1 $2" ;; *) exit 2 ;; esac',
 }

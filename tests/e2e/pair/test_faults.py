@@ -74,6 +74,13 @@ def test_each_command_says_what_is_so(pair: PairDesk, row: str) -> None:
     assert pair.token()[0] == ROWS[row]["client"]
 
 
+def test_the_server_of_one_member_is_not_cleaned_away(pair: PairDesk) -> None:
+    before = whole(pair)
+    said = pair.run("host.clean", "--host", "sandbox2", "--server", "--yes")
+    assert said.code == 5 and "Use `--host sandbox-pair`." in said.err, said.out + said.err
+    assert pair.ids() == before
+
+
 def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: PairDesk) -> None:
     whole(pair)
     got: list[tuple[int, str]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ class Place:
 
 @dataclass
 class Collector:
-    """A subscriber: cells, settings and failures of arms become a results file, from the first cell on."""
+    """A subscriber: cells, settings and failures of arms become a results file, from the first cell on.
+
+    head: of a cluster, which says for all why an arm failed. restored: the hosts that serve again what they served before.
+    """
 
     place: Place
     experiment: Experiment
@@ -77,6 +81,8 @@ class Collector:
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sandbox: bool = False
+    head: str = ""
+    restored: set[str] = field(default_factory=set)
 
     def on(self, event: Event) -> None:
         if event["event"] == "run_started":
@@ -104,9 +110,18 @@ class Collector:
     @property
     def complete(self) -> bool:
         """Whether every cell is there and worth something."""
+        return not any(self._missing("refused"))
+
+    @property
+    def left(self) -> bool:
+        """Whether a cell is missing of an arm that did not fail."""
+        return any(self._missing("refused", "failed"))
+
+    def _missing(self, *out: str) -> Iterator[str]:
+        """The cells that are missing, but for arms of which one of these is known."""
         there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
-        out = {name for name, arm in self.arms.items() if arm.get("refused")}
-        return all(key in there or key.split(".")[0] in out for key in self.experiment.keys)
+        gone = {name for name, arm in self.arms.items() if any(map(arm.get, out))}
+        return (key for key in self.experiment.keys if key not in there and key.split(".")[0] not in gone)
 
     @property
     def failed(self) -> bool:
@@ -141,7 +156,12 @@ class Collector:
             self.keep(cell)
 
     def _on_bench_failed(self, event: Event) -> None:
-        self.arms[event["data"]["arm"]]["failed"] = str(event["data"]["why"])
+        if event["status"] == "ok" and (not self.head or event["host"] == self.head):
+            self.arms[event["data"]["arm"]]["failed"] = str(event["data"]["why"])
+
+    def _on_grant_restart_previous(self, event: Event) -> None:
+        if event["status"] in ("ok", "changed"):
+            self.restored.add(event["host"])
 
     def _on_container(self, event: Event) -> None:
         """What runs may be something else than its recipe."""

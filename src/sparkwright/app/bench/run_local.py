@@ -11,7 +11,7 @@ from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.bench import results_files
 from sparkwright.bench.experiment import Experiment, turns
 from sparkwright.bench.order import Order, Room, planned
-from sparkwright.bench.play import verdict
+from sparkwright.bench.play_tasks import verdict
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.engines import engine, openai_api

@@ -27,7 +27,8 @@ WORDS = {
     "explain": "rules",
     "sandbox.fault": "faults",
     "completion": "shells",
-    **dict.fromkeys(("init", "model.inspect", "bench.compare", "bench.report", "bench.import"), FILES),
+    **dict.fromkeys(("init", "model.inspect", "bench.compare", "bench.report", "bench.import", "recipe.import"), FILES),
+    "recipe.export": RECIPES,
 }
 
 

@@ -42,8 +42,7 @@ def path_of(chosen: Chosen, book: str) -> Path:
     usual, cluster = chosen.project.playbook(book), one_of(chosen)
     if cluster is None or not _about_servers(usual):
         return usual
-    _refuse_part(chosen, cluster)
-    _refuse_others(chosen, cluster)
+    refuse_part_or_others(chosen)
     path = usual.parent / FOLDER / usual.name
     if not path.is_file():
         message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
@@ -58,12 +57,11 @@ def refuse_parts(chosen: Chosen) -> None:
         _refuse_part(chosen, cluster)
 
 
-def refuse_other_arguments(chosen: Chosen, command: str) -> None:
-    """Raises Refused for a command that starts servers with other arguments than the recipe's: on one member, for itself."""
+def refuse_part_or_others(chosen: Chosen) -> None:
+    """Raises Refused for a part of a cluster, and for a cluster beside other hosts."""
     if cluster := one_of(chosen):
-        message = f"{cluster.name} is a cluster, and `{command}` would start one member alone with other arguments."
-        fix = f"Change recipes/{cluster.recipe}.yml, `{program.name()} deploy --host {cluster.name}`, and measure each."
-        raise Refused(message, where=cluster.where, fix=fix)
+        _refuse_part(chosen, cluster)
+        _refuse_others(chosen, cluster)
 
 
 def answering(chosen: Chosen, command: str) -> Chosen:

@@ -32,9 +32,12 @@ def of_host(inventory: Inventory, host: Host) -> Gateway:
     return found
 
 
-def scope(chosen: Chosen, host: Host, image: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Secret]]:
+def scope(
+    chosen: Chosen, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Secret]]:
     """What the playbook sees as `gateway`, and the secrets that go with it. image: the lock's entry.
 
+    operators: the SHA-256 of the hosts' keys, empty for those that could not be asked.
     Raises Refused, with file and line.
     """
     root, inventory = chosen.project.root, chosen.inventory
@@ -50,13 +53,27 @@ def scope(chosen: Chosen, host: Host, image: Mapping[str, Any] | None) -> tuple[
         "lock": {"manifests": (image or {}).get("manifests")},
         "files": render.files(made),
         "models": [one.name for one in made.models],
-        "checks": {one.name: {"task": one.task, "body": json.loads(one.check)} for one in made.models},
+        "proof": _proof(made),
         "client_key": names[_client_key(gateway)],
         "certificate": names[_certificate(gateway)],
+        "operators": dict(operators),
         "server_keys": {one.backend: one.key for one in made.models if one.key},
         "options": [list(option) for option in spec.docker_options()],
     }
     return about, secrets
+
+
+def key(chosen: Chosen, host: Host) -> tuple[str, dict[str, Secret]]:
+    """What a rollback sees as `gateway_key`, the name of the clients' key, and that key. Raises Refused."""
+    gateway = of_host(chosen.inventory, host)
+    secrets = _own_key(gateway)
+    return next(iter(secrets), ""), secrets
+
+
+def _proof(made: model.Gateway) -> dict[str, Any]:
+    """What `gateway_proof` asks of it; kept with its state, so that a rollback can ask it again."""
+    asked = {one.name: {"task": one.task, "body": json.loads(one.check)} for one in made.models}
+    return {"name": made.name, "port": made.port, "keyed": made.keyed, "tls": made.tls, "models": asked}
 
 
 def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, Any] | None) -> ContainerSpec:
@@ -87,15 +104,20 @@ def _client_key(gateway: Gateway) -> str:
     return f"gateway key of {gateway.name}"
 
 
+def _own_key(gateway: Gateway) -> dict[str, Secret]:
+    """The clients' key by its name; nothing where it asks for none."""
+    if gateway.file.key is None:
+        return {}
+    return {_client_key(gateway): secret_source.server_key(gateway.file.key, gateway.where("key"))}
+
+
 def _certificate(gateway: Gateway) -> str:
     return f"gateway certificate of {gateway.name}"
 
 
 def _secrets(root: Path, gateway: Gateway, found: list[routes.Server]) -> dict[str, Secret]:
     """All that is secret in the gateway's files, by the names under which they travel."""
-    secrets: dict[str, Secret] = {}
-    if gateway.file.key is not None:
-        secrets[_client_key(gateway)] = secret_source.server_key(gateway.file.key, gateway.where("key"))
+    secrets = _own_key(gateway)
     if gateway.file.tls != "none":
         secrets[_certificate(gateway)] = Secret(certificate.pem(root, gateway))
     for recipe in routes.secrets_of(found).values():

@@ -63,7 +63,7 @@ class Neighbours:
 
         source = str(task.args["from"])
         here = {**task.args, "from": ""}
-        if source == member.host.name:
+        if source == member.host.machine:
             return dataclasses.replace(task, args=here)
         if any(name in task.open for name in (*ABOUT, "from")):
             message = "`from` needs a model that is known before the run."
@@ -78,9 +78,10 @@ class Neighbours:
 
     def _member(self, source: str) -> Member:
         if source not in self._members:
-            host = self._inventory.hosts.get(source)
+            host = self._inventory.machines.get(source)
             if host is None:
-                raise Refused(f"no host is called {source!r}.", fix=f"There are: {', '.join(self._inventory.names())}.")
+                known = ", ".join(self._inventory.machines)
+                raise Refused(f"no host is called {source!r}.", fix=f"There are: {known}.")
             self._members[source] = Member(host)
         return self._members[source]
 
@@ -100,7 +101,7 @@ def addresses(found: Mapping[str, Any], source: str) -> list[str]:
 
 def source_host(inventory: Inventory, pattern: str) -> Host:
     """The one host that a pattern names. Raises Refused when it names more."""
-    hosts = inventory.match(pattern)
+    hosts = inventory.machines_of(inventory.match(pattern))
     if len(hosts) != 1:
         raise Refused(f"--from names {len(hosts)} hosts.", fix="Name one that has the model.")
     return hosts[0]

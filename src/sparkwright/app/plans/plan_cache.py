@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sparkwright import host_side
+from sparkwright import here, host_side
 from sparkwright.console.events.summary import Served
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically
@@ -41,6 +41,7 @@ FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 MOST_FILES, MOST_BYTES = 1000, 32 * MIB
 #: what is kept: a file for each host or cluster, playbook and set of options; a plan has some 60 KB
 KEPT, PLAN_BYTES = 64, 8 * MIB
+ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
 #: what a command's options say of its output only
 OUTPUT = ("json",)
 #: options with which a run has a record of its hosts, or something else to do than to run a plan
@@ -87,7 +88,7 @@ class Made:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `of` is its inverse."""
         host = self.host
-        about = {name: getattr(host, name) for name in ("name", "address", "connection", "port", "recipe", "where")}
+        about = {name: getattr(host, name) for name in ABOUT_HOST}
         return {
             "host": {**about, "user": host.user, "env": dict(host.env)},
             "sources": {name: _source(one) for name, one in host.secret_sources.items()},
@@ -129,7 +130,7 @@ class Place:
         self.usable = (project / "playbooks" / f"{playbook}.yml").is_file() and not any(map(given.get, OTHER_RUNS))
         if self.usable:
             with contextlib.suppress(OSError, ValueError):
-                self._inputs = _inputs(project)
+                self._inputs = inputs(project)
 
     def find(self) -> list[Made]:
         """The plans that are kept here, if they are made from what is there now: of one host, or of a cluster's members."""
@@ -149,7 +150,7 @@ class Place:
 
     def _keep(self, made: Sequence[Made], secrets: Sequence[Secret]) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
-            if not self._inputs or self._inputs != _inputs(self._project):
+            if not self._inputs or self._inputs != inputs(self._project):
                 return
             text = json.dumps([one.to_json() for one in made])
             if any(text.count(one.plan.run_id) != 1 for one in made) or any(
@@ -184,12 +185,12 @@ def _prune(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _inputs(project: Path) -> str:
+def inputs(project: Path) -> str:
     """Names all that a plan is made from: the program, the folder that it speaks from, and the content of the project's files.
 
     Raises OSError and ValueError.
     """
-    total = hashlib.sha256(repr([SCHEMA, *_program(), os.getcwd(), str(project)]).encode())  # noqa: PTH109
+    total = hashlib.sha256(repr([SCHEMA, *_program(), str(here.folder()), str(project)]).encode())
     size = count = 0
     for path in _files(project):
         data = bounds.bytes_of(Path(path), MOST_BYTES)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import clusters, restart_plan
+from sparkwright.app.plans import beside, clusters, restart_plan
 from sparkwright.app.plans.pinning import Pins, entries, lock_folder
 from sparkwright.app.plans.plan_cache import Made
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
@@ -18,6 +18,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
+from sparkwright.project.gateway.before import in_front_of
 from sparkwright.protocol.cluster import TOKEN, new_token
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
@@ -52,6 +53,7 @@ class Planner:
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._asks_gateway = play.uses({"gateway"})
+        self._asks_gateway_key = play.uses({"gateway_key"})
         self._lints = play.has_task("lint")
         self._keys: dict[str, dict[str, Secret]] = {}
         self.made: dict[str, Made] = {}
@@ -123,8 +125,10 @@ class Planner:
         host, user = member.host, user_of(member.host)
         if self._asks_gateway:
             return {**recipe.scope(host, user, None, {}), "gateway": self._gateway(member, run_id)}
+        if self._asks_gateway_key:
+            return {**recipe.scope(host, user, None, {}), "gateway_key": self._gateway_key(member)}
         if not self._asks_recipe:
-            return recipe.scope(host, user, None, {})
+            return recipe.scope(host, user, None, {}, gateways=in_front_of(self._chosen.inventory, host))
         pins = self._pins_of(member)
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
@@ -151,19 +155,34 @@ class Planner:
                     self._tell(member, doubt)
             if self._given.check and self._asks_key and wanted.open_to_network:
                 self._tell(member, OPEN)
-            return recipe.scope(host, user, wanted, pinned, serving)
+            inventory, others = self._chosen.inventory, beside.of(self._chosen, host)
+            return recipe.scope(
+                host, user, wanted, pinned, serving, gateways=in_front_of(inventory, host), beside=others
+            )
 
     def _gateway(self, member: Member, run_id: str) -> dict[str, Any]:
         """What a gateway's play sees of it; its secrets go to the host with the run."""
-        from sparkwright.app.plans import gateways
+        from sparkwright.app.plans import gateways, operators
 
         image = gateways.of_host(self._chosen.inventory, member.host).file.image
         entry = self._pins_of(member).image(self._chosen.fleet, member, image, run_id)
         self._asked.add(member.host.name)  # of files outside the project's folders: such a plan is not kept
+        note = lambda text: self._tell(member, text)  # noqa: E731
+        hashes = operators.hashes(self._chosen, member, check=self._given.check, tell=note)
         with _ONE_BY_ONE:
-            about, secrets = gateways.scope(self._chosen, member.host, entry)
+            about, secrets = gateways.scope(self._chosen, member.host, entry, hashes)
         member.secrets |= secrets
         return about
+
+    def _gateway_key(self, member: Member) -> str:
+        """The name of the clients' key; the key goes to the host with the run, and such a plan is not kept."""
+        from sparkwright.app.plans import gateways
+
+        self._asked.add(member.host.name)
+        with _ONE_BY_ONE:
+            name, secrets = gateways.key(self._chosen, member.host)
+        member.secrets |= secrets
+        return name
 
     def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
         """The lock's entries. A play that changes nothing makes do with those that are there when upstream gives no answer."""

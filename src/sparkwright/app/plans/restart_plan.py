@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import clusters
+from sparkwright.app.plans import beside, clusters
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
@@ -24,6 +24,7 @@ from sparkwright.host.records.restart_plans import CHECK
 from sparkwright.host.state import write_atomically
 from sparkwright.project import playbook, recipe, starter
 from sparkwright.project.documents.document import shown
+from sparkwright.project.gateway.before import in_front_of
 from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
 
@@ -38,7 +39,10 @@ def give(chosen: Chosen) -> None:
     for member in chosen.fleet.members:
         wanted = recipe_of(chosen.project, member.host)
         known = entries(lock_of(chosen.project, member.host), wanted)
-        member.restart = of(chosen, member.host, recipe.scope(member.host, user_of(member.host), wanted, known))
+        around: dict[str, Any] = {"gateways": in_front_of(chosen.inventory, member.host)}
+        around["beside"] = beside.of(chosen, member.host)
+        names = recipe.scope(member.host, user_of(member.host), wanted, known, **around)
+        member.restart = of(chosen, member.host, names)
 
 
 def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     own, shipped = (folder / "playbooks" / below for folder in (root, starter.source()))
     path = own if own.is_file() else shipped
     about = _about(path, root, {**names, "cluster of the host": host.cluster})
-    kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name}.json"
+    kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name.replace('/', '+')}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(kept.read_bytes())
         if found["about"] == about and found["files"] == _digests(map(Path, found["files"])):

@@ -111,6 +111,27 @@ ROUTED: dict[str, Shape] = {
     **dict.fromkeys(("requests", "running", "queued", "errors"), COUNT),
     "servers": [UPSTREAM],
 }
+#: of host/gateway/now.py
+GATEWAY: dict[str, Shape] = {
+    **dict.fromkeys(("running", "verified"), bool),
+    "stand_in": Usual(bool, False),
+    "changed": Usual([line], []),
+    "models": [ROUTED],
+}
+
+#: of `survey`: a container that serves models, and a model on the disk
+SERVER: dict[str, Shape] = {
+    **dict.fromkeys(("name", "image", "model_dir"), line),
+    "engine": frozenset(TITLES),
+    "port": within(1, 65535),
+    "models": [line],
+    "verified": bool,
+}
+FOUND_MODEL: dict[str, Shape] = {
+    **dict.fromkeys(("id", "dir"), line),
+    "place": frozenset(("own", "folder", "hub cache")),
+    "size_bytes": COUNT,
+}
 
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
@@ -121,6 +142,14 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "models": {str: (None, within(1, 2**53))},
         "port": within(1, 65535),
         **dict.fromkeys(("loopback", "server_key"), bool),
+    },
+    "container_settings": {
+        **dict.fromkeys(("name", "image", "network"), line),
+        "entrypoint": (None, [line]),
+        **{key: [str] for key in ("program", "command", "ports", "volumes")},
+        "env": {str: str},
+        "options": {str: object},
+        "running": bool,
     },
     "engine_log": {"state": STATE, "known": bool, "text": str, "engine": Usual(frozenset(TITLES), USUAL)},
     "models": {"models": [MODEL]},
@@ -154,7 +183,19 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "manifests": Usual([MANIFEST], []),
     },
     "lock_model": {"commit": COMMIT, "files": [FILE]},
-    "gateway_state": {**dict.fromkeys(("running", "verified"), bool), "models": [ROUTED]},
+    "survey": {
+        **dict.fromkeys(("user", "hostname", "architecture"), line),
+        "os": (None, line),
+        **dict.fromkeys(("memory_bytes", "memory_available_bytes", "disk_free_bytes"), COUNT),
+        "gpu": (None, {"name": line, "driver": (None, line)}),
+        "docker": {"reachable": bool, "version": Usual((None, line), None), "error": (None, line)},
+        "ollama": {"reachable": bool, "models": (None, [line])},
+        "sandbox": bool,
+        "servers": [SERVER],
+        "models": [FOUND_MODEL],
+    },
+    "gateway_state": GATEWAY,
+    "gateway_own_key": {"sha256": re.compile("(?:[0-9a-f]{64})?")},
     "bench_cells": {"cells": {str: {str: object}}},
 }
 

@@ -81,7 +81,7 @@ def settings(one: Served) -> dict[str, Any]:
 def text(project: Project, one: Served) -> str:
     """As templates/client.j2 of the project says."""
     names = {
-        "host": one.host,
+        "host": one.host.replace("/", "-"),  # a client's own names take no slash
         "url": one.url,
         "model": one.served_name,
         "max_model_len": one.max_model_len,

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.connect import Chosen, choose, machines
 from sparkwright.app.questions import link_bandwidth
 from sparkwright.app.questions.answers import FINDING, LINK
 from sparkwright.app.questions.link_rules import Links, findings, proposed
@@ -35,7 +35,7 @@ FINDINGS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVID
 
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
     """Show the links of the hosts and what their files should say of them; write: add it to those that say nothing."""
-    chosen = choose(pattern)
+    chosen = machines(choose(pattern))
     members, codes = _ask(chosen, peers=False, json=json)
     if json:
         for one in members:
@@ -53,7 +53,7 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
 
     bandwidth: measure them, too.
     """
-    chosen = choose(pattern)
+    chosen = machines(choose(pattern))
     if len(chosen.hosts) < 2:
         raise Refused("a cluster has two hosts or more.", fix="Name its group: `--host pair`.")
     members, codes = _ask(chosen, peers=True, json=json)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from sparkwright import here
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
@@ -22,7 +24,7 @@ def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, 
     """
     pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
     try:
-        return list(pool.map(lambda member: _ask(member, header_of(member), kind), members))
+        return list(pool.map(here.carried(_ask), members, map(header_of, members), itertools.repeat(kind)))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.pinning import entries, lock_folder
-from sparkwright.app.questions import fan_out
+from sparkwright.app.questions import fan_out, gateway_row
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
@@ -19,6 +19,7 @@ from sparkwright.fleet.member import Member, hang_up
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
+from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import digest_of, tagged
 
@@ -46,53 +47,59 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
     finally:
         hang_up(chosen.fleet.members)
     _print(rows, json=json)
-    return [row.exit for row in rows]
+    return [row.exit for row in rows] + [row.gateway.exit for row in rows if row.gateway is not None]
 
 
-def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
-    """Ask again and again over the same connections, until Ctrl-C."""
-    from sparkwright.console import status_table
-
+def again(chosen: Chosen, *, every_s: float, json: bool) -> int:
+    """Ask and print again and again over the same connections, until Ctrl-C: for a pipe. watch.py is for a terminal."""
     wanted = pinned(chosen)
-    screen = status_table.Screen() if not json and sys.stdout.isatty() else None
     try:
         while True:
             started_s = time.monotonic()
-            rows = ask(chosen, wanted)
-            if screen is not None:
-                screen.update(rows)
-            else:
-                _print(rows, json=json)
+            _print(ask(chosen, wanted), json=json)
             sys.stdout.flush()
             time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
     except KeyboardInterrupt:
         return Exit.OK
     finally:
-        if screen is not None:
-            screen.close()
         hang_up(chosen.fleet.members)
 
 
 def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
     """One question to each host, all at once; a host that can't be asked is a row too."""
-    members = chosen.fleet.members
-
-    def header(member: Member) -> dict[str, Any]:
-        return {"verb": "status", "container": wanted[member.host.name].container}
-
-    answers = fan_out.everyone(members, header, "status")
-    return [_row(member, answer, wanted[member.host.name]) for member, answer in zip(members, answers, strict=True)]
+    members, gateways = chosen.fleet.members, carried(chosen)
+    answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
+    return [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
 
 
-def _row(member: Member, answer: fan_out.Answer, wanted: Pinned) -> Row:
+def carried(chosen: Chosen) -> dict[str, Gateway]:
+    """The gateways by the host in whose row they are: of several servers on one machine the first."""
+    first = {host.machine: host.name for host in reversed(chosen.hosts)}
+    return {first[one.host]: one for one in chosen.inventory.gateways.values() if one.host in first}
+
+
+def header(member: Member, wanted: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> dict[str, Any]:
+    """The question to a host."""
+    name = member.host.name
+    return {"verb": "status", "container": wanted[name].container, "gateway": name in gateways}
+
+
+def row(member: Member, answer: fan_out.Answer, pinned: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> Row:
+    """A host's row, whatever it answered, with the gateway that it carries."""
+    name = member.host.name
+    found = _row(name, answer, pinned[name])
+    return replace(found, gateway=gateway_row.of(gateways[name], answer)) if name in gateways else found
+
+
+def _row(name: str, answer: fan_out.Answer, wanted: Pinned) -> Row:
     if not isinstance(answer, SparkwrightError):
         try:
-            return row_of(member.host.name, answer, wanted, time.time())
+            return row_of(name, answer, wanted, time.time())
         except ValueError as error:
             answer = Failed(f"its answer can't be used: {error}")
     state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
     why = str(answer).removeprefix("unreachable: ")
-    return Row(member.host.name, state, why, wanted.recipe, error=str(answer), exit=int(answer.exit))
+    return Row(name, state, why, wanted.recipe, error=str(answer), exit=int(answer.exit))
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:

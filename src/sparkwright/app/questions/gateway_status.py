@@ -11,11 +11,12 @@ from sparkwright.app.runs.gateway import chosen as gateway_of
 from sparkwright.console import grid, listed
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit
+from sparkwright.host.gateway.admin import NOT_HAPROXY
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 
-KEYS = ("running", "verified", "models")
+KEYS = ("running", "verified", "stand_in", "models")
 COLUMNS = grid.columns(("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0))
 
 
@@ -40,6 +41,8 @@ def _show(gateway: Gateway, found: dict[str, Any]) -> None:
         say(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return
     say(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
+    if found["stand_in"]:
+        say(f"{at}: {NOT_HAPROXY}")
     listed.show(COLUMNS, [_row(one) for one in found["models"]])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.connect import Chosen, choose, machines
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
@@ -26,6 +26,9 @@ from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
+
+#: checks that are about a server: of several each has its own; all others are about the machine
+OF_SERVER = ("port", "image platform")
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Seen:
 
 def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> list[Exit]:
     """Look, show; with fix: show what would be done, ask, do it, and look again over a new login."""
-    seen = inspect(choose(pattern))
+    seen = inspect(machines(choose(pattern)))
     wanted = {one.host: one.repairs for one in seen if one.repairs} if fix else {}
     if wanted:
         if not json:
@@ -86,7 +89,11 @@ def inspect(chosen: Chosen) -> list[Seen]:
     chosen.fleet.connect()
 
     def checks_of(member: Member) -> Seen:
-        found = ask_module(chosen.fleet, member, "doctor", _wanted(chosen, member.host))
+        first, *others = chosen.inventory.servers_of(member.host.name)
+        found = ask_module(chosen.fleet, member, "doctor", wanted(chosen, first))
+        for host in others:
+            more = ask_module(chosen.fleet, member, "doctor", wanted(chosen, host))["findings"]
+            found["findings"] += [one for one in more if one["check"] in OF_SERVER]
         beside = clock.against(found["now_s"], time.time(), found["user"])
         return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"])
 
@@ -99,7 +106,7 @@ def inspect(chosen: Chosen) -> list[Seen]:
 
 def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:
     """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
-    chosen = choose(pattern)
+    chosen = machines(choose(pattern))
     fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     users = {one.host: one.user for one in seen}
 
@@ -119,16 +126,16 @@ def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[st
         chosen.fleet.each([member for member in chosen.fleet.members if member.host.name in wanted], act)
     finally:
         chosen.fleet.close()
-    again = inspect(choose(pattern))
+    again = inspect(machines(choose(pattern)))
     for one in again:
         one.fixed, one.broken = fixed[one.host], broken[one.host]
     return again
 
 
-def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
+def wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     """What the host's recipe asks of it, as arguments of the module; next to nothing without a recipe."""
     known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
-    about = {"host": host.name, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
+    about = {"host": host.machine, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
         return about
     wanted = recipes.recipe_of(chosen.project, host)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import choose
+from sparkwright.app.connect import Chosen, choose, machines
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.log import load_stages
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
@@ -24,10 +24,10 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     """Print the acts on each host. Returns the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
-        rows = [one for one in events if one["event"] == "history"][:last]
+        rows = acts(events, last)
         for row in rows:
             if json:
-                say_json({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host})
+                say_json({**row, "host": host})
             else:
                 say("\n".join(_act(titles[host], row)))
         if not rows and not json:
@@ -35,12 +35,18 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     return codes
 
 
+def acts(events: list[Event], last: int) -> list[dict[str, Any]]:
+    """What was done on a host, newest first, from its answer."""
+    rows = [one for one in events if one["event"] == "history"][:last]
+    return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
+
+
 def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     """Write each host's bundle into a folder. Returns the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         try:
-            found, files = _bundle(host, events, run)
+            found, files = bundle(host, events, run)
             folder = Path(to) if to else Path("incidents") / host / found
             folder = folder / host if to and len(answers) > 1 else folder
             evidence.keep(folder, files)
@@ -57,7 +63,7 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     return codes
 
 
-def _bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
+def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
     """The incident's name and its files. Raises Failed when what came is not one bundle, and that of the run asked for."""
     files = [one for one in events if one["event"] == "file"]
     other = next((one for one in events if one["event"] == "raw"), None)
@@ -80,7 +86,7 @@ def _why(about: str) -> str:
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
     """Show who holds one host's lock, and do what `decide` says: stop, kill, forget, or nothing."""
-    chosen = choose(host)
+    chosen = machines(choose(host))
     if len(chosen.hosts) != 1:
         raise Refused("`unlock` takes one host at a time.")
     fleet, member = chosen.fleet, chosen.fleet.members[0]
@@ -107,10 +113,15 @@ def _ask(
 ) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
     """What each host answers, by name, the exit code of each, and their titles by name."""
     chosen = choose(pattern)
-    answers = chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
+    answers = asked(chosen, header)
     for name, error in chosen.fleet.errors().items():
         say_error(error, json=json, host=name)
     return answers, chosen.fleet.codes(), {host.name: host.title for host in chosen.hosts}
+
+
+def asked(chosen: Chosen, header: dict[str, Any]) -> dict[str, list[Event]]:
+    """The events that answer a question, by host; why there are none is in `chosen.fleet.errors()`. Closes the connections."""
+    return chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
 
 
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:

@@ -30,7 +30,8 @@ def ask_module(
     check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
     """
     task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
-    plan = Plan(run_id=new_run_id(), host=member.host.name, play="Ask", steps=(task,), check=check, exclusive=exclusive)
+    about: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
+    plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), check=check, exclusive=exclusive, **about)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
     if done is None:

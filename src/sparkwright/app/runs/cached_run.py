@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.app.connect import Begun, Reached
 from sparkwright.app.plans.plan_cache import Made, Place
 from sparkwright.app.runs.ending import ending
-from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.runs.presenters import Listener, Shown
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -49,11 +49,11 @@ def _same_login(made: Made) -> bool:
         return False  # the link says why
 
 
-def run(begun: Begun, made: Sequence[Made], *, diff: bool, json: bool) -> list[int]:
-    """Run them. Returns each host's exit code. Raises as `session.run`."""
+def run(begun: Begun, made: Sequence[Made], *, diff: bool, json: bool, hears: Listener | None = None) -> list[int]:
+    """Run them. hears: see `Shown`. Returns each host's exit code. Raises as `session.run`."""
     hosts = [one.host for one in made]
     fleet = Fleet([Member(host) for host in hosts])
-    shown = Shown(Reached(Project.here(), hosts, fleet), json=json, diff=diff, rows=True)
+    shown = Shown(Reached(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, hears=hears)
     again = _Again(fleet, made, shown)
     with ending(fleet):
         begun.give(fleet.members)

@@ -12,7 +12,7 @@ from sparkwright.project.gateway import routes
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 
-PLAYBOOK = "gateway/deploy"
+DEPLOY, ROLLBACK = "gateway/deploy", "gateway/rollback"
 
 
 def deploy(**given: Any) -> list[int]:
@@ -21,7 +21,13 @@ def deploy(**given: Any) -> list[int]:
     inventory = Inventory.load(project.root)
     one = chosen(inventory, given["host"])
     routes.routed(project.root, inventory, one)
-    return playbooks.run(PLAYBOOK, "gateway.deploy", **{**given, "host": one.host})
+    return playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": one.host})
+
+
+def rollback(**given: Any) -> list[int]:
+    """Run the playbook that goes back, on the gateway's host; the routes of now are not read. Returns its exit code."""
+    one = chosen(Inventory.load(Project.here().root), given["host"])
+    return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": one.host})
 
 
 def chosen(inventory: Inventory, name: str) -> Gateway:

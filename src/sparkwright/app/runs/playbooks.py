@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkwright.app.runs.presenters import Listener
+
+from sparkwright.app.connect import Begun, checked, left_of, need_of, with_recipe
 
 #: options about how a run goes over many hosts
 ROLLING = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
-def run(playbook: str, command: str, **given: Any) -> list[int]:
-    """Run a playbook. command: how to give it again, as `restart`. Returns the exit codes, one a host."""
+def run(playbook: str, command: str, *, hears: Listener | None = None, **given: Any) -> list[int]:
+    """Run a playbook. command: how to give it again, as `restart`. hears: a program, instead of who is at the terminal.
+
+    Returns the exit codes, one a host.
+    """
     given["check"] = given["check"] or given["dry_run"]
+    given["host"] = with_recipe(given["host"], given.pop("recipe", ""))
     if given["list_tasks"]:
         from sparkwright.app.runs import session
 
         session.list_tasks(playbook, session.options(**given), json=given["json"])
         return []
-    from sparkwright.app.connect import Begun, checked, left_of, need_of
-
     pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
     begun = Begun(pattern, need_of(playbook))
     from sparkwright.app.runs import cached_run
@@ -25,10 +32,16 @@ def run(playbook: str, command: str, **given: Any) -> list[int]:
     place = cached_run.place_of(playbook, given)
     plans = cached_run.find(begun, place)
     if plans:
-        return cached_run.run(begun, plans, diff=given["diff"], json=given["json"])
+        return cached_run.run(begun, plans, diff=given["diff"], json=given["json"], hears=hears)
     chosen = checked(begun)
     from sparkwright.app.runs import session
     from sparkwright.app.runs.rollout import Asked
 
     asked = Asked(command, **{name: given[name] for name in ROLLING if name in given})
-    return session.run(chosen, playbook, session.options(**given), asked, json=given["json"], place=place)
+    options = session.options(**given)
+    codes = session.run(chosen, playbook, options, asked, json=given["json"], place=place, hears=hears)
+    if playbook != "deploy" or not chosen.inventory.gateways:
+        return codes
+    from sparkwright.app.runs import gateway_after
+
+    return codes + gateway_after.deployed(chosen, given, hears)

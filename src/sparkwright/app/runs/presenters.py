@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 from sparkwright.app.connect import Reached
 from sparkwright.app.prompts import stop_asked
 from sparkwright.console.events.json_lines import JsonLines
+from sparkwright.console.events.subscriber import Subscriber
 from sparkwright.console.events.summary import Served, Summary
+from sparkwright.fleet.fleet import Fleet
+
+
+class Listener(Subscriber, Protocol):
+    """A program that hears the events itself."""
+
+    def follows(self, fleet: Fleet) -> None:
+        """Told of the fleet before its first event: it may set `ask_stop`, and interrupt it later."""
 
 
 class Shown:
     """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
 
+    hears: a program, instead of all of them; nothing is printed then.
+
     rows: of many hosts it shows a row each and no panels; of a cluster a row each and the panel of its head, which serves.
     """
 
-    def __init__(self, chosen: Reached, *, json: bool, diff: bool, rows: bool = False) -> None:
+    def __init__(
+        self, chosen: Reached, *, json: bool, diff: bool, rows: bool = False, hears: Listener | None = None
+    ) -> None:
         self._project = chosen.project
         self._workers = {host.name for host in chosen.hosts if host.cluster and host.cluster.head != host.name}
         self._summary: Summary | None = None
+        if hears is not None:
+            chosen.fleet.subscribers = [hears]
+            hears.follows(chosen.fleet)
+            return
         chosen.fleet.ask_stop = stop_asked
         if json:
             chosen.fleet.subscribers = [JsonLines()]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright import program
+from sparkwright import here, program
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pinning import entries, lock_of
@@ -76,7 +76,9 @@ class Trip:
         self._file = RecordFile(chosen.project.root, book.path.stem)
         self._looks = _Looks(chosen)
         everyone = [chosen.inventory.match(play.hosts) for play in book.plays]
-        self._last_play = {host.name: n for n, hosts in enumerate(everyone) for host in hosts}
+        self._last_play = {
+            name: n for n, hosts in enumerate(everyone) for host in hosts for name in (host.name, host.machine)
+        }
         self._paces = [asked.policy(play) for play in book.plays]
         self.record: Record | None = None
         self._kept = False
@@ -175,13 +177,16 @@ class Trip:
 
     def _prints(self, name: str) -> Prints:
         """What a host is made from now: its own values, the playbook, the recipe, the templates, what the lock pins."""
-        project, host = self._chosen.project, self._chosen.inventory.hosts.get(name)
+        project, inventory = self._chosen.project, self._chosen.inventory
+        host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
         files = sorted((project.root / "templates").glob("*.j2"))
         plays = json.dumps(self._book.plays[0].document.data, default=str)  # with what it includes
         found = {_shown(self._book.path, project.root): _digest(plays)}
-        found |= {f"hosts/{name}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))}
+        found |= {
+            f"hosts/{host.machine}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))
+        }
         if host.recipe:
             wanted = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")
@@ -203,7 +208,7 @@ class _Looks:
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
-            answers = pool.map(self._serves, [self._member(name) for name in names])
+            answers = pool.map(here.carried(self._serves), [self._member(name) for name in names])
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:

@@ -6,18 +6,18 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Chosen, machines
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.plan_cache import Made, Place
 from sparkwright.app.plans.planning import Planner
 from sparkwright.app.runs.ending import ending
-from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.runs.presenters import Listener, Shown
 from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member, run_request
 from sparkwright.fleet.rollout import Roll
-from sparkwright.project import playbook
+from sparkwright.project import playbook, recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import listing
@@ -28,7 +28,7 @@ from sparkwright.visible import listed
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
 #: options that are variables of the playbook, and what it takes without them
-SWITCHES = {"rollback": True, "new_baseline": False, "keep": False}
+SWITCHES = {"rollback": True, "new_baseline": False, "keep": False, "undo": False}
 
 
 def options(**given: Any) -> playbook.Options:
@@ -46,16 +46,26 @@ def options(**given: Any) -> playbook.Options:
 
 
 def run(
-    chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, json: bool, place: Place | None = None
+    chosen: Chosen,
+    book: str,
+    given: playbook.Options,
+    asked: Asked,
+    *,
+    json: bool,
+    place: Place | None = None,
+    hears: Listener | None = None,
 ) -> list[int]:
     """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped.
 
-    place: where the plan of such a command is kept.
+    place: where the plan of such a command is kept. hears: see `Shown`.
     """
-    fleet, codes = chosen.fleet, list[int]()
     read = playbook.load(clusters.path_of(chosen, book))
+    if not any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in read.plays):
+        chosen = machines(chosen)
+        chosen.fleet.connect()
+    fleet, codes = chosen.fleet, list[int]()
     trip = Trip(chosen, read, given, asked)
-    shown = Shown(chosen, json=json, diff=given.diff, rows=True)
+    shown = Shown(chosen, json=json, diff=given.diff, rows=True, hears=hears)
     with ending(fleet, trip.left_behind), contextlib.closing(trip):
         if trip.may_begin():
             for n, play in enumerate(read.plays):
@@ -71,10 +81,10 @@ def run(
     raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
 
 
-def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
-    """One request to each chosen host, shown as it is answered."""
+def ask(chosen: Chosen, header: dict[str, Any], *, json: bool, hears: Listener | None = None) -> list[int]:
+    """One request to each chosen host, shown as it is answered. hears: see `Shown`."""
     fleet = chosen.fleet
-    Shown(chosen, json=json, diff=False)
+    Shown(chosen, json=json, diff=False, hears=hears)
     fleet.ask(lambda member: fleet.request(member, header))
     return fleet.codes()
 
@@ -87,14 +97,22 @@ def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bo
 
 
 def tasks(
-    chosen: Chosen, play: str, steps: Callable[[Host], tuple[Task, ...]], *, exclusive: bool, json: bool
+    chosen: Chosen,
+    play: str,
+    steps: Callable[[Host], tuple[Task, ...]],
+    *,
+    exclusive: bool,
+    json: bool,
+    check: bool = False,
 ) -> list[int]:
-    """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock."""
+    """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock. check: they change nothing."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
 
     def run_on(member: Member) -> list[Event]:
-        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who())
+        host = member.host
+        about: dict[str, Any] = {"check": check, "exclusive": exclusive, "who": who(), "server": host.server}
+        plan = Plan(new_run_id(), host.name, play, steps(host), **about)
         return fleet.request(member, run_request(member, plan))
 
     fleet.ask(run_on)
@@ -112,7 +130,7 @@ def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
 
 def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> Mapping[str, Made]:
     """Run one play. Returns `Planner.made`."""
-    here = {host.name for host in chosen.inventory.match(play.hosts)}
+    here = {name for host in chosen.inventory.match(play.hosts) for name in (host.name, host.machine)}
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
     planner = Planner(chosen, play, given, shown.serves)
     try:

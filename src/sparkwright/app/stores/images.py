@@ -72,14 +72,14 @@ def _show(host: str, found: dict[str, Any]) -> None:
 def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     """Copy an image from one host to others, over ssh. image: empty for what the receiving host's recipe names."""
     chosen = choose(f"{source_name},{to}")
-    sources = chosen.inventory.match(source_name)
+    sources = chosen.inventory.machines_of(chosen.inventory.match(source_name))
     if len(sources) != 1:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one.")
     local = [host.name for host in chosen.hosts if host.connection != "ssh"]
     if local:
         raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
-    source = next(member for member in chosen.fleet.members if member.host.name == sources[0].name)
-    targets = [member for member in chosen.fleet.members if member is not source]
+    source = next(member for member in chosen.fleet.members if member.host.machine == sources[0].name)
+    targets = [member for member in chosen.fleet.members if member.host.machine != sources[0].name]
     if not targets:
         raise Refused(f"--to {to} names no other host than {source_name}.")
     chosen.fleet.connect()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, Reached, choose
+from sparkwright.app.connect import Chosen, Reached, choose, machines
 from sparkwright.app.plans import peers, recipes
 from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.prompts import agreed
@@ -41,7 +41,7 @@ def ask(chosen: Chosen, module: str, args_of: Callable[[Host], dict[str, Any]]) 
 
 def list_models(pattern: str, *, as_json: bool) -> list[int]:
     """Every model of every host, with who uses it."""
-    chosen = choose(pattern)
+    chosen = machines(choose(pattern))
     found = ask(chosen, "models", lambda host: {})
     rows = [(host, one) for host in found for one in found[host]["models"]]
     if as_json:
@@ -90,7 +90,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     """Bring the locked model of each host's recipe from a host that has it; the hub is not asked."""
     chosen = choose(pattern)
     giver = peers.source_host(chosen.inventory, source)
-    chosen.fleet.members = [member for member in chosen.fleet.members if member.host.name != giver.name]
+    chosen.fleet.members = [member for member in chosen.fleet.members if member.host.machine != giver.name]
     takers = [member.host for member in chosen.fleet.members]
     if not takers:
         raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
@@ -135,13 +135,13 @@ def _handed_out(
 
 def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
-    chosen = choose(pattern)
-    own = {one.name: recipes.recipe_of(chosen.project, one).file.model.dir for one in chosen.hosts if one.recipe}
+    chosen = machines(choose(pattern))
+    own = {host.name: _folders(chosen, host) for host in chosen.hosts}
     rows = [
         (host, one)
         for host, found in ask(chosen, "models", lambda host: {}).items()
         for one in found["models"]
-        if not one["used_by"] and not _is_kept(one["dir"], own.get(host, ""))
+        if not one["used_by"] and not any(_is_kept(one["dir"], folder) for folder in own[host])
     ]
     if not as_json:
         for host, one in rows:
@@ -153,7 +153,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
         if as_json:
             say_json(_objects(rows) + _errors(chosen))
         return [*chosen.fleet.codes(), Exit.CHANGES]
-    again = choose(pattern)
+    again = machines(choose(pattern))
     done = _removed(again, rows) if rows else []
     if as_json:
         say_json(_objects(done) + _errors(chosen, again))
@@ -172,6 +172,12 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
             f"spark.lock has no entry for {lockfile.model_key(wanted.id, wanted.revision, wanted.chosen)}.", fix=fix
         )
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
+
+
+def _folders(chosen: Chosen, machine: Host) -> list[str]:
+    """Where the recipes of a machine say that their models stand."""
+    hosts = [host for host in chosen.inventory.servers_of(machine.name) if host.recipe]
+    return [recipes.recipe_of(chosen.project, host).file.model.dir for host in hosts]
 
 
 def _is_kept(folder: str, own: str) -> bool:

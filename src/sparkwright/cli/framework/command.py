@@ -23,6 +23,7 @@ SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "debug": "d"}
 #: what `--help` says of these options, unless a command says it otherwise
 USUAL = {
     "host": "a host, a group, several (spark1,spark2), or all",
+    "recipe": "of a host that serves several: only the server of this recipe",
     "json": "print JSON on stdout, one object a line",
     "debug": "show the traceback of an error",
 }
@@ -60,16 +61,24 @@ def command(
     help: Mapping[str, str] | None = None,
     positional: Iterable[str] = (),
     optional: Iterable[str] = (),
+    iterable: Iterable[str] = (),
     word: str = "",
     default: bool = False,
 ) -> Callable[[Body], Command]:
     """Make a function a command. Its docstring is the help, its first line what `--help` lists; help_groups.py has its examples.
 
-    optional: options whose value may be left out. default: the command that its collection's name alone stands for.
+    optional: options whose value may be left out. iterable: options that may be given several times.
+    default: the command that its collection's name alone stands for.
     """
 
     def made(body: Body) -> Command:
-        about: dict[str, Any] = {"name": name, "help": help, "positional": positional, "optional": optional}
+        about: dict[str, Any] = {
+            "name": name,
+            "help": help,
+            "positional": positional,
+            "optional": optional,
+            "iterable": iterable,
+        }
         task = Command(reporting(body), **about, default=default, auto_shortflags=False)
         task.word = word
         return task

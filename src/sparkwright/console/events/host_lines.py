@@ -29,6 +29,7 @@ class HostLines:
         self._together = together
         self._held: list[Row] = []
         self._reported: set[str] = set()
+        self._sandboxes: set[str] = set()
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
@@ -45,7 +46,8 @@ class HostLines:
             self.write("muted", rolled.looking(event))
         elif kind == "batch_started":
             self.write("title", rolled.batch(event))
-        elif kind == "run_started" and event.get("sandbox"):
+        elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
+            self._sandboxes.add(host)
             self.write("muted", f"{host} is the sandbox: a simulated Spark without GPU or real model.")
         elif kind == "note" and not event["task"]:
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "

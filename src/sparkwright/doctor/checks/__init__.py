@@ -25,9 +25,12 @@ ORDER = (
         "names",
         "earlyoom",
         "swap",
+        "shm",
+        "power",
+        "idle",
         "disk",
     ),
-    *("clock", "ports", "ollama", "platform"),
+    *("clock", "ports", "ollama", "platform", "updates"),
 )
 _FILES = (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - {*ORDER}))
 _EACH = [importlib.import_module(f"{__package__}.{file}") for file in _FILES]

@@ -22,6 +22,7 @@ def check(host: Host) -> Iterator[Finding]:
         verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters, with and without a cable
         shown = "no link is up" if found else "no RDMA adapter seen"
         yield Finding(NAME, verdict, f"{shown}: needed only for a model over several hosts", source=known.PLAYBOOKS)
+        yield from (one for one in _memory(host) if one.verdict == "bad")  # the driver's allocations fail, too
         return
     for port, links in up.items():
         problems = list(_problems(links))
@@ -38,6 +39,11 @@ def _problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     if down:
         about = known.BOTH_TWINS
         yield "warning", f"{', '.join(down)} is down, its twin is up: {about.says}", _bring_up(links), about.source
+    versions = {one.adapter: one.firmware for one in links if one.firmware}
+    if len(set(versions.values())) > 1:
+        about = known.NIC_FIRMWARE
+        shown = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
+        yield "warning", f"{shown}: {about.says}", "fwupdmgr get-updates", about.source
     for one in up:
         if 0 < one.rate_gbps < known.LINK_GBPS:
             about = known.SLOW_LINK
@@ -65,7 +71,8 @@ def _bring_up(links: list[Link]) -> str:
 
 def _shown(links: list[Link]) -> str:
     names = " and ".join(one.interface or one.adapter for one in links)
-    return f"{names}: {links[0].rate_gbps:.0f} Gb/s, MTU {links[0].mtu}, {', '.join(links[0].addresses)}"
+    firmware = f", firmware {links[0].firmware}" if links[0].firmware else ""
+    return f"{names}: {links[0].rate_gbps:.0f} Gb/s, MTU {links[0].mtu}, {', '.join(links[0].addresses)}{firmware}"
 
 
 def _memory(host: Host) -> Iterator[Finding]:

@@ -69,6 +69,7 @@ HTTP = Http(
     settings_of=settings,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True}, "timings_per_token": True},
     plain={"chat_template_kwargs": {"enable_thinking": False}},
+    thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
     public=frozenset(("/health",)),

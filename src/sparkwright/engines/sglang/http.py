@@ -90,6 +90,7 @@ HTTP = Http(
     settings_of=settings,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     plain={"chat_template_kwargs": {"enable_thinking": False}},
+    thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
     public=frozenset(("/health", "/health_generate", "/ready", "/metrics")),
     context_of=context,

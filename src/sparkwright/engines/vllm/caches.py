@@ -2,13 +2,15 @@
 
 source: read in 0.32.0 (envs.py, compilation/backends.py and compiler_interface.py, env_override.py, model_executor/warmup) and in
 FlashInfer (jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). seen: on 0.32.0 on a CPU, graphs and
-kernels lie below these folders after a start, a header of Inductor's does not (docs/caches.md has figures).
+kernels lie below these folders after a start (docs/caches.md has figures).
 
 VLLM_CACHE_ROOT                    torch.compile's graphs, what Inductor and Triton made for them, FlashInfer's tuned configurations
 TORCHINDUCTOR_CACHE_DIR            Inductor, for what is compiled outside of vLLM's own graphs; else /tmp, which goes with the container
 TRITON_CACHE_DIR                   Triton's kernels; vLLM keeps what the caller gives. Their autotuning too (TRITON_CACHE_AUTOTUNING)
 FLASHINFER_WORKSPACE_BASE          FlashInfer's kernels, in .cache/flashinfer below it
 CUDA_CACHE_PATH                    what the driver compiles of PTX for a GPU that the image has no code for (CUDA's manual)
+/tmp/torchinductor_root            Inductor's precompiled C++ header, 149 MB on a CPU: codecache.py takes the temporary folder and the
+                                   user's name on purpose, whatever TORCHINDUCTOR_CACHE_DIR says. The user of vLLM's images is root
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ CACHES = CompileCaches(
         "FLASHINFER_WORKSPACE_BASE": "flashinfer",
         "CUDA_CACHE_PATH": "cuda",
     },
+    places={"/tmp/torchinductor_root": "inductor_headers"},
     usual=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
     # about the HTTP server, its log and its answers. What is not named here matters: an empty cache costs a start, a wrong one more
     indifferent=frozenset(

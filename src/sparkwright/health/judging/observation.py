@@ -43,6 +43,7 @@ class Observation:
     loading: its /health answers as its engine does while it does not serve yet.
     heartbeat: a counter that moves while anything is generated. error: what was said instead of a token. frozen_s: how long no
     token was generated while requests ran, over two looks.
+    gateway: what is wrong with the gateway of this host; empty: nothing, None: it has none.
     gpus: samples, a second apart when the first is suspicious. policy: what the last good state asks for.
     """
 
@@ -70,3 +71,4 @@ class Observation:
     gpus: tuple[Gpu, ...] = ()
     drift: tuple[str, ...] = ()
     drift_error: str = ""
+    gateway: str | None = None

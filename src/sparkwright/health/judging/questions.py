@@ -238,6 +238,14 @@ def _drift(observed: Observation, limits: Limits) -> Answer:
     return "ok", "container, image and model match the verified state"
 
 
+def _gateway(observed: Observation, limits: Limits) -> Answer:
+    if observed.busy or observed.gateway is None:
+        return None
+    if observed.gateway:
+        return "bad", f"{observed.gateway}; `gateway.deploy` brings it back", "degraded", "deploy"
+    return "ok", "the gateway runs as it was verified"
+
+
 def starved(one: Gpu, limits: Limits) -> bool:
     """Whether a GPU is busy at few watts and a low clock."""
     busy, power, clock = one.utilization_percent, one.power_w, one.clock_mhz
@@ -267,4 +275,5 @@ QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "swap": _swap,
     "disk": _disk,
     "drift": _drift,
+    "gateway": _gateway,
 }

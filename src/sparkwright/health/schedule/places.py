@@ -15,6 +15,7 @@ from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.module import Context
 from sparkwright.host.records import heal_token
+from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
 Scope = Literal["user", "system", "cron"]
@@ -100,9 +101,11 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
     names += [f"{remembered.NAME}.json", f"{heal_token.NAME}.json"]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
-    yield from (state / name for name in names)
+    folders = dict.fromkeys([state, *(one.memory for one in StateFolder(state).servers())])
+    yield from (folder / name for folder in folders for name in names)
     if given.textfile:
-        yield below_home(given.textfile) / textfile.SHARED_FILE
+        shared = dict.fromkeys(["", *(one.server for one in StateFolder(state).servers())])
+        yield from (below_home(given.textfile) / textfile.shared_file(name) for name in shared)
 
 
 def _bus() -> list[str]:

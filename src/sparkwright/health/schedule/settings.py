@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.health.judging.observation import Limits
+from sparkwright.health.notify_shapes import Shape
 from sparkwright.host.state import StateFolder
 from sparkwright.units import seconds
 
@@ -21,6 +22,7 @@ class Settings:
     0 never. smoke_tokens: of each of its runs. heal: what to do when a restart would help.
     heal_every_s: at most one restart in this time. command: told of a change of state, as words; the record is its
     standard input. webhook: a URL without a secret in it. webhook_file: a file of the user's that holds one with.
+    webhook_format: the shape of what is POSTed, see notify_shapes.py.
     textfile: the folder of node_exporter's textfile collector; empty: the state folder. lingers: the install switched linger on.
     """
 
@@ -33,6 +35,7 @@ class Settings:
     command: tuple[str, ...] = ()
     webhook: str = ""
     webhook_file: str = ""
+    webhook_format: Shape = "auto"
     textfile: str = ""
     lingers: bool = False
     limits: Limits = field(default_factory=Limits)

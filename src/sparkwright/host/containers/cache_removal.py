@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from sparkwright.engines.compile_caches import FILES
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches
-from sparkwright.host.containers.compile_caches import ASIDE, FILES
+from sparkwright.host.containers.compile_caches import ASIDE
 from sparkwright.host.containers.files_of_root import remove_folder
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, own_folders
@@ -52,8 +53,9 @@ def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
 
 def _needed(context: Context) -> dict[str, str]:
     """Keys with why they stay: a container has it, or the verified state that runs or that a rollback goes to would."""
-    states = [("the last verified state", good_states.last(context.state))]
-    states += [("the state before it, for a rollback", one) for one in good_states.before(context.state)[:1]]
+    states = [("the last verified state", good_states.last(one)) for one in context.state.servers()]
+    for server in context.state.servers():
+        states += [("the state before it, for a rollback", one) for one in good_states.before(server)[:1]]
     reasons = {str(key): why for why, one in reversed(states) if (key := (one.get("spec") or {}).get("caches"))}
     return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.in_use(context).items()}}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.engines.compile_caches import MOUNT
+from sparkwright.engines.compile_caches import FILES, FOLDER, MOUNT
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import files_of_root
 from sparkwright.host.module import Context
@@ -26,9 +26,8 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import private
 
-FOLDER = ".local/share/sparkwright/caches"
 RECORDS = "compile_caches"
-FILES, ASIDE = "files", "aside"
+ASIDE = "aside"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN = 0o777
 
@@ -109,17 +108,21 @@ def _key_in(source: str) -> str:
 
 
 def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
-    """What `POST /containers/create` is told beside the rest: the mount, and the variables as "Env"; nothing without caches."""
+    """What `POST /containers/create` is told beside the rest: "Mounts", and the variables as "Env"; nothing without caches."""
     caches = engine.of_labels(spec.labels).caches
     if not spec.caches or caches is None:
         return {}
     _made(folder(context, spec.caches) / FILES)
     was = read(context.state, spec.caches)
     _write(context, replace(was, container=spec.name, image=spec.image, image_id=str(image["Id"])))
-    source = str(folder(context, spec.caches) / FILES)
-    mount = {"Type": "bind", "Source": source, "Target": MOUNT, "BindOptions": {"CreateMountpoint": True}}
+    sources = caches.sources(str(folder(context, spec.caches) / FILES))
+    mounts = [_mount(_opened(Path(source)), target) for target, source in sources.items()]
     own = {name: value for name, value in caches.environment.items() if name not in spec.env}
-    return {"Mount": mount, "Env": [f"{name}={value}" for name, value in sorted(own.items())]}
+    return {"Mounts": mounts, "Env": [f"{name}={value}" for name, value in sorted(own.items())]}
+
+
+def _mount(source: Path, target: str) -> dict[str, Any]:
+    return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": {"CreateMountpoint": True}}
 
 
 def before_start(context: Context, container: Mapping[str, Any]) -> None:
@@ -164,6 +167,8 @@ def move_aside(context: Context, key: str, why: str) -> Path | None:
     try:
         files_of_root.remove_folder(context, at, ASIDE, read(context.state, key).image_id)
         (at / FILES).rename(at / ASIDE)
+        for name in [one.name for one in (at / ASIDE).iterdir() if one.is_dir()]:
+            _opened(_made(at / FILES) / name)  # a container may have one of them mounted
         _made(at / FILES)
     except (OSError, Failed) as error:
         context.note(f"cannot move the compile cache in {at} aside: {error}")
@@ -174,7 +179,7 @@ def move_aside(context: Context, key: str, why: str) -> Path | None:
 
 def _holds(files: Path) -> bool:
     try:
-        return next(files.iterdir(), None) is not None
+        return any(not one.is_dir() or next(one.iterdir(), None) is not None for one in files.iterdir())
     except OSError:
         return True  # root's, and closed: something is in it
 
@@ -182,10 +187,14 @@ def _holds(files: Path) -> bool:
 def _made(files: Path) -> Path:
     """The folder that the container sees, open to whoever runs in it; those above it are this user's alone."""
     private.folder(files.parent)
-    if not files.exists():
-        files.mkdir(exist_ok=True)
-        files.chmod(OPEN)
-    return files
+    return _opened(files)
+
+
+def _opened(path: Path) -> Path:
+    if not path.exists():
+        path.mkdir(exist_ok=True)
+        path.chmod(OPEN)
+    return path
 
 
 def _write(context: Context, kept: Kept) -> None:

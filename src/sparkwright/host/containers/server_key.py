@@ -18,7 +18,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import containers, engine_of
 from sparkwright.host.containers.container_options import key_fingerprint
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, server_keys
+from sparkwright.host.records import good_states, server_keys, servers
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import arg
@@ -96,7 +96,7 @@ def tidy(context: Context, name: str) -> None:
     """Forget the keys of a server that no container of it and no verified state needs."""
     if not server_keys.any_kept(context.state):
         return
-    states = [good_states.last(context.state), *good_states.before(context.state)]
+    states = list(servers.good(context.state))
     needed = {str((one.get("spec") or {}).get("server_key", "")).removeprefix(KEPT) for one in states}
     here = (containers.inspect(context.docker(), one) for one in (name, name + containers.PREVIOUS))
     server_keys.drop(context.state, name, needed | {key_fingerprint(one) for one in here if one})

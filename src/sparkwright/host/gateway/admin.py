@@ -10,7 +10,12 @@ from pathlib import Path
 
 from sparkwright.gateway.render import SOCKET
 
+#: what the sandbox's stand-in calls itself, where HAProxy says "HAProxy"
+STAND_IN = "sparkwright-stand-in"
+NOT_HAPROXY = "a stand-in for HAProxy, which is not installed here"
 ANSWER_S = 5.0
+#: the files that this process has open, each under its number
+OPEN = Path("/proc/self/fd")
 #: of an answer; a gateway of hundreds of servers tells less
 LARGEST_BYTES = 4 * 2**20
 
@@ -18,10 +23,12 @@ LARGEST_BYTES = 4 * 2**20
 def ask(folder: Path, command: str, at: str = SOCKET) -> str:
     """The answer to one command; empty when nobody listens. folder: of its configuration. at: the socket's name."""
     with contextlib.suppress(OSError):
+        if not OPEN.is_dir():  # no Linux: it is the sandbox, whose stand-in leaves a link to a short path
+            return _ask(os.path.realpath(folder / at), command)
         # a path of a socket has 107 bytes at most, and the folder's may be longer
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return _ask(f"/proc/self/fd/{opened}/{at}", command)
+            return _ask(f"{OPEN}/{opened}/{at}", command)
         finally:
             os.close(opened)
     return ""
@@ -41,9 +48,17 @@ def _ask(path: str, command: str) -> str:
 
 def running_digest(folder: Path) -> str:
     """The digest of the files that the running HAProxy was started with; empty when none runs."""
+    return _info(folder, "description").rpartition(" ")[2]
+
+
+def stand_in(folder: Path) -> bool:
+    """Whether what runs is the sandbox's stand-in, and not HAProxy."""
+    return _info(folder, "name") == STAND_IN
+
+
+def _info(folder: Path, wanted: str) -> str:
     rows = (line.partition(": ") for line in ask(folder, "show info").splitlines())
-    found = next((value for name, _, value in rows if name.lower() == "description"), "")
-    return found.strip().rpartition(" ")[2]
+    return next((value for name, _, value in rows if name.lower() == wanted), "").strip()
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

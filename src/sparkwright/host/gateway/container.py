@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.errors import Failed
 from sparkwright.gateway.render import CONFIG, MASTER_SOCKET
 from sparkwright.host.containers import container_options, containers, log_reading
-from sparkwright.host.gateway import admin, place
+from sparkwright.host.gateway import admin, place, states
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context
@@ -80,7 +80,9 @@ def reload(context: Context) -> None:
     Its own socket is asked. Docker takes any signal that it passes on for a stop by hand, after which the restart policy
     `unless-stopped` brings a container that is killed back no more.
     """
-    admin.ask(place.state(context).path / place.CONFIG, "reload", MASTER_SOCKET)
+    folder = place.state(context).path / place.CONFIG
+    states.keep(folder, place.read(folder).get(CONFIG, ""))
+    admin.ask(folder, "reload", MASTER_SOCKET)
 
 
 def wait_running(name: str, digest: str, context: Context) -> None:
@@ -92,6 +94,7 @@ def wait_running(name: str, digest: str, context: Context) -> None:
             lines = log_reading.last_lines(context.docker(), name, 40) if found else []
             raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
         time.sleep(POLL_S)
+    states.forget(folder)
 
 
 def _remove(name: str, context: Context) -> None:

@@ -1,24 +1,41 @@
 """The states of a gateway that were verified: the last one, and those before it, each with its files.
 
-A state holds spec (the container), digest (of its files), container_id, models, run, since.
+A state holds spec (the container), digest (of its files), container_id, models, proof (what `gateway_proof` asked), run,
+since, and script (the docker run command) where one was written.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
+from sparkwright.errors import Failed
 from sparkwright.host.gateway import place
 from sparkwright.host.module import Context
+from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import STEP
 
 KEPT = 5
 
 
+def kept(context: Context, digest: str) -> dict[str, str]:
+    """The files of a state that is to run again. Raises Failed where they are gone."""
+    found = files(context, digest)
+    if not found:
+        raise Failed("the files of that gateway are no longer on the host.", fix="`invoke gateway.deploy` makes one.")
+    return found
+
+
 def last(context: Context) -> dict[str, Any]:
     """The last verified state; empty when there is none."""
-    return _usable(place.state(context).read("verified"))
+    return last_in(place.state(context))
+
+
+def last_in(gateway: StateFolder) -> dict[str, Any]:
+    """The same. gateway: its folder."""
+    return _usable(gateway.read("verified"))
 
 
 def before(context: Context) -> list[dict[str, Any]]:
@@ -27,16 +44,23 @@ def before(context: Context) -> list[dict[str, Any]]:
     return [one for one in map(_usable, kept if isinstance(kept, list) else ()) if one]
 
 
-def files(context: Context, good: dict[str, Any]) -> dict[str, str]:
-    """The files of a state; empty when they are gone."""
-    return place.read(_folder(context, good["digest"]))
+def files(context: Context, digest: str) -> dict[str, str]:
+    """The files of the state with this digest; empty when they are gone."""
+    return place.read(_folder(context, digest))
 
 
-def remember(context: Context, *, spec: dict[str, Any], digest: str, container_id: str, models: list[str]) -> None:
-    """Make this the last verified state, with the files that are read now."""
-    now = {"spec": spec, "digest": digest, "container_id": container_id, "models": models}
-    was = last(context)
-    older = [one for one in ([was] if was else []) + before(context) if one["digest"] != digest][:KEPT]
+def remember(context: Context, now: dict[str, Any], *, rolled_back: bool = False) -> None:
+    """Make this the last verified state, with the files that are read now. A rollback forgets those that came after it.
+
+    now: spec, digest, container_id, models, proof.
+    """
+    digest, was = now["digest"], last(context)
+    known = ([was] if was else []) + before(context)
+    again = next((n for n, one in enumerate(known) if _same(one, now)), None)
+    if again is not None and "script" in known[again]:
+        now = {"script": known[again]["script"], **now}
+    older = known[again + 1 :] if rolled_back and again is not None else [one for one in known if not _same(one, now)]
+    older = older[:KEPT]
     place.write(_folder(context, digest), place.read(place.folder(context, place.CONFIG)))
     state = place.state(context)
     state.write("verified_before", {"states": older})
@@ -46,6 +70,16 @@ def remember(context: Context, *, spec: dict[str, Any], digest: str, container_i
 
 def _folder(context: Context, digest: str) -> Path:
     return place.folder(context, place.GOOD) / digest
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two states are the same gateway; which container it was does not matter."""
+    return one["digest"] == other["digest"] and _essence(one) == _essence(other)
+
+
+def _essence(state: dict[str, Any]) -> str:
+    """Its container in one text: a spec that was read back has lists where a new one has tuples."""
+    return json.dumps({key: value for key, value in state["spec"].items() if key != "image_ids"}, sort_keys=True)
 
 
 def _tidy(context: Context, needed: set[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparkwright.errors import Refused
-from sparkwright.gateway import render
+from sparkwright.gateway import operations, render
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import private
@@ -22,11 +22,18 @@ from sparkwright.trust.names import STEP
 
 FOLDER, CONFIG, CANDIDATE, GOOD = "gateway", "config", "candidate", "good"
 DIGEST_CHARS = 16
+#: what stands beside the files of a configuration
+OWN = (operations.STATES,)
 
 
 def state(context: Context) -> StateFolder:
     """The gateway's part of the state folder: what was verified of it is apart from what was of the host's server."""
-    return StateFolder(context.state.path / FOLDER)
+    return of(context.state)
+
+
+def of(host: StateFolder) -> StateFolder:
+    """The gateway's part of a host's state folder."""
+    return StateFolder(host.path / FOLDER)
 
 
 def folder(context: Context, *below: str) -> Path:
@@ -36,9 +43,16 @@ def folder(context: Context, *below: str) -> Path:
 
 
 def composed(
-    files: Mapping[str, str], client_key: str, server_keys: Mapping[str, str], certificate: str, context: Context
+    files: Mapping[str, str],
+    client_key: str,
+    server_keys: Mapping[str, str],
+    certificate: str,
+    operators: Mapping[str, str],
+    context: Context,
 ) -> dict[str, str]:
     """All files by name. client_key, certificate: names of secrets, empty for none. server_keys: of secrets by backend.
+
+    operators: the SHA-256 of the hosts' keys; that of a host which could not be asked is empty, and then stays what it was.
 
     The configuration names the digest of them all, so that a running HAProxy tells which it reads. Raises Refused where a
     secret did not come with this run.
@@ -52,6 +66,9 @@ def composed(
         found[render.SERVER_KEYS] = "".join(f"{backend} {_secret(name, context)}\n" for backend, name in rows)
     if certificate:
         found[render.CERTIFICATE] = _secret(certificate, context)
+    kept = operations.hashes_in(read(state(context).path / CONFIG).get(operations.OPERATORS, ""), operators)
+    known = {name: hashed for name, hashed in operators.items() if hashed}
+    found[operations.OPERATORS] = operations.operators({**kept, **known})
     digest = digest_of(found)
     return found | {render.CONFIG: found[render.CONFIG].replace(render.DIGEST, digest)}
 
@@ -73,7 +90,7 @@ def read(path: Path) -> dict[str, str]:
     """The files of one of these folders, without sockets; none where it is not there."""
     if not path.is_dir():
         return {}
-    return {one.name: one.read_text() for one in sorted(path.iterdir()) if one.is_file()}
+    return {one.name: one.read_text() for one in sorted(path.iterdir()) if one.is_file() and one.name not in OWN}
 
 
 def write(path: Path, files: Mapping[str, str]) -> None:
@@ -84,7 +101,7 @@ def write(path: Path, files: Mapping[str, str]) -> None:
             raise Refused(f"a gateway has no file '{name}'.")
         write_atomically(path / name, text.encode())
     for one in path.iterdir():
-        if one.is_file() and one.name not in files:
+        if one.is_file() and one.name not in (*files, *OWN):
             one.unlink(missing_ok=True)
 
 

@@ -57,14 +57,17 @@ def copy(
         raise Failed("its engine keeps images in another form (overlay2), under another Id.")
     _refuse_little_room(context.machine, info, found["size_bytes"])
     token = asking.token(context.secrets, image_peer.COPY)
-    with asking.reached(found["urls"], giver, token, "let each host pull it") as url:
-        for left in reversed(range(TRIES)):
+    with asking.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
+        for n in range(TRIES):
+            following = urls[(n + 1) % len(urls)]  # the other half of the port, where it has an address
             try:
-                return _taken(context, url, Name.parse(ref), (ids, platform), giver, found["size_bytes"])
+                return _taken(
+                    context, urls[n % len(urls)], Name.parse(ref), (ids, platform), giver, found["size_bytes"]
+                )
             except Broken as error:
-                if not left:
+                if n + 1 == TRIES:
                     raise
-                context.note(f"{giver}: {error.message} Retrying.")
+                context.note(f"{giver}: {error.message} Retrying{f' at {following}' if len(urls) > 1 else ''}.")
     raise AssertionError
 
 
@@ -156,11 +159,14 @@ def _answer(context: Context, url: str, giver: str) -> Any:
     """Its stream, once it has one for this host. Raises Failed, and requests' errors."""
     import requests
 
+    from sparkwright.host.peers import alive
+
     token = asking.token(context.secrets, image_peer.COPY)
     until_s = time.monotonic() + WAIT_S
     while True:
         with requests.Session() as session:
             session.trust_env = False  # a proxy can't reach the peer
+            session.mount("http://", alive.Adapter())
             answer = session.get(
                 url + image_peer.PATH,
                 headers=asking.headers(token),

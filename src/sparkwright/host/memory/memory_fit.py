@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,38 @@ class Need:
         if not self.engine_bytes:
             return f"{self.reserve_bytes / GIB:g} GiB reserve; {UNKNOWN}"
         return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} GiB reserve"
+
+
+def together(context: Context, need: Need, name: str, beside: Sequence[Mapping[str, Any]]) -> Result | None:
+    """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
+
+    name: of the server. beside: those others, each with name, utilization and needs_bytes.
+    """
+    sizes = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
+    taken = sum(size for _, size in sizes) + need.reserve_bytes
+    if not beside or taken <= need.total_bytes:
+        return None
+    available = context.machine.meminfo()["MemAvailable"]
+    rows = [(one, gib(size), "") for one, size in [*sizes, ("reserve", need.reserve_bytes), ("together", taken)]]
+    rows.append(("this host has", gib(need.total_bytes), f"{gib(available)} available now"))
+    width = max(len(one) for one, _, _ in rows)
+    names = " and ".join(one for one, _ in sizes)
+    return Result(
+        failed=True,
+        exit=Exit.REFUSED,
+        msg=f"{names} do not fit together: they need {gib(taken)} GiB with the reserve, of {gib(need.total_bytes)}.",
+        fix="Give one a smaller share of memory in its recipe, or serve one of them on another host.",
+        data={
+            "available_bytes": available,
+            "freed_bytes": None,
+            "need_bytes": taken,
+            "evidence": [f"{one:<{width}}  {size:>6} GiB  {note}".rstrip() for one, size, note in rows],
+        },
+    )
+
+
+def _bytes(one: Mapping[str, Any], total_bytes: int) -> int:
+    return int(float(one.get("utilization") or 0) * total_bytes) + int(one.get("needs_bytes") or 0)
 
 
 def never(need: Need) -> Result:

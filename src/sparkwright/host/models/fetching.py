@@ -1,7 +1,8 @@
 """The process that transfers files: a child of the runner's, so that a transfer that hangs can be killed and begun again.
 
 Its request is one line of JSON on standard input (the token is in it, and nowhere else); it ends when that pipe closes.
-What happens is a line of JSON on standard output each: {"begin": path, "partial": file}, {"done": path},
+What happens is a line of JSON on standard output each: {"begin": path, "partial": file}, {"done": path,
+"from": url}, {"lost": url, "message": why, while another address is left},
 {"chose": mode, "why": ...}, {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ...}.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.models import as_locked, hub, link_speed
+from sparkwright.host.models.lanes import Lanes
 from sparkwright.secret import Secret
 
 SIDE_BY_SIDE = 8
@@ -33,7 +35,7 @@ def main() -> None:
     _die_with_parent()
     request = json.loads(sys.stdin.buffer.readline())
     token = Secret(request["token"]) if request["token"] else None
-    source = hub.Source(request["url"], request["id"], request["commit"], token)
+    source = hub.Source(request["url"], request["id"], request["commit"], token, tuple(request["also"]))
     staging, files, mode = Path(request["staging"]), request["files"], request["mode"]
     if mode == "auto":
         samples = [link_speed.Sample(file["path"], file["size_bytes"]) for file in files]
@@ -45,25 +47,23 @@ def main() -> None:
     hub.use(mode, retries=request["retries"])
     one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > hub.LARGE_BYTES]
     together = [file for file in files if file not in one_by_one]
-    again = set(request["again"])
+    again, lanes = set(request["again"]), Lanes(source.each)
     for some, workers in ((together, SIDE_BY_SIDE), (one_by_one, 1)):
-        _fetch_all(source, some, staging, again, workers)
+        _fetch_all(lanes, some, staging, again, workers)
 
 
-def _fetch_all(
-    source: hub.Source, files: Sequence[Mapping[str, Any]], staging: Path, again: set[str], workers: int
-) -> None:
+def _fetch_all(lanes: Lanes, files: Sequence[Mapping[str, Any]], staging: Path, again: set[str], workers: int) -> None:
     ordered = sorted(files, key=lambda file: -int(file["size_bytes"]))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(lambda file: _fetch(source, file, staging, file["path"] in again), ordered))
+        list(pool.map(lambda file: _fetch(lanes, file, staging, file["path"] in again), ordered))
 
 
-def _fetch(source: hub.Source, file: Mapping[str, Any], staging: Path, again: bool) -> None:
+def _fetch(lanes: Lanes, file: Mapping[str, Any], staging: Path, again: bool) -> None:
     path = file["path"]
     try:
         _say({"begin": path, "partial": str(hub.partial(staging, path, file["sha256"] or file["blob_id"]))})
-        hub.fetch(source, file, staging, again=again)
-        _say({"done": path})
+        source = _fetched(lanes, file, staging, again)
+        _say({"done": path, "from": source.url})
     except SparkwrightError as error:
         kind = "down" if isinstance(error, hub.HubDown) else "full" if isinstance(error, hub.DiskFull) else "refused"
         _say({"failed": path, "kind": kind, "message": error.message, "fix": error.fix})
@@ -72,6 +72,21 @@ def _fetch(source: hub.Source, file: Mapping[str, Any], staging: Path, again: bo
         message = f"the transfer failed: {type(error).__name__}: {error}."
         _say({"failed": path, "kind": "refused", "message": message, "fix": ""})
         os._exit(0)
+
+
+def _fetched(lanes: Lanes, file: Mapping[str, Any], staging: Path, again: bool) -> hub.Source:
+    """Fetch a file; from another address of the peer, where one fails. Returns where the last of it came from."""
+    while True:
+        source = lanes.take(file["size_bytes"])
+        try:
+            hub.fetch(source, file, staging, again=again)
+            return source
+        except hub.HubDown as error:
+            if not lanes.lose(source):
+                raise
+            _say({"lost": source.url, "message": error.message})
+        finally:
+            lanes.done(source, file["size_bytes"])
 
 
 def _say(line: dict[str, Any]) -> None:

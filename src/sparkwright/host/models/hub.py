@@ -11,7 +11,7 @@ import errno
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,12 +42,23 @@ class DiskFull(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model at a commit, and who hands it out: a hub, or a peer that speaks as one."""
+    """A model at a commit, and who hands it out: a hub, or a peer that speaks as one. also: other addresses of that peer."""
 
     url: str
     id: str
     commit: str
     token: Secret | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def each(self) -> list[Source]:
+        """One source for each address."""
+        return [replace(self, url=url, also=()) for url in (self.url, *self.also)]
+
+    def without(self, url: str) -> Source:
+        """The same without an address, where it has others."""
+        left = [one for one in (self.url, *self.also) if one != url] or [self.url]
+        return replace(self, url=left[0], also=tuple(left[1:]))
 
     def address(self, path: str) -> str:
         """Where a file of it is."""

@@ -28,6 +28,13 @@ def token(secrets: Mapping[str, Secret]) -> Secret | None:
 
 
 @contextmanager
+def all_reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
+    """All of a peer's addresses that answer, for as long as the copy takes. Raises Failed when none does."""
+    with asking.all_reached(urls, name, token, "remove `from` to use the hub") as found:
+        yield found
+
+
+@contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
     """The first of a peer's addresses that answers, for as long as the copy takes. Raises Failed when none does."""
     with asking.reached(urls, name, token, "remove `from` to use the hub") as url:

@@ -53,7 +53,10 @@ class Attempt:
 
 @dataclass
 class Transfer:
-    """Brings files of a source into the manifest's folder. wrong: how often a file came with other bytes than promised."""
+    """Brings files of a source into the manifest's folder. wrong: how often a file came with other bytes than promised.
+
+    came_from: the address that gave the last of each file, by path.
+    """
 
     source: Source
     manifest: Manifest
@@ -62,6 +65,7 @@ class Transfer:
     stall_s: float
     retry_policy: RetryPolicy = RetryPolicy()
     wrong: dict[str, int] = field(default_factory=dict)
+    came_from: dict[str, str] = field(default_factory=dict)
     _at: dict[str, Path] = field(default_factory=dict)
     _base_bytes: int = 0
     _rates: dict[str, Throughput] = field(default_factory=dict)
@@ -141,6 +145,7 @@ class Transfer:
         token = self.source.token
         request = {
             "url": self.source.url,
+            "also": list(self.source.also),
             "id": self.source.id,
             "commit": self.source.commit,
             "token": token.reveal() if token else "",
@@ -171,7 +176,11 @@ class Transfer:
             self._at[line["begin"]] = Path(line["partial"])
         elif "done" in line:
             self._at.pop(line["done"], None)
+            self.came_from[line["done"]] = line["from"]
             self._prove(self.missing[line["done"]])
+        elif "lost" in line and line["lost"] in (self.source.url, *self.source.also) and self.source.also:
+            self.source = self.source.without(line["lost"])
+            self.context.note(f"{line['message']} Continuing over {', '.join(one.url for one in self.source.each)}.")
         elif "failed" in line:
             attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
 

@@ -32,17 +32,38 @@ def headers(token: Secret | None) -> dict[str, str]:
 
 
 @contextmanager
+def all_reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[list[str]]:
+    """All of a peer's addresses that answer; each is notified when the copy is over. Raises Failed when none does."""
+    found = [url for url in _known(urls, name) if asked(url + HERE, headers(token))]
+    if not found:
+        raise _unreachable(urls, name, else_)
+    try:
+        yield found
+    finally:
+        for url in found:
+            asked(url + DONE, headers(token))
+
+
+def _known(urls: Sequence[str], name: str) -> Sequence[str]:
+    for given in urls:
+        matched(PEER_URL, given, f"where {name} hands it out")
+    return urls
+
+
+def _unreachable(urls: Sequence[str], name: str, else_: str) -> Failed:
+    fix = f"Check the network and firewall between the hosts, or {else_}."
+    return Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
+
+
+@contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[str]:
     """The first of a peer's addresses that answers; the peer is notified when the copy is over. Raises Failed when none does.
 
     else_: what the user can do instead.
     """
-    for given in urls:
-        matched(PEER_URL, given, f"where {name} hands it out")
-    url = next((url for url in urls if asked(url + HERE, headers(token))), None)
+    url = next((url for url in _known(urls, name) if asked(url + HERE, headers(token))), None)
     if url is None:
-        fix = f"Check the network and firewall between the hosts, or {else_}."
-        raise Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
+        raise _unreachable(urls, name, else_)
     try:
         yield url
     finally:

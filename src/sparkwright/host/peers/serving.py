@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,37 @@ def addresses() -> list[str]:
                 bridge = name.startswith(("docker", "br-", "veth"))
                 found.append((bridge, -speeds.get(name, 0), row.address))
     return [address for _, _, address in sorted(found)]
+
+
+def beside(address: str, interfaces: Sequence[str]) -> dict[str, str]:
+    """The addresses of the other half of a fabric port, by interface. interfaces: the one of `address` first."""
+    import psutil
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    there = psutil.net_if_addrs()
+    own = {name: [row.address for row in there.get(name, ()) if row.family == family] for name in interfaces[1:]}
+    return {name: rows[0] for name, rows in own.items() if rows and address not in rows and "%" not in rows[0]}
+
+
+def on_each(
+    bind: str, interfaces: Sequence[str], hand_out: Callable[[str], int], note: Callable[[str], None]
+) -> list[str]:
+    """Serve on an address, and on those beside it, each by a process of its own; where one can't serve, the first alone does.
+
+    hand_out: starts the process for an address, and returns its port. Returns the URLs, that of `bind` first.
+    """
+    urls = [f"http://{bind}:{hand_out(bind)}"]
+    for name, address in beside(bind, interfaces).items():
+        try:
+            urls.append(f"http://{address}:{hand_out(address)}")
+        except Failed as error:
+            note(f"{name} ({address}): {error.message} Serving on {bind} without it.")
+    return urls
+
+
+def shown(urls: Sequence[str]) -> str:
+    """Addresses and ports, for a sentence."""
+    return ", ".join(url.removeprefix("http://") for url in urls)
 
 
 class Server(ThreadingHTTPServer):

@@ -1,4 +1,5 @@
-"""What was done to a host's server: one JSON line an act, in ~/.local/state/sparkwright/history.jsonl.
+"""What was done to a host's server: one JSON line an act, in ~/.local/state/sparkwright/history.jsonl; of several servers
+each has its own, below servers/NAME.
 
 time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
 changed (field, before, after), measured (figures with their units in their names), why
@@ -28,7 +29,7 @@ def append(context: Context, what: str, **more: Any) -> None:
     """Write one line down. A full disk must not keep a server from being restored: then the line is lost, with a note."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
     try:
-        with open(context.state.folder() / FILE, "ab", opener=private.opener) as file:
+        with open(context.state.memory_made() / FILE, "ab", opener=private.opener) as file:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -39,7 +40,7 @@ def append(context: Context, what: str, **more: Any) -> None:
 def read(state: StateFolder) -> list[dict[str, Any]]:
     """All that is kept, newest first. A line that was cut off is left out."""
     try:
-        lines = (state.path / FILE).read_text(errors="replace").splitlines()
+        lines = (state.memory / FILE).read_text(errors="replace").splitlines()
     except OSError:
         return []
     rows = []

@@ -23,6 +23,7 @@ from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, newest_first, write_atomically
 from sparkwright.protocol.event_kinds import INCIDENT_FILES
 from sparkwright.trust import hidden
+from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import in_json
 
@@ -56,6 +57,19 @@ def save(context: Context, name: str, why: str) -> Path:
 def bundles(state: StateFolder) -> list[Path]:
     """The bundles that are kept, newest first."""
     return newest_first(path for path in (state.path / FOLDER).glob("*") if path.is_dir())
+
+
+def of_server(state: StateFolder) -> list[Path]:
+    """Those of one of several servers; of a host's only server all of them."""
+    return [one for one in bundles(state) if state.server in ("", _container(one))]
+
+
+def _container(folder: Path) -> str:
+    try:
+        about = parsed((folder / "about.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return str(about.get("container", "")) if isinstance(about, dict) else ""
 
 
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:

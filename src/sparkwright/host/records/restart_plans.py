@@ -40,7 +40,7 @@ def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
     state.write(_name(good), dict(given))
     needed = {_name(one) for one in (good, *good_states.before(state))}
-    for path in (state.path / FOLDER).glob("*.json"):
+    for path in (state.memory / FOLDER).glob("*.json"):
         if f"{FOLDER}/{path.stem}" not in needed:
             path.unlink(missing_ok=True)
 

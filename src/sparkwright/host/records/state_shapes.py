@@ -60,6 +60,8 @@ _SPEED = Partial(
     dict.fromkeys(("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s"), (None, number)) | {"verdict": text},
     strict=True,
 )
+#: what was never learnt
+_NOTHING = Partial(strict=True)
 _COUNTED = Partial(
     {"time_s": number, "start": text, "token": text}
     | dict.fromkeys(("running", "generated", "heartbeat"), (None, number)),
@@ -126,6 +128,7 @@ _SETTINGS = Partial(
         "lingers": bool,
         "limits": {text: number},
         "heal": frozenset(("none", "restart")),
+        "webhook_format": frozenset(("auto", "json", "slack", "discord", "ntfy", "alertmanager")),
     }
 )
 
@@ -150,6 +153,8 @@ SHAPES: dict[str, Partial] = {
     ),
     "model": _MANIFEST,
     "health-settings": _SETTINGS,
+    "gateway-key": Partial({"key": text}, ("key",), strict=True),
+    "drained": Partial({"gateways": [{text: writable}], "since": number, "run": text}, ("gateways", "since")),
     "heal-token": Partial({"token": text}, ("token",), strict=True),
     "health-remembered": Partial(
         {
@@ -162,8 +167,8 @@ SHAPES: dict[str, Partial] = {
             "state": (None, text),
             "broken": {text: text},
             "heals": [number],
-            "counted": _COUNTED,
-            "joined": _JOINED,
+            "counted": (_NOTHING, _COUNTED),
+            "joined": (_NOTHING, _JOINED),
             "speed": _SPEED,
         }
     ),

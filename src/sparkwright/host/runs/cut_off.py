@@ -9,6 +9,7 @@ from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.lock import Owner
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode
+from sparkwright.trust.names import STEP
 
 #: what settles a run that was cut off, by its playbook
 SETTLES = {
@@ -32,13 +33,19 @@ def interrupted(state: StateFolder) -> str:
     return f"{reported}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
 
 
-def story(state: StateFolder, owner: Owner) -> str:
-    """One sentence: who, what, when, and in which task it ended."""
+def story(state: StateFolder, owner: Owner, server: str = "") -> str:
+    """One sentence: who, what, when, and in which task it ended. server: whose run tells it, of several servers."""
     reported = f"an earlier run was interrupted: {owner}"
     task = last_task(state, owner.run)
-    held = state.read("previous") or {}
+    plan = journal.plan_of(state.path / "runs" / owner.run)
+    other = str(plan.get("server", ""))
+    held = StateFolder(state.path, other if STEP.fullmatch(other) else "").read("previous") or {}
     aside = f"; it had stopped {held['name']}" if held.get("run") == owner.run and held.get("name") else ""
-    return f"{reported}, {f'in: {task}' if task else 'before its first task'}{aside}. This run resumes from there."
+    story = f"{reported}, {f'in: {task}' if task else 'before its first task'}{aside}"
+    if other != server:
+        settles = SETTLES.get(PurePath(owner.what).stem, OTHERWISE).format(host=plan.get("host") or "HOST")
+        return f"{story}; {settles}."
+    return f"{story}. This run resumes from there."
 
 
 def unfinished(state: StateFolder, owner: Owner) -> bool:

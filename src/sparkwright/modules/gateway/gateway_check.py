@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
-from sparkwright.host.gateway import container, place
+from sparkwright.host.gateway import container, good, place
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
@@ -24,14 +24,20 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
     @dataclass(frozen=True)
     class Args:
         spec: dict[str, Any] = arg("the gateway's container")
-        files: dict[str, str] = arg("its files without secrets, by name")
         port: int = arg("where it listens")
+        files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
         server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
         certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+        operators: dict[str, str] = arg(
+            "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
+            default_factory=dict,
+        )
+        kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        files = place.composed(args.files, args.client_key, args.server_keys, args.certificate, context)
+        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
+        files = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
         client = context.docker()
         found = containers.inspect(client, args.spec["name"])
         ours = found is not None and found["State"]["Running"] and containers.publishes(found, args.port)
@@ -42,4 +48,4 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
         if context.check and not image_names.find(client.api, spec.image, spec.image_ids, platform_of(context.machine)):
             return Result(msg="known after the image is pulled", data={"digest": ""})
         container.check(args.spec, files, context)
-        return Result(msg="valid", data={"digest": place.digest_of(files)})
+        return Result(msg="valid", data={"digest": args.kept or place.digest_of(files)})

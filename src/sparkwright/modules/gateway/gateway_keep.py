@@ -31,8 +31,9 @@ class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
         spec: dict[str, Any] = arg("the gateway's container")
         digest: str = arg("of its files, as `gateway_running` returns it")
         models: list[str] = arg("the models that it routes")
+        proof: dict[str, Any] = arg("what a rollback has to ask: name, port, keyed, tls, models", default_factory=dict)
         changed: list[Any] = arg("what differed from the gateway before, for the history", default_factory=list)
-        what: str = arg("what the history calls it", default="gateway verified")
+        rolled_back: bool = arg("whether it is an earlier one again; later ones are forgotten", default=False)
 
     def read(self, args: Args, context: Context) -> Found:
         client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
@@ -60,11 +61,17 @@ class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
         containers.set_policy(client, name, args.spec["restart"])
         spec = container.resolved(args.spec, context).to_json()
-        good.remember(context, spec=spec, digest=args.digest, container_id=found.current["Id"], models=args.models)
+        now = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_about(args)}
+        good.remember(context, now, rolled_back=args.rolled_back)
         if found.previous:
             client.api.remove_container(name + containers.PREVIOUS, force=True)
         names = [one.get("field", "") for one in args.changed if isinstance(one, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
         about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
-        history.append(context, args.what, **about, why=f"routes {', '.join(args.models)}")
+        what = "gateway rolled back" if args.rolled_back else "gateway verified"
+        history.append(context, what, **about, why=f"routes {', '.join(args.models)}")
         return {}
+
+
+def _about(args: GatewayKeep.Args) -> dict[str, Any]:
+    return {"models": args.models, "proof": args.proof}

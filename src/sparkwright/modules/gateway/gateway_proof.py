@@ -9,7 +9,7 @@ from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed
 from sparkwright.gateway.render import MODELS
-from sparkwright.host.gateway import client
+from sparkwright.host.gateway import admin, client, place
 from sparkwright.host.gateway.client import Answer
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
@@ -60,6 +60,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
+        if admin.stand_in(place.state(context).path / place.CONFIG):
+            message += f", through {admin.NOT_HAPROXY}"
         if not_up:
             return Result(msg=f"{message}; no server of {', '.join(not_up)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)

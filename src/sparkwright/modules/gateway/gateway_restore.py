@@ -37,7 +37,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
         client, names = context.docker(), (args.name, args.name + containers.PREVIOUS)
         current, previous = (containers.inspect(client, name) or {} for name in names)
         verified = good.last(context)
-        return Found(current, previous, verified, good.files(context, verified) if verified else {})
+        return Found(current, previous, verified, good.files(context, verified["digest"]) if verified else {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         wanted = found.verified.get("digest") if found.files else None

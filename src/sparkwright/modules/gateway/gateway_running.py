@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright.gateway import render
 from sparkwright.host.containers import container_options, containers
-from sparkwright.host.gateway import admin, container, place
+from sparkwright.host.gateway import admin, container, good, place, states
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
@@ -48,16 +48,22 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         spec: dict[str, Any] = arg("the gateway's container")
-        files: dict[str, str] = arg("its files without secrets, by name")
         name: str = arg("the gateway's name: its group's")
+        files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
         server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
         certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+        operators: dict[str, str] = arg(
+            "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
+            default_factory=dict,
+        )
+        kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
         stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> Found:
         spec, folder = container.resolved(args.spec, context), place.state(context).path / place.CONFIG
-        wanted = place.composed(args.files, args.client_key, args.server_keys, args.certificate, context)
+        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
+        wanted = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
         found = containers.inspect(context.docker(), spec.name) or {}
         image = containers.image_of(context.docker(), found) if found else {}
         digest = admin.running_digest(folder) if found and found["State"]["Running"] else ""
@@ -97,6 +103,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
             place.write(folder, found.wanted)
             container.reload(context)
         else:
+            states.keep(folder, found.wanted[render.CONFIG])
             if found.container:
                 _keep(found, args.stop_timeout_s, context)
             place.write(folder, found.wanted)

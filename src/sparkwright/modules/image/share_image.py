@@ -7,7 +7,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy, image_names, image_peer
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
-from sparkwright.host.peers import asking
+from sparkwright.host.peers import asking, serving
 from sparkwright.protocol.result import Result, arg
 
 
@@ -25,6 +25,9 @@ class ShareImage(Module["ShareImage.Args"]):
     class Args:
         ref: str = arg("repository:tag@sha256:digest")
         bind: str = arg("the address to listen on")
+        interfaces: list[str] = arg(
+            "the interfaces of the fabric, whose other addresses serve it, too", default_factory=list
+        )
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
         readers: int = arg("how many hosts will copy it", default=1)
 
@@ -40,13 +43,17 @@ class ShareImage(Module["ShareImage.Args"]):
             return Result(msg="present")
         info = api.info()
         self._refuse_little_room(context, info, image, args.readers)
-        port = image_peer.hand_out(context.machine, image["Id"], token, args.readers, args.bind)
+
+        def hand_out(bind: str) -> int:
+            return image_peer.hand_out(context.machine, image["Id"], token, args.readers, bind)
+
+        urls = serving.on_each(args.bind, args.interfaces, hand_out, context.note)
         offer = {
-            "urls": [f"http://{args.bind}:{port}"],
+            "urls": urls,
             "size_bytes": int(image.get("Size") or 0),
             "containerd": image_copy.in_containerd(info),
         }
-        return Result(msg=f"serving {args.ref} on {args.bind}:{port}", data={"offer": offer})
+        return Result(msg=f"serving {args.ref} on {serving.shown(urls)}", data={"offer": offer})
 
     @staticmethod
     def _refuse_little_room(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.host.containers import containers
@@ -21,7 +21,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
     What will be free is what is available now, and what goes: the running server (as recorded when it was verified, else as its
     processes show it) and, unless Ollama is left alone, its models. When what the server holds is not known nothing is
-    refused: `memory` sees it once it has stopped.
+    refused: `memory` sees it once it has stopped. Of a host with several servers all of them must fit together, running or not.
 
     Returns: available_bytes, freed_bytes (null: not known), need_bytes; on a refusal holders.
     """
@@ -33,11 +33,16 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
+        beside: list[dict[str, Any]] = arg(
+            "the host's other servers: name, utilization, needs_bytes", default_factory=list
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
         if not need.possible:
             return memory_fit.never(need)
+        if refused := memory_fit.together(context, need, args.name, args.beside):
+            return refused
         available = context.machine.meminfo()["MemAvailable"]
         server = _of_server(args.name, context)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}

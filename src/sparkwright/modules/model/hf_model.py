@@ -12,6 +12,7 @@ from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub, kept_files
 from sparkwright.host.models.hub import Source
+from sparkwright.host.models.lanes import by_address
 from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.transfer import Transfer
@@ -77,6 +78,10 @@ class HfModel(StateModule["HfModel.Args", Found]):
         peer: list[str] = arg(
             "URLs on which that host serves it; set by the command, or by the play of a cluster", default_factory=list
         )
+        together: bool = arg(
+            "use all of those URLs side by side, as the halves of one fabric port; else the first that answers",
+            default=False,
+        )
 
     def __init__(self, retry_policy: RetryPolicy | None = None) -> None:
         self._retry_policy = retry_policy
@@ -122,6 +127,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
             retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
             transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
+            over = by_address(files, transfer.came_from) if args.together else {}
         for path in found.dropped:
             place(folder, path).unlink(missing_ok=True)
             found.manifest.rows.pop(path, None)
@@ -136,6 +142,11 @@ class HfModel(StateModule["HfModel.Args", Found]):
         msg = f"{count(len(files), 'file')} downloaded, {units.size(size)}, all hashes match"
         if args.from_ and files:
             msg += f"; from {args.from_}"
+            msg += (
+                f" over {', '.join(f'{one} ({units.size(size)})' for one, size in over.items())}"
+                if len(over) > 1
+                else ""
+            )
         if found.dropped:
             msg += f"; {len(found.dropped)} of the previous revision removed"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
@@ -189,8 +200,14 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
     from sparkwright.host.models import peer
 
     token = peer.token(context.secrets)
-    with peer.reached(args.peer, args.from_, token) as url:
-        yield Source(url, args.id, args.commit, token)
+    if not args.together:
+        with peer.reached(args.peer, args.from_, token) as url:
+            yield Source(url, args.id, args.commit, token)
+        return
+    with peer.all_reached(args.peer, args.from_, token) as urls:
+        if lost := [url for url in args.peer if url not in urls]:
+            context.note(f"{args.from_} does not answer at {', '.join(lost)}: copying over {', '.join(urls)} alone.")
+        yield Source(urls[0], args.id, args.commit, token, tuple(urls[1:]))
 
 
 def _first_mode(args: HfModel.Args) -> str:

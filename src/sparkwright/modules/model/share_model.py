@@ -32,6 +32,9 @@ class ShareModel(Module["ShareModel.Args"]):
         dir: str = arg("the folder; ~ is the user's home")
         readers: int = arg("how many hosts will copy it", default=1)
         bind: str = arg("the address to listen on; empty: all of this host's", default="")
+        interfaces: list[str] = arg(
+            "with bind: the interfaces of the fabric, whose other addresses serve it, too", default_factory=list
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         checked(args.files, f"the list of files of {args.id}")
@@ -47,10 +50,19 @@ class ShareModel(Module["ShareModel.Args"]):
         if context.check:
             return Result(msg=f"{args.id} is complete in {manifest.folder}")
         here = (args.id, args.commit)
-        port = peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, args.bind)
-        urls = [f"http://{one}:{port}" for one in ([args.bind] if args.bind else serving.addresses())]
-        msg = f"serving {args.id} from {manifest.folder}{f' on {args.bind}:{port}' if args.bind else ''}"
-        return Result(msg=msg, data={"urls": urls, "dir": str(manifest.folder), "size_bytes": size})
+
+        def hand_out(bind: str) -> int:
+            return peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, bind)
+
+        where = ""
+        if args.bind:
+            urls = serving.on_each(args.bind, args.interfaces, hand_out, context.note)
+            where = f" on {serving.shown(urls)}"
+        else:
+            port = hand_out("")
+            urls = [f"http://{one}:{port}" for one in serving.addresses()]
+        data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
+        return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 
     @staticmethod
     def _complete(args: Args, context: Context) -> tuple[Manifest, list[str]]:

@@ -34,6 +34,7 @@ NOTHING: dict[str, Any] = {
     "served_name": "",
     "tok_per_s": None,
     "baseline_key": {},
+    "probes": [],
     "log": {"chunked_prefill": "any", "note": "", "expect": [], "forbid": [], "unknown": "fail"},
 }
 
@@ -48,7 +49,7 @@ class InspectServer(Module["InspectServer.Args"]):
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
     model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified,
-    expected (served_name, tok_per_s, baseline_key, log), drift (fields), checks (for `verdict`).
+    expected (served_name, tok_per_s, baseline_key, probes, log), drift (fields), checks (for `verdict`).
 
     Fails when there is no such container, when it has exited, keeps exiting or does not answer; with the end of its log. One that
     is starting, as far as its log tells, is inconclusive: for how long, and in which stage.
@@ -143,7 +144,8 @@ def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, p
     found = [(one.field, f"runs {_message(one.before)}; {wanted}: {_message(one.after)}") for one in changes]
     rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in found]
     if rows:
-        deploy = f"`invoke deploy --host {args.host or 'HOST'}`"
+        together = membership.of_labels(args.spec.get("labels")).cluster  # a member alone is refused
+        deploy = f"`invoke deploy --host {together or args.host or 'HOST'}`"
         rows[-1]["fix"] = f"apply with {deploy}; `invoke plan` shows the changes first"
         return rows
     if not pinned:
@@ -172,7 +174,8 @@ def _absent(args: InspectServer.Args, context: Context) -> Result:
     port = next((int(one["HostPort"]) for rows in bindings.values() for one in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
-    fix = f"`invoke deploy --host {args.host or 'HOST'}` starts it."
+    together = membership.of_labels(args.spec.get("labels")).cluster
+    fix = f"`invoke deploy --host {together or args.host or 'HOST'}` starts it."
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)
 
 

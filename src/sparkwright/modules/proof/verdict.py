@@ -10,7 +10,13 @@ from sparkwright.protocol.result import Result, arg
 Word = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
 ORDER: tuple[Word, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
 #: other modules' words for the same
-WORDS: dict[str, Word] = {"disproved": "failed", "not found": "unknown", "proved": "proved", "differs": "differs"}
+WORDS: dict[str, Word] = {
+    "disproved": "failed",
+    "not found": "unknown",
+    "proved": "proved",
+    "inconclusive": "inconclusive",
+    "differs": "differs",
+}
 #: of a check of something that the recipe does not ask for: no row
 ASIDE = "not asked for"
 UNKNOWN = ("unknown", "off", "not compared")

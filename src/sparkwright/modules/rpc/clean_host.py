@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines.compile_caches import FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.schedule import places, units
 from sparkwright.host.containers import cache_removal, compile_caches, containers
@@ -13,7 +14,7 @@ from sparkwright.host.gateway import good as gateways
 from sparkwright.host.models import kept_files, model_folders, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import good_states, own_folders
+from sparkwright.host.records import own_folders, servers
 from sparkwright.host.runs import journal
 from sparkwright.modules.rpc import prune_images
 from sparkwright.modules.rpc.prune_images import PruneImages
@@ -94,15 +95,15 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 
 def _servers(args: CleanHost.Args, context: Context) -> set[str]:
     """Names of the servers and of the gateway that were deployed here, as recipes and state know them."""
-    states = [good_states.last(context.state), *good_states.before(context.state), gateways.last(context)]
+    states = [*servers.good(context.state), gateways.last(context)]
     reported = [(one.get("spec") or {}).get("name") for one in states]
-    before = (context.state.read("previous") or {}).get("name")
-    return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *reported, before) if name}
+    before = [(one.read("previous") or {}).get("name") for one in context.state.servers()]
+    return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *reported, *before) if name}
 
 
 def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
     """The servers, the previous ones that are kept for a rollback, and those of the lab."""
-    servers = _servers(args, context)
+    names = _servers(args, context)
     try:
         rows = context.docker().api.containers(all=True, size=True)
     except SparkwrightError as error:
@@ -110,9 +111,9 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
         return
     for row in sorted(rows, key=lambda row: row["Names"][0]):
         name, size = row["Names"][0].lstrip("/"), row.get("SizeRw")
-        if name in servers:
+        if name in names:
             yield Item("container", name, size, "" if args.server else "--server removes it")
-        elif name.removesuffix(containers.PREVIOUS) in servers or LAB_LABEL in (row.get("Labels") or {}):
+        elif name.removesuffix(containers.PREVIOUS) in names or LAB_LABEL in (row.get("Labels") or {}):
             yield Item("container", name, size)
 
 
@@ -180,7 +181,7 @@ def _timers(context: Context) -> Iterator[Item]:
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     """sparkwright's own, the key files that remain apart."""
     share, state = own_folders.of(context.machine.home)
-    caches = context.machine.home / compile_caches.FOLDER
+    caches = context.machine.home / CACHES_FOLDER
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         if path == caches:
             continue

@@ -9,6 +9,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.containers import cache_removal, recipe_files
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.image_name import Name
 from sparkwright.visible import count
@@ -107,8 +108,8 @@ def _used(api: Any) -> dict[str, str]:
 
 
 def _last_good(api: Any, context: Context) -> dict[str, str]:
-    spec = (context.state.read("verified") or {}).get("spec") or {}
-    wanted = {spec["image"]: spec.get("image_ids") or []} if spec.get("image") else {}
+    specs = [good_states.last(one).get("spec") or {} for one in context.state.servers()]
+    wanted = {spec["image"]: spec.get("image_ids") or [] for spec in specs if spec.get("image")}
     return dict.fromkeys(_ids(api, wanted), "the last good state")
 
 

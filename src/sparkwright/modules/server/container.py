@@ -139,7 +139,7 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
     mounts = recipe_files.mounts(context.state, spec, files)
     caches = compile_caches.created(context, spec, image)
     if caches:
-        mounts.append(caches["Mount"])
+        mounts += caches["Mounts"]
         config["Env"] += caches["Env"]
     if spec.server_key:
         mounts.append(_key_mount(spec, image, context))

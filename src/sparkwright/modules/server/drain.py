@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sparkwright import defaults, units
 from sparkwright.engines.engine import Engine
 from sparkwright.host.containers import containers, engine_of, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, history
 from sparkwright.measure import server_metrics
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
+
+if TYPE_CHECKING:
+    from sparkwright.host.gateway.operating import Gateway
 
 POLL_S = 0.2
 
@@ -18,8 +23,10 @@ POLL_S = 0.2
 class Drain(Module["Drain.Args"]):
     """The requests that the server is answering may end before it is stopped, as long as that takes at most drain_s.
 
-    No engine here has a way to refuse new requests, so a busy server may never be idle: after drain_s it goes on and says how
-    many requests are cut. A server that tells nothing of its requests is not waited for, and that is said.
+    No engine here has a way to refuse new requests, but the gateways in front of it have: each sends this server nothing more,
+    until `gateway_return`. A gateway that does not answer is named and keeps nothing from going on. Without one a busy server may
+    never be idle. After drain_s it goes on and says how many requests are cut; behind a gateway the history says so too. A server
+    that tells nothing of its requests is not waited for, and that is said.
 
     In check mode it says what a restart costs: the requests running now and how long the last start took.
 
@@ -32,25 +39,69 @@ class Drain(Module["Drain.Args"]):
         drain_s: float = arg(
             "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_S
         )
+        gateways: list[dict[str, Any]] = arg(
+            "the gateways in front of this host: name, address, port, tls, and server, as it is called there",
+            default_factory=list,
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
-        if container is None or not container["State"]["Running"]:
-            return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
-        url = containers.url_of(container)
-        engine, key = engine_of.of_container(container), server_key.of_container(context.state, container)
-        if context.check:
-            running = requests_of(engine, url, key)
+        runs = container is not None and bool(container["State"]["Running"])
+        if context.check and container is not None and runs:
+            running = _of_container(container, context)()
             return Result(msg=_cost(running, context), data={"running": running, "waited_s": 0.0})
-        started_s = time.monotonic()
+        gateways = _drained(args.gateways, context) if args.gateways and not context.check else []
+        if container is None or not runs:
+            _rest(gateways, context)
+            return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
+        started_s, asked = time.monotonic(), _of_container(container, context)
         while True:
-            running = requests_of(engine, url, key)
+            running = _both(asked(), gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
             context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
             time.sleep(min(POLL_S, max(0.0, args.drain_s - waited_s)))
+        _rest(gateways, context)
+        if running and gateways:
+            history.append(context, "requests cut", why=_ended(running, waited_s))
         return Result(msg=_ended(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
+
+
+def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
+    """The gateways, which send this host nothing more; what one did not do is noted."""
+    from sparkwright.host.gateway import drained
+    from sparkwright.host.gateway.operating import Gateway
+
+    gateways = [Gateway.of(one) for one in given]
+    for problem in drained.drain(context.state, gateways, context.run_id):
+        context.note(f"{problem}.")
+    return gateways
+
+
+def _rest(gateways: Sequence[Gateway], context: Context) -> None:
+    """The gateways do not even check it any more."""
+    if gateways:
+        from sparkwright.host.gateway import drained
+
+        drained.rest(context.state, gateways)
+
+
+def _both(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
+    """Requests by the server's own count, and by its gateways' where those count more: one may queue before the server."""
+    if not gateways:
+        return running
+    from sparkwright.host.gateway import drained
+
+    there = drained.running(context.state, gateways)
+    return there or running if running is None else max(running, there)
+
+
+def _of_container(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
+    """How many requests this server answers, each time it is called."""
+    url = containers.url_of(container)
+    engine, key = engine_of.of_container(container), server_key.of_container(context.state, container)
+    return lambda: requests_of(engine, url, key)
 
 
 def requests_of(engine: Engine, url: str, key: str) -> int | None:

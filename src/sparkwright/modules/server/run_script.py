@@ -6,8 +6,10 @@ from typing import Any
 
 from sparkwright.host import files
 from sparkwright.host.containers import containers
+from sparkwright.host.gateway import place
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
+from sparkwright.host.state import StateFolder
 from sparkwright.protocol.result import Change, Result, arg
 
 FOLDER = ".local/share/sparkwright/run"
@@ -39,13 +41,13 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
         return {"path": str(found.path)}
 
     def run(self, args: Args, context: Context) -> Result:
-        kept = str(good_states.last(context.state).get("script") or "")
+        record = _record(args.name, context)
+        kept = str(good_states.last(record).get("script") or "") if record else ""
         if not args.content:
-            content = kept if _verified(args.name, context) else ""
-            return super().run(dataclasses.replace(args, content=content), context)
+            return super().run(dataclasses.replace(args, content=kept), context)
         result = super().run(args, context)
-        if kept != args.content and not context.check and _verified(args.name, context):
-            context.state.write("verified", {**good_states.last(context.state), "script": args.content})
+        if record and kept != args.content and not context.check:
+            record.write("verified", {**good_states.last(record), "script": args.content})
         return result
 
     def act(self, args: Args, found: files.Standing, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -57,8 +59,8 @@ def _wanted(text: str) -> files.Wanted:
     return files.Wanted("file", MODE, content=text) if text else files.Wanted("absent")
 
 
-def _verified(name: str, context: Context) -> bool:
-    """Whether the container that is there is the one of the last verified state."""
-    good = good_states.last(context.state)
-    here = containers.inspect(context.docker(), name) if good else None
-    return here is not None and bool(here["Id"] == good.get("container_id"))
+def _record(name: str, context: Context) -> StateFolder | None:
+    """Where the verified state of the container that is there is kept, a server's or a gateway's; None: it is not verified."""
+    here = containers.inspect(context.docker(), name)
+    kept = (context.state, place.state(context)) if here else ()
+    return next((one for one in kept if here and good_states.last(one).get("container_id") == here["Id"]), None)

@@ -2,18 +2,19 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.health import store, textfile
+from sparkwright.health.notify_shapes import Shape
 from sparkwright.health.schedule import places, units
 from sparkwright.health.schedule.places import Place
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.state import write_atomically
+from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules import systemd
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.names import below_home
@@ -72,7 +73,9 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         command: list[str] = arg("run on a change of state: program and words", default_factory=list)
         webhook: str = arg("POSTed to on a change of state: a URL without a secret in it", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
+        webhook_format: Shape = arg("the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto")
         textfile: str = arg("the folder of node_exporter's textfile collector", default="")
+        keep: bool = arg("keep the settings of the timer that is installed, but for `textfile`", default=False)
         limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:
@@ -80,11 +83,14 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             fix = "`invoke health --host sandbox` checks it now; schedule that with cron on the laptop."
             raise Refused("the sandbox has no scheduler.", fix=fix)
         place = places.find(context, system=args.system)
-        wanted = _wanted(args, place, context) if args.state == "present" else {}
+        before = Settings.of(context.state)
+        if args.keep and not before.every_s:
+            raise Refused("no health timer is installed.", fix="`invoke health.install --textfile DIR` installs one.")
+        given = replace(before, textfile=args.textfile, lingers=False) if args.keep else _settings(args)
+        wanted = _wanted(given, place, context) if args.state == "present" else {}
         paths = [place.settings_file, *place.files]
         standing = {str(path): path.read_text() for path in paths if path.exists()}
         standing[CRONTAB] = _crontab(context)
-        before = Settings.of(context.state)
         others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
         runtime = places.runtime()
         return Found(
@@ -135,13 +141,15 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 
 def _settings(args: HealthTimer.Args) -> Settings:
     names = ("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command")
-    fields = {name: getattr(args, name) for name in (*names, "webhook", "webhook_file", "textfile", "limits")}
+    fields = {
+        name: getattr(args, name)
+        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits")
+    }
     return Settings.from_json(fields)
 
 
-def _wanted(args: HealthTimer.Args, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
+def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
     """Every file with the texts that are right for it: a service may stand there with its namespaces or without."""
-    given = _settings(args)
     wanted = {str(place.settings_file): tuple(_text(given, lingers=one) for one in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
@@ -179,16 +187,20 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
-        (below_home(found.before.textfile) / textfile.SHARED_FILE).unlink(missing_ok=True)
+        for server in dict.fromkeys(["", *(one.server for one in context.state.servers())]):
+            (below_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
-    latest = store.latest(context.state.path)
-    message = f", first check: {latest.state}" if latest else ""
+    checked = {one.server: store.latest(one.memory) for one in StateFolder(context.state.path).servers()}
+    latest = next((one for one in checked.values() if one is not None), None)
+    states = [f"{name} {one.state}" if name else one.state for name, one in checked.items() if one is not None]
+    message = f", first check: {', '.join(states)}" if states else ""
     unconfined = " (without private namespaces: this kernel does not allow them to users)"
     aside = "" if confined or place.scope == "cron" else unconfined
     data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
-    return {**data, "msg": f"every {args.every_s:g} s by {_WHOSE[place.scope]}{aside}{message}"}
+    every_s = Settings.of(context.state).every_s
+    return {**data, "msg": f"every {every_s:g} s by {_WHOSE[place.scope]}{aside}{message}"}
 
 
 _WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from sparkwright import here
 from sparkwright.errors import Refused
 from sparkwright.project.documents.compose import Composer, Place, Spelled
 from sparkwright.trust import bounds
@@ -43,6 +44,13 @@ class Document:
             if place[:end] in self.lines:
                 return f"{shown(self.path)}:{self.lines[place[:end]]}"
         return shown(self.path)
+
+    def put_in(self, *place: str | int) -> bool:
+        """Whether another file's content was put in at just this place."""
+        if place in self.grafts:
+            return True
+        ends = (end for end in range(len(place) - 1, -1, -1) if place[:end] in self.grafts)
+        return any(self.grafts[place[:end]].put_in(*place[end:]) for end in ends)
 
     def paths(self) -> set[Path]:
         """Its file, and those whose content was put in."""
@@ -121,7 +129,7 @@ def _refuse_ending(path: Path) -> None:
 def shown(path: Path) -> str:
     """A path as a person would type it here."""
     try:
-        return str(path.relative_to(Path.cwd()))
+        return str(path.relative_to(here.folder()))
     except ValueError:
         return str(path)
 

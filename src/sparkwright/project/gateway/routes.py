@@ -60,7 +60,7 @@ def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model
 
 def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
     """The members of a gateway's group that answer requests: of a cluster its head."""
-    hosts = (inventory.hosts[name] for name in gateway.members)
+    hosts = (host for name in gateway.members for host in inventory.servers_of(name))
     answering = (one for one in hosts if one.recipe and (one.cluster is None or one.cluster.head == one.name))
     return [Server(one, _recipe(project, one)) for one in answering]
 
@@ -71,7 +71,7 @@ def _recipe(project: Path, host: Host) -> recipe.Recipe:
 
 def _gateway(inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
     file, by_name = gateway.file, _by_name(found)
-    simulated = inventory.hosts[gateway.host].connection == "sandbox"
+    simulated = inventory.machines[gateway.host].connection == "sandbox"
     models = tuple(_model(inventory, gateway, name, group) for name, group in by_name.items())
     body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([one.context for one in models])
     return model.Gateway(
@@ -115,13 +115,13 @@ def _model(inventory: Inventory, gateway: Gateway, name: str, group: list[Server
 def _upstream(inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
     asked = Asked(one.recipe.file.flags, one.recipe.image)
     slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
-    return model.Upstream(one.host.name, _address(inventory, gateway, one.host), one.port, slots)
+    return model.Upstream(one.host.upstream, _address(inventory, gateway, one.host), one.port, slots)
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
     """Where the gateway reaches a host. Simulated and local hosts are on one machine."""
-    here = host.name == gateway.host or host.connection != "ssh"
-    return gateway.file.addresses.get(host.name) or (LOOPBACK if here else host.address)
+    here = host.machine == gateway.host or host.connection != "ssh"
+    return gateway.file.addresses.get(host.machine) or (LOOPBACK if here else host.address)
 
 
 def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
@@ -137,7 +137,7 @@ def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Itera
         if why := model.why_not_a_name(one.recipe.served_name):
             message = f"the model name '{one.recipe.served_name}' of {one.recipe.name} {why} behind a gateway."
             yield message, one.recipe.source.where(one.recipe.file.engine), "Set another served name in the recipe."
-        if one.recipe.file.container.name == CONTAINER and one.host.name == gateway.host:
+        if one.recipe.file.container.name == CONTAINER and one.host.machine == gateway.host:
             message = f"`container.name: {CONTAINER}` is the name of the gateway's own container on {gateway.host}."
             yield message, one.recipe.source.where("container", "name"), "Choose another name."
 
@@ -166,9 +166,9 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
 
 def _ports(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
     """The gateway's port where something of this host listens already."""
-    host, port = inventory.hosts[gateway.host], gateway.file.port
+    host, port = inventory.machines[gateway.host], gateway.file.port
     for one in found:
-        same = one.host.name == host.name or "ssh" not in (one.host.connection, host.connection)
+        same = one.host.machine == host.name or "ssh" not in (one.host.connection, host.connection)
         if same and port in _published(one):
             message = f"`{gateway.name}.gateway.port`: {port} is the port of the server of {one.host.name}."
             yield message, gateway.where("port"), "Choose another one."
@@ -184,9 +184,9 @@ def _published(one: Server) -> set[int]:
 
 def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
     """Servers that the gateway's host cannot reach."""
-    host = inventory.hosts[gateway.host]
+    host = inventory.machines[gateway.host]
     for one in found:
-        far = one.host.name != host.name and "ssh" in (one.host.connection, host.connection)
+        far = one.host.machine != host.name and "ssh" in (one.host.connection, host.connection)
         if far and one.host.connection != host.connection:
             message = f"{one.host.name} is a {one.host.connection} host, and the gateway's host {host.name} is not."
             yield message, gateway.where("host"), "Put hosts of one kind into the group."

@@ -7,6 +7,7 @@ What checks the files takes 70 ms to import, a third of a login. Whoever connect
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ def hosts(project: Path, pattern: str) -> list[Host]:
     folder = project / "hosts"
     try:
         groups = _read(folder / GROUPS_FILE)
-        found = {path.stem: _host(path, groups) for path in files(folder)}
-        names = patterns.match(pattern, list(found), patterns.members(found, groups)) if pattern else []
-    except (Refused, AttributeError, TypeError):
+        found = {host.name: host for path in files(folder) for host in _hosts(path, groups)}
+        named = {**patterns.implied(found), **patterns.members(found, groups)}
+        names = patterns.match(pattern, list(found), named) if pattern else []
+    except (Refused, AttributeError, TypeError, KeyError):
         return []  # the check will say what is wrong
     return [found[name] for name in names if found[name].connection == "ssh" and _plain(found[name])]
 
@@ -35,14 +37,23 @@ def files(folder: Path) -> list[Path]:
     return [path for path in document.files(folder) if path.name != GROUPS_FILE]
 
 
-def _host(path: Path, groups: Mapping[str, Any]) -> Host:
+def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
+    """A host, or one for each recipe that it serves."""
     own = _read(path)
+    host = _host(path, own, groups)
+    if own.get("serves") is None:
+        return [host]
+    names = [one if isinstance(one, str) else one["recipe"] for one in own["serves"]]
+    return [replace(host, name=f"{host.name}/{name}", on=host.name, recipe=name) for name in names]
+
+
+def _host(path: Path, own: Mapping[str, Any], groups: Mapping[str, Any]) -> Host:
     listed = {name: (group or {}).get("hosts") or () for name, group in groups.items()}
     mine = patterns.groups_of(path.stem, own.get("groups") or (), listed)
     layers = [*(groups.get(name) or {} for name in (patterns.EVERYONE, *mine)), own]
-    user, port = (patterns.last(layer.get(key) for layer in layers) for key in ("user", "port"))
+    user, port, recipe = (patterns.last(layer.get(key) for layer in layers) for key in ("user", "port", "recipe"))
     address, connection = own.get("address") or path.stem, own.get("connection") or "ssh"
-    return Host(path.stem, address, connection, user=user, port=port, groups=mine)
+    return Host(path.stem, address, connection, user=user, port=port, groups=mine, recipe=recipe)
 
 
 def _plain(host: Host) -> bool:

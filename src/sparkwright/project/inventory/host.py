@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Host:
-    """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
+    """One host, or one of the servers of a host that `serves` several.
 
-    where: its file, for messages. vars: all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by
-    `recipe`, `model_from`, `serve_port` or `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its
-    recipe's server. fabric: its end of the fast link. cluster: the one that it is a member of.
+    port: sshd's. serve_port: where the server is published, if not where the recipe says. where: its file, for messages. vars:
+    all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by `recipe`, `model_from`, `serve_port` or
+    `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its recipe's server. fabric: its end of the
+    fast link. cluster: the one that it is a member of.
+
+    on, server: of one of several servers, the machine's name and that of the server's container; `name` is then MACHINE/RECIPE.
     """
 
     name: str
@@ -39,6 +42,18 @@ class Host:
     set_at: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
     cluster: Cluster | None = None
+    on: str = ""
+    server: str = ""
+
+    @property
+    def machine(self) -> str:
+        """The machine's name, which several of its servers share."""
+        return self.on or self.name
+
+    @property
+    def upstream(self) -> str:
+        """What a gateway calls its server: HAProxy takes no slash in a name."""
+        return self.name.replace("/", ":")
 
     @property
     def title(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sparkwright import visible
@@ -20,6 +20,7 @@ from sparkwright.project.inventory import (
     patterns,
     rules,
     secret_source,
+    several,
     variables,
 )
 from sparkwright.project.inventory.cluster import Cluster, Fabric
@@ -53,9 +54,10 @@ class _Layer:
 
 @dataclass(frozen=True)
 class Inventory:
-    """hosts: by name. groups: the hosts' names by group, `all` among them. min_serving: of the groups that say it.
+    """hosts: by name; of a host that serves several recipes one for each, as MACHINE/RECIPE. groups: the hosts' names by group,
+    `all` among them. min_serving: of the groups that say it. clusters, gateways: by the name of their group.
 
-    clusters, gateways: by the name of their group.
+    machines: the hosts as their files describe them, by name, without a recipe where they serve several.
     """
 
     hosts: Mapping[str, Host]
@@ -63,6 +65,7 @@ class Inventory:
     min_serving: Mapping[str, int] = field(default_factory=dict)
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     gateways: Mapping[str, Gateway] = field(default_factory=dict)
+    machines: Mapping[str, Host] = field(default_factory=dict)
 
     @classmethod
     def load(cls, project: Path) -> Inventory:
@@ -78,9 +81,14 @@ class Inventory:
             naming.refuse_source(host, hosts)
         members = patterns.members(hosts, groups.checked)
         clusters = clustering.found(read, groups, members)
-        hosts = {name: clustering.member(host, clusters.values()) for name, host in hosts.items()}
+        several.refuse_members(read, clusters)
+        machines = {name: clustering.member(host, clusters.values()) for name, host in hosts.items()}
+        found = [one for name, host in machines.items() for one in several.targets(project, host, read[name])]
+        hosts = {one.name: one for one in found}
+        machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.serves is not None}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
-        return cls(hosts, members, floors, clusters, gateways.found(groups, members))
+        found_gateways = gateways.found(groups, members)
+        return cls(hosts, patterns.members(hosts, groups.checked), floors, clusters, found_gateways, machines)
 
     def names(self) -> list[str]:
         """Every host's name."""
@@ -88,7 +96,16 @@ class Inventory:
 
     def match(self, pattern: str) -> list[Host]:
         """The hosts of an Ansible pattern, in the inventory's order. Raises Refused when there is none."""
-        return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), self.groups)]
+        named = {**patterns.implied(self.hosts), **self.groups}
+        return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), named)]
+
+    def machines_of(self, hosts: Iterable[Host]) -> list[Host]:
+        """The machines of these hosts, each once."""
+        return [self.machines[name] for name in dict.fromkeys(host.machine for host in hosts)]
+
+    def servers_of(self, machine: str) -> list[Host]:
+        """All that a machine serves."""
+        return [host for host in self.hosts.values() if host.machine == machine]
 
     def secrets(self, host: Host) -> dict[str, Secret]:
         """The host's secrets, read now. One whose environment variable or file is not there is left out.
@@ -144,7 +161,7 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
         fabric=_fabric(own),
         where=document.shown(read.source.path),
         set_at={key: place for layer in layers for key, place in layer.set_at().items()},
-        key_variable=_key_variable(recipe) if own.connection != "ssh" else "",
+        key_variable=several.key_variable(recipe) if own.connection != "ssh" else "",
         **inherited,
     )
 
@@ -152,14 +169,3 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
 def _fabric(own: HostFile) -> Fabric | None:
     end = own.fabric
     return Fabric(tuple(end.interfaces), end.address, tuple(end.adapters)) if end else None
-
-
-def _key_variable(recipe: Path) -> str:
-    """The environment variable with the key of a recipe's server; empty for none. What is wrong in it its check will say."""
-    try:
-        if b"server_key" not in recipe.read_bytes():
-            return ""
-        data = document.load(recipe).data
-        return str(data["server_key"].get("env") or "")
-    except (OSError, ValueError, Refused, AttributeError, KeyError, TypeError):
-        return ""

@@ -90,6 +90,15 @@ class ClusterFile(Strict):
     )
 
 
+class ServedFile(Strict):
+    """One of the recipes that a host serves beside each other."""
+
+    recipe: str = Field(description="the recipe: a file of recipes/, without .yml")
+    port: int | None = Field(
+        None, description="publish this server on this port instead of the recipe's", ge=1, le=65535
+    )
+
+
 class HostFile(Shared):
     """hosts/NAME.yml: one host; the file's name is the host's name."""
 
@@ -97,6 +106,12 @@ class HostFile(Shared):
     connection: Literal["ssh", "local", "sandbox"] = Field("ssh", description="connection type")
     groups: list[str] = Field(default_factory=list, description="the groups it belongs to")
     fabric: FabricFile | None = Field(None, description="its end of the fast link to the others of its cluster")
+    serves: list[str | ServedFile] | None = Field(
+        None,
+        description="instead of `recipe`: several recipes beside each other, each with its own port: [qwen3.5-35b, small]",
+        min_length=1,
+        max_length=8,
+    )
 
 
 class GroupFile(Shared):

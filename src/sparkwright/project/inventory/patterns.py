@@ -37,6 +37,15 @@ def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple
     return {**found, EVERYONE: tuple(hosts)}
 
 
+def implied(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
+    """What a pattern may name too: a machine that serves several recipes, and as `/RECIPE` all that serve one."""
+    found: dict[str, tuple[str, ...]] = {}
+    for host in hosts.values():
+        for name in ([host.on] if host.on else []) + ([f"/{host.recipe}"] if host.recipe else []):
+            found[name] = (*found.get(name, ()), host.name)
+    return found
+
+
 def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """The names a pattern means, in the order of hosts: unions first, then `&` cuts, then `!` takes away.
 
@@ -53,6 +62,10 @@ def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]
     for part in parts:
         if part[0] == "!":
             chosen -= _named(part[1:], hosts, groups)
+    if not chosen and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
+        where = ", ".join(part for part in parts if not part.startswith("&/"))
+        serving = ", ".join(groups[f"/{recipe}"])
+        raise Refused(f"{where} does not serve the recipe {recipe!r}.", fix=f"It is served by: {serving}.")
     if not chosen:
         raise Refused(f"the pattern {pattern!r} matches no hosts.", fix=f"Available: {', '.join(hosts)}.")
     return [name for name in hosts if name in chosen]
@@ -65,9 +78,17 @@ def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]])
         return {word}
     if any(sign in word for sign in "*?["):
         found = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
-        found |= {name for group in fnmatch.filter(groups, word) for name in groups[group]}
+        found |= {
+            name
+            for group in fnmatch.filter([one for one in groups if not one.startswith("/")], word)
+            for name in groups[group]
+        }
         if found:
             return found
     from sparkwright.project.documents.checked import nearest
 
-    raise Refused(f"no host or group named {word!r}.", fix=nearest(word, [*hosts, *groups]))
+    if word.startswith("/"):
+        recipes = [name[1:] for name in groups if name.startswith("/")]
+        raise Refused(f"no host serves the recipe {word[1:]!r}.", fix=nearest(word[1:], recipes) if recipes else "")
+    known = [name for name in (*hosts, *groups) if not name.startswith("/")]
+    raise Refused(f"no host or group named {word!r}.", fix=nearest(word, known))

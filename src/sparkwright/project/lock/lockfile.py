@@ -13,6 +13,7 @@ import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sparkwright.host.state import write_atomically
+from sparkwright.project import schema_line
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import Strict, check, rule
 from sparkwright.trust import model_files, names
@@ -147,7 +148,8 @@ class Lock:
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
-        head = "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
+        head = schema_line.line("lock", depth=0)
+        head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
         images = {ref: _rows_in(one, "manifests") for ref, one in sorted(self.images.items())}
         models = {key: _rows_in(one, "files") for key, one in sorted(self.models.items())}
         body = {"schema": SCHEMA, "images": images, "models": models}

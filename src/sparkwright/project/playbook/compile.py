@@ -69,6 +69,7 @@ def compile(
         who=options.who,
         force_handlers=play.file.force_handlers,
         wait_s=options.wait_s,
+        server=host.server,
     )
 
 
@@ -93,8 +94,18 @@ class _Compiler:
         return self.play.document.where(*place)
 
     def steps(self, items: list[dict[str, Any]], place: Place, above: _Inherited) -> tuple[Step, ...]:
-        made = [(self._block if "block" in item else self._task, item) for item in items]
-        return tuple(make(item, (*place, n), above) for n, (make, item) in enumerate(made))
+        made = [
+            self._block(item, (*place, n), above) if "block" in item else self._task(item, (*place, n), above)
+            for n, item in enumerate(items)
+        ]
+        return tuple(one for n, one in enumerate(made) if not self._left_out(one, items[n].get("when"), (*place, n)))
+
+    def _left_out(self, step: Step, condition: Any, place: Place) -> bool:
+        """Whether it is an include that what is known of this host decides against: then its run has none of these tasks."""
+        if step.when != ("False",) or not self.play.document.put_in(*place, "block"):
+            return False
+        asked = condition if isinstance(condition, list) else [condition]
+        return any(expressions.names_in_condition(str(one)) for one in asked)
 
     def _block(self, item: dict[str, Any], place: Place, above: _Inherited) -> Block:
         file = check(BlockFile, self.play.document, item, at=place)

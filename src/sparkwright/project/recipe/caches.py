@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.compile_caches import key_of
+from sparkwright.engines.compile_caches import FILES, FOLDER, key_of
 from sparkwright.project.recipe.recipe import Recipe
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.image_name import digest_of
@@ -31,6 +31,19 @@ def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: 
             **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
         }
     )
+
+
+def options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
+    """The options of `docker run` for them, as the host gives them to the container. home: of the host's user."""
+    caches = recipe.engine.caches
+    if caches is None or not spec.caches:
+        return []
+    mounts = caches.sources(f"{home}/{FOLDER}/{spec.caches}/{FILES}").items()
+    variables = sorted((name, value) for name, value in caches.environment.items() if name not in spec.env)
+    return [
+        *(("--mount", f"type=bind,source={source},target={target}") for target, source in mounts),
+        *(("-e", f"{name}={value}") for name, value in variables),
+    ]
 
 
 def _mounted(spec: ContainerSpec) -> list[str]:

@@ -39,6 +39,11 @@ class Model(Strict):
     file: str = Field("", description='for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"')
     mmproj: str = Field("", description="for llama.cpp: the same for the file that reads images and sound")
     draft: str = Field("", description="for llama.cpp: the same for a smaller model that drafts tokens")
+    page_cache: Literal["drop", "fit"] | None = Field(
+        None,
+        description="before each start its files leave the host's page cache: `drop`: always; `fit`: only where the server "
+        "does not fit beside them (default: the host's variable `page_cache`)",
+    )
 
     @property
     def chosen(self) -> str:
@@ -115,6 +120,11 @@ class Expect(Strict):
     )
     log_unknown: Literal["fail", "pass"] = Field(
         "fail", description="how to treat an expectation that the log does not answer"
+    )
+    probes: list[words.Probe] = Field(
+        default_factory=list,
+        description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
+        "{embedding_dimension: N}, {language: de}",
     )
 
 

@@ -116,6 +116,8 @@ class Recipe:
             }
         if not self.file.files:
             del held["files"]
+        if not self.file.expect.probes:
+            del held["expect"]["probes"]
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:

@@ -9,6 +9,7 @@ from sparkwright import visible
 from sparkwright.engines import concepts, engine
 from sparkwright.engines.flags import spelling, twice
 from sparkwright.engines.http import GENERATE
+from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe import container_rules
@@ -32,6 +33,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _files,
         _flags,
         _task,
+        _probes,
         _ascend,
         _key,
         _secrets,
@@ -143,6 +145,20 @@ def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, ("expect", "tok_per_s"), "Remove it."
     if task != GENERATE and file.parallel is not None:
         yield f"`parallel` cannot be used with `task: {task}`.", ("parallel",), "Serve it from one host."
+
+
+def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Probes of what the server does not do, and those that cannot pass without a flag that is missing."""
+    own, task = file.served_by, file.task
+    given = {} if own.needs_description else own.flags.named(file.flags)
+    for n, asked in enumerate(file.expect.probes):
+        name, place = table.name_of(asked), ("expect", "probes", n)
+        if name not in table.OF_TASK[task]:
+            yield f"`expect.probes`: {name} cannot be asked with `task: {task}`.", place, "Remove it."
+        for flag in own.probe_flags.needs.get(name, ()):
+            if given.get(flag) in (None, False):
+                message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."
+                yield message, place, f"Add `{flag}`, or remove the probe."
 
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:

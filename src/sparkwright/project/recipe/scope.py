@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ RECIPE_NAMES = (
     "port",
     "memory_utilization",
     "memory_bytes",
+    "beside",
     "recipe_files",
 )
 #: what the recipe and the lock give together
@@ -34,11 +35,18 @@ PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinne
 
 
 def scope(
-    host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any], served: Serving | None = None
+    host: Host,
+    user: str,
+    recipe: Recipe | None,
+    pinned: Mapping[str, Any],
+    served: Serving | None = None,
+    gateways: Sequence[Mapping[str, Any]] = (),
+    beside: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
 
-    served: what `serving` gives for these, when the caller has it already.
+    served: what `serving` gives for these, when the caller has it already. gateways: those in front of the host. beside: its
+    machine's other servers (app/plans/beside.py).
     """
     home = home_of(host, user)
     about: dict[str, Any] = {
@@ -47,6 +55,7 @@ def scope(
         "user": user,
         "port": host.port,
         "groups": list(host.groups),
+        "gateways": list(gateways),
     }
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""
@@ -65,6 +74,7 @@ def scope(
     names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
         return names
+    names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
     if host.cluster is not None and recipe.engine.parallel is not None:
         names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
     port = serve_port(host, recipe)
@@ -90,6 +100,7 @@ def scope(
         "port": port,
         "memory_utilization": memory.share,
         "memory_bytes": memory.bytes,
+        "beside": list(beside),
         "pinned_model": model,
     }
     texts = files.contents(recipe, names) if recipe.file.files else {}
@@ -101,7 +112,14 @@ def scope(
         **names,
         "recipe_files": {digests[path]: text for path, text in texts.items()},
         "container": container,
-        "docker_options": [list(option) for option in (*spec.docker_options(), *files.mount_options(digests, home))],
+        "docker_options": [
+            list(one)
+            for one in (
+                *spec.docker_options(),
+                *files.mount_options(digests, home),
+                *caches.options(recipe, spec, home),
+            )
+        ],
         "docker_networks": spec.further_networks(),
         "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model),
     }
@@ -147,6 +165,7 @@ def _serve(
             "forbid": expect.forbid_log,
             "unknown": expect.log_unknown,
         },
+        **({"probes": list(expect.probes)} if expect.probes else {}),
         "baseline_key": {
             "image": container["image"],
             "model_id": model["id"],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from sparkwright.engines import engine
+from sparkwright.engines.probes import table as probes
 from sparkwright.project.documents.checked import nearest
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
@@ -63,6 +64,7 @@ def _text(value: object) -> object:
     return value
 
 
+Probe = Annotated[Any, _by(probes.why_not), WithJsonSchema(probes.schema())]
 ImageName = Annotated[str, _by(_not_an_image)]
 Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]
 Gpus = Annotated[str, _by(container_words.gpus)]

@@ -25,6 +25,15 @@ Say = Callable[[str], None]
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
+class UnknownKey(Unreachable):
+    """A host's key that no file knows and that a person may accept, as ssh would ask. target: whose. key: what it showed."""
+
+    def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
+        super().__init__(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=fix)
+        self.target = target
+        self.key = key
+
+
 def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable[..., paramiko.Transport]:
     """Let a client accept no key but by `check`. Returns how its transport is made: asking for a known kind of key first."""
     first = known_hosts.lines(target, target.known_as)
@@ -76,6 +85,8 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
         raise changed(target, key, plain)
     if target.strict in ("accept-new", "no") and target.keep_in is not None:
         return False
+    if target.strict == "ask" and target.keep_in is not None and not any(line.marker == AUTHORITY for line in first):
+        raise UnknownKey(target, key, _fix(target, first))
     raise Unreachable(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=_fix(target, first))
 
 

@@ -83,7 +83,13 @@ class Become:
         env = {name: machine.env[name] for name in PASSED_ON if name in machine.env}
         _send(
             process,
-            {"state": str(self.state.path), "run_id": self.run_id, "env": {**env, "PATH": path}, "secrets": secrets},
+            {
+                "state": str(self.state.path),
+                "server": self.state.server,
+                "run_id": self.run_id,
+                "env": {**env, "PATH": path},
+                "secrets": secrets,
+            },
         )
         return process
 

@@ -35,7 +35,7 @@ def serve() -> None:
     os.environ.update({**start["env"], "LC_ALL": "C"})
     machine = Machine.here()
     secrets = {name: Secret(value) for name, value in start["secrets"].items()}
-    state = StateFolder(Path(start["state"]))
+    state = StateFolder(Path(start["state"]), str(start.get("server", "")))
     owner = state.path.stat() if state.path.exists() else None
     for line in requests:
         request = json.loads(line)

@@ -29,11 +29,11 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     """One `file` event a file of a bundle: the newest, or the one that is asked for."""
     from sparkwright.host.records import incidents
 
-    kept = incidents.bundles(state)
+    kept = incidents.of_server(state)
     folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)
     if folder is None:
-        wanted = request.get("run")
-        what = f"no incident {wanted} on this host" if wanted else "no incidents on this host"
+        wanted, where = request.get("run"), f"of {state.server}" if state.server else "on this host"
+        what = f"no incident {wanted} {where}" if wanted else f"no incidents {where}"
         raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(one.name for one in kept) or 'none'}.")
     for name, text in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)

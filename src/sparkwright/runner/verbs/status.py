@@ -18,24 +18,39 @@ from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
+#: where a gateway's files are, in the state folder: most hosts have none, and import nothing of it
+GATEWAY = "gateway"
+
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
+    traffic: requests and generated tokens by the server's own counters, where the request asks for them.
     load_s: the stages of the start of the server that is there, seconds, as they were measured when it was verified.
 
     busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
+    gateway: of host/gateway/now.py, where the request asks for it; empty where none was ever verified.
     live: no check speaks for the present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`,
     `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
     """
     now_s, good = time.time(), good_states.last(state)
     busy, interrupted = _runs(state)
-    found = store.latest(state.path)
+    found, gateway = store.latest(state.memory), _gateway(state)
     name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
     now = live.inspect(machine, good, name, now_s)
     outdated = "" if found is None else live.outdated(found, now, good)
     late = found is not None and found.late(now_s)
-    about = {"late": late, "busy": busy, "interrupted": interrupted, "load_s": _load(good, now), **_now(machine)}
+    if found is not None and not outdated:
+        outdated = _gateway_outdated(found, gateway)
+    about: dict[str, Any] = {
+        "gateway": gateway if request.get("gateway") else {},
+        "traffic": live.traffic(good, now) if request.get("traffic") else {},
+        "late": late,
+        "busy": busy,
+        "interrupted": interrupted,
+        "load_s": _load(good, now),
+        **_now(machine),
+    }
     if found is not None and not outdated and not busy:
         yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
@@ -54,7 +69,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
     What the report draws, and no more: at the usual interval a week is some 2,000 rows.
     """
-    rows = [row_of(one) for one in store.history(state.path, float(request.get("since_s", 0)))]
+    rows = [row_of(one) for one in store.history(state.memory, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 
@@ -78,6 +93,25 @@ def row_of(one: Record) -> list[Any]:
         one.gpu.power_w,
     )
     return [round(one.time_s), one.state, why, *figures, one.healed, one.every_s]
+
+
+def _gateway(state: StateFolder) -> dict[str, Any]:
+    """What the gateway of this host is now; empty where it never had one."""
+    if not (state.path / GATEWAY).is_dir():
+        return {}
+    from sparkwright.host.gateway import now
+
+    return now.inspect(state)
+
+
+def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
+    """Why a check says nothing of the present: the gateway was well then and is not now, or the other way round."""
+    levels = [one.level for one in record.evidence if one.check == "gateway"]
+    if not gateway or not levels:
+        return ""
+    from sparkwright.host.gateway import now
+
+    return "" if (levels[0] == "ok") == (not now.wrong(gateway)) else "no check since the gateway changed"
 
 
 def _load(good: Mapping[str, Any], now: live.Now) -> dict[str, float]:

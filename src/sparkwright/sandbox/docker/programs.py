@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.sandbox.haproxy import Haproxy, NoApi
+from sparkwright.sandbox import haproxy
 from sparkwright.sandbox.llama_cpp.api import LlamaApi
 from sparkwright.sandbox.llama_cpp.server import LlamaServer
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.sglang import arguments
 from sparkwright.sandbox.sglang.api import SglangApi
 from sparkwright.sandbox.sglang.server import SglangServer
+from sparkwright.sandbox.stand_in.api import GatewayApi
+from sparkwright.sandbox.stand_in.process import StandIn
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line import cli
 from sparkwright.sandbox.vllm.engine import Engine
@@ -102,7 +104,10 @@ def _sglang(argv: Sequence[str], version: str) -> Printed | Served | None:
 
 
 def _haproxy(argv: Sequence[str], version: str) -> Printed | Served | None:
-    return Served(Haproxy, NoApi, tuple(argv[1:])) if argv[:1] == ["haproxy"] else None
+    if argv[:1] != ["haproxy"]:
+        return None
+    process, api = (haproxy.Haproxy, haproxy.NoApi) if haproxy.here() else (StandIn, GatewayApi)
+    return Served(process, api, tuple(argv[1:]))
 
 
 REPOSITORIES = {

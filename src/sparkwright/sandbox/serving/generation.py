@@ -33,7 +33,8 @@ class Broken(Exception):
 class Request:
     """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking.
 
-    compared: its client wants the text with its probabilities, all at once, whatever time that takes.
+    compared: its client wants the text with its probabilities, all at once, whatever time that takes. words: after the
+    thinking; empty for the usual ones.
     """
 
     prompt: list[int]
@@ -42,6 +43,7 @@ class Request:
     thought: int
     gone: Callable[[], bool]
     compared: bool = False
+    words: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -67,7 +69,7 @@ class Token:
 def generate(engine: Process, request: Request) -> Iterator[Token]:
     """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted, Broken."""
     arrived_s, reason, made = time.monotonic(), "abort", 0
-    words = DAMAGED if engine.damaged else WORDS
+    words = request.words or (DAMAGED if engine.damaged else WORDS)
     try:
         with _turn(engine, request):
             cached = engine.cache.take(request.prompt)

@@ -9,13 +9,15 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.sandbox.serving.generation import Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
-from sparkwright.sandbox.vllm import pooling
+from sparkwright.sandbox.vllm import pooling, requested
 from sparkwright.sandbox.vllm.answers import DONE, Answer, Chat, Plain, error
+from sparkwright.sandbox.vllm.requested import Requested
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
 THOUGHT_TOKENS = 200
+QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # of an answer that need not come at a real one's pace
 POLL_S = 0.05
 #: kind, param and message of the error when the engine's core is gone
 DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
@@ -138,7 +141,9 @@ class VllmApi(Handler):
         given = body.get("input") or ""
         texts = [str(one) for one in given] if isinstance(given, list) else [str(given)]
         tokens = self._read("".join(texts))
-        self._send(200, pooling.embeddings(self.engine.config.served_names[0], texts, tokens))
+        self._send(
+            200, pooling.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden)
+        )
 
     def _rerank(self) -> None:
         body = self._body()
@@ -180,7 +185,12 @@ class VllmApi(Handler):
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
         compared = top is not None and not body.get("stream")
-        request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone, compared)
+        most = tokens or config.max_model_len - len(prompt)
+        asked = Requested() if body.get("stream") or isinstance(shape, Plain) else self._requested(body)
+        if asked.quick:
+            thought = 0 if asked.words else QUICK_THOUGHT * bool(thought)
+            own, compared = len(asked.words) or thought + QUICK_ANSWER, True
+        request = Request(prompt, most, own, thought, self._gone, compared, asked.words)
         answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
         if body.get("stream"):
             self._log(200)
@@ -192,7 +202,15 @@ class VllmApi(Handler):
         except Broken:
             engine.die()
             raise BadRequest(500, *DEAD) from None
-        self._send(200, answer.complete(made, _calls(body)))
+        if asked.null:
+            made = [replace(one, kind="reasoning") for one in made]
+        self._send(200, answer.complete(made, asked.calls))
+
+    def _requested(self, body: dict[str, Any]) -> Requested:
+        try:
+            return requested.of(self.engine, body)
+        except requested.Refused as refused:
+            raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
     def _until_broken(self, events: Iterator[bytes]) -> Iterator[bytes]:
         """A stream; where a member is lost meanwhile it ends with an error and with [DONE], as the real one."""
@@ -269,16 +287,6 @@ class VllmApi(Handler):
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
-
-
-def _calls(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """A call of the tool that the request insists on."""
-    choice = body.get("tool_choice")
-    if not body.get("tools") or choice in (None, "auto", "none"):
-        return []
-    name = choice["function"]["name"] if isinstance(choice, dict) else body["tools"][0]["function"]["name"]
-    call = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
-    return [{**call, "function": {"name": name, "arguments": "{}"}}]
 
 
 def _fingerprint(engine: Engine) -> str:

@@ -59,6 +59,10 @@ class Config:
     eager: bool
     shards: int
     pooling: bool
+    auto_tools: bool = False
+    tool_parser: str = ""
+    sees: bool = False
+    hidden: int = 128
 
     @property
     def cache_blocks(self) -> int:
@@ -119,11 +123,15 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         padding_percent=hybrid.padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
         port=arguments.number("port", 8000),
-        thinks="reasoning_parser" in arguments.values,
+        thinks="reasoning_parser" in arguments.values or architecture.startswith("GptOss"),
         thinks_by_default=bool(kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
         shards=_shards(folder),
         pooling=arguments.text("runner", "auto") == "pooling",
+        auto_tools=arguments.switch("enable_auto_tool_choice", False),
+        tool_parser=arguments.text("tool_call_parser", ""),
+        sees=architecture.endswith("ForConditionalGeneration") and not arguments.switch("language_model_only", False),
+        hidden=bounds.count_of(text.get("hidden_size")) or 128,
     )
 
 

@@ -10,17 +10,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-NUMBERS = 128
+NUMBERS = 128  # of a score; a vector has as many as its model has features
 #: words that every text has
 COMMON = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
 
 
-def vector(text: str) -> list[float]:
+def vector(text: str, numbers: int = NUMBERS) -> list[float]:
     """Of length one."""
-    found = [0.0] * NUMBERS
+    found = [0.0] * numbers
     for word in [word for word in re.findall(r"\w+", text.lower()) if word not in COMMON] or ["-"]:
         digest = hashlib.sha256(word.encode()).digest()
-        found[digest[0] % NUMBERS] += 1.0 if digest[1] % 2 else -1.0
+        found[digest[0] % numbers] += 1.0 if digest[1] % 2 else -1.0
     length = math.sqrt(sum(one * one for one in found)) or 1.0
     return [one / length for one in found]
 
@@ -30,9 +30,9 @@ def score(query: str, text: str) -> float:
     return sum(one * other for one, other in zip(vector(query), vector(text), strict=True))
 
 
-def embeddings(model: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
+def embeddings(model: str, texts: Sequence[str], tokens: int, numbers: int = NUMBERS) -> dict[str, Any]:
     """The answer of /v1/embeddings."""
-    rows = [{"index": n, "object": "embedding", "embedding": vector(text)} for n, text in enumerate(texts)]
+    rows = [{"index": n, "object": "embedding", "embedding": vector(text, numbers)} for n, text in enumerate(texts)]
     about = {"id": f"embd-{secrets.token_hex(8)}", "object": "list", "created": int(time.time()), "model": model}
     return {**about, "data": rows, "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}}
 

@@ -1,0 +1,60 @@
+"""From `sparkwright init` to the first verified token, in the sandbox: seconds, with three answers typed on a terminal.
+
+    make bench-first_token
+
+The answers are typed as soon as a question stands there; a person's own seconds come on top. What follows is what `init` prints.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TOP = Path(__file__).parent.parent
+sys.path.insert(0, str(TOP))
+
+from tests.on_a_terminal import Screen, screen
+
+TOOK_S = 300
+
+
+def main() -> None:
+    """Print a line for each command, and the sum."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        env = {"HOME": str(folder / "home")}
+        project = folder / "lab"
+        project.mkdir()
+        began_s = time.perf_counter()
+        try:
+            with screen("init", cwd=project, env=env) as seen:
+                answered(seen)
+            told("init, three answers", began_s)
+            for command in ("plan", "deploy", "client"):
+                with screen(command, "--host", "sandbox", cwd=project, env=env) as seen:
+                    code = seen.ended(TOOK_S)
+                if code not in (0, 2):
+                    sys.exit(f"{command} ended with {code}:\n{seen.seen}")
+                told(command, began_s)
+        finally:
+            with screen("sandbox.down", cwd=project, env=env) as seen:
+                seen.ended()
+
+
+def answered(seen: Screen) -> None:
+    """Which host: the sandbox. Which recipe, and write it: the default."""
+    for question, answer in (("Which host?", "sandbox"), ("Which recipe?", ""), ("[Y/n]", "")):
+        seen.wait_for(question)
+        seen.type(f"{answer}\n")
+    if seen.ended():
+        sys.exit(seen.seen)
+
+
+def told(what: str, began_s: float) -> None:
+    print(f"{what:<20} {time.perf_counter() - began_s:6.1f} s since the start", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""How many recipes of a public registry are taken whole, with questions, or refused, and why.
+
+python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    clones that you made; nothing is fetched
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from pathlib import Path
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.importing import recipe_of, recognise
+from sparkwright.project.importing.report import Report
+
+#: refusals and questions by what they are about: the first that a sentence contains
+REASONS = (
+    "mods", "vLLM-Omni", "more than 8 Sparks", "not split over hosts", "from one host only", "is given twice",
+)  # fmt: skip
+
+
+def outcome(path: Path) -> tuple[str, list[str]]:
+    """whole, questions (their keys), refused (the reason) or traceback."""
+    report = Report()
+    try:
+        recipe_of.taken(recognise.read(document.text_of(path), path, report), "", report, path.name)
+    except Refused as error:
+        return "refused", [next((one for one in REASONS if one in str(error)), error.message)]
+    except Exception:
+        traceback.print_exc()
+        return "traceback", [path.name]
+    asked = sorted({one.key.partition(".")[0] for one in report.questions})
+    return ("questions", asked) if asked else ("whole", [])
+
+
+def main(words: list[str]) -> int:
+    """Print a row a registry, and the reasons below it. Returns how many ended in a traceback."""
+    crashed = 0
+    for folder, pattern in zip(words[::2], words[1::2], strict=True):
+        found = [outcome(path.resolve()) for path in sorted(Path(folder).glob(pattern))]
+        ends = Counter(end for end, _ in found)
+        commit = subprocess.run(
+            ["git", "-C", folder, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=False
+        )
+        print(f"{Path(folder).name} {commit.stdout.strip()}: {len(found)} recipes, {dict(ends)}")
+        for end in ("questions", "refused"):
+            for reason, times in Counter(one for this, about in found if this == end for one in about).most_common():
+                print(f"  {end:<10} {times:>4}  {reason}")
+        crashed += ends["traceback"]
+    return crashed
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(sys.argv[1:])))

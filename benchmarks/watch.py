@@ -1,0 +1,110 @@
+"""What `status --watch` of eight hosts costs a laptop while nobody presses a key: a share of one core, and bytes a second drawn.
+
+    .venv/bin/python benchmarks/watch.py [--hosts 8] [--seconds 60]            (needs openssh-server)
+
+The hosts are those of benchmarks/status.py. The floor beside it is the same time of a process that sleeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+TOP = Path(__file__).parent.parent
+sys.path.insert(0, str(TOP))
+
+from tests.remote.inspected import container, engine
+
+from benchmarks.status import STARTED_S, Lab
+
+WATCH = [sys.executable, "-c", "from sparkwright.cli import main; main()", "status", "--host", "all", "--watch"]
+SETTLED_S = 12.0
+
+
+def main() -> None:
+    """Print one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=60)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="watch-") as folder, engine(container(STARTED_S)) as docker_host:
+        lab = Lab(Path(folder), given.hosts, docker_host)
+        try:
+            lab.lay([one.port for one in lab.hosts])
+            lab.status()  # ships the runtime
+            share, rate = watched(lab, given.seconds)
+        finally:
+            lab.stop()
+    idle = floor(given.seconds)
+    print(
+        f"{given.hosts} hosts, every 5 s: {share:.2%} of a core (a sleeping process: {idle:.2%}), {rate:.0f} bytes/s drawn"
+    )
+
+
+def watched(lab: Lab, for_s: float) -> tuple[float, float]:
+    """(share of a core, of the command and its ssh clients; bytes a second that it draws), once it has settled."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {**lab.env, "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        WATCH, cwd=lab.project, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    try:
+        drawn(ours, SETTLED_S)
+        before_s, started_s = session_cpu_s(process.pid), time.monotonic()
+        count = drawn(ours, for_s)
+        took_s = time.monotonic() - started_s
+        return (session_cpu_s(process.pid) - before_s) / took_s, count / took_s
+    finally:
+        os.write(ours, b"q")
+        process.wait(20)
+        os.close(ours)
+        os.close(theirs)
+
+
+def drawn(terminal: int, for_s: float) -> int:
+    """Bytes that come within a time."""
+    until_s, count = time.monotonic() + for_s, 0
+    while (left_s := until_s - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left_s)[0]:
+            count += len(os.read(terminal, 65536))
+    return count
+
+
+def session_cpu_s(session: int) -> float:
+    """Seconds of CPU of all processes of a session, with those children of theirs that have ended."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def floor(for_s: float) -> float:
+    """The share of a core that a process takes which only sleeps."""
+    process = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({for_s + 2})"], start_new_session=True)
+    time.sleep(1)
+    before_s = session_cpu_s(process.pid)
+    time.sleep(for_s / 4)
+    share = (session_cpu_s(process.pid) - before_s) / (for_s / 4)
+    process.kill()
+    process.wait()
+    return share
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The Python API: what a program imports. docs/api.md says what stays as it is between releases."""
+
+from sparkwright.api.fleet import Fleet
+from sparkwright.api.results import (
+    Cause,
+    Change,
+    Diagnosis,
+    Event,
+    History,
+    HostInfo,
+    HostResult,
+    HostStatus,
+    Incident,
+    Log,
+    Report,
+    RunResult,
+    TaskResult,
+)
+from sparkwright.api.run import Run
+from sparkwright.errors import Exit, Failed, Inconclusive, Refused, SparkwrightError, Unreachable
+
+__all__ = [
+    "Cause",
+    "Change",
+    "Diagnosis",
+    "Event",
+    "Exit",
+    "Failed",
+    "Fleet",
+    "History",
+    "HostInfo",
+    "HostResult",
+    "HostStatus",
+    "Incident",
+    "Inconclusive",
+    "Log",
+    "Refused",
+    "Report",
+    "Run",
+    "RunResult",
+    "SparkwrightError",
+    "TaskResult",
+    "Unreachable",
+]

@@ -1,0 +1,207 @@
+"""`Fleet`: the hosts of a project, for a program. It calls what the commands call, and prints nothing."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from sparkwright import here, units
+from sparkwright.api.results import Cause, Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
+from sparkwright.api.run import Run
+from sparkwright.app.connect import choose, everyone, reach
+from sparkwright.app.runs import playbooks
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.fleet.member import hang_up
+from sparkwright.project.folder import Project
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+#: the options of a command that runs a playbook, as they are when not given
+USUAL: dict[str, Any] = {
+    **dict.fromkeys(("check", "dry_run", "diff", "list_tasks", "wait"), False),
+    **dict.fromkeys(("tags", "skip_tags", "start_at_task"), ""),
+    "json": True,
+}
+#: those of a command that changes hosts
+ROLLING: dict[str, Any] = {
+    "canary": 0,
+    **dict.fromkeys(("serial", "max_fail_percentage"), ""),
+    **dict.fromkeys(("resume", "skip_unreachable"), False),
+}
+
+
+def _in_project(
+    act: Callable[Concatenate[Fleet, Given], Answer],
+) -> Callable[Concatenate[Fleet, Given], Answer]:
+    @functools.wraps(act)
+    def run(self: Fleet, *args: Given.args, **options: Given.kwargs) -> Answer:
+        with here.opened(self.root):
+            return act(self, *args, **options)
+
+    return cast(Callable[Concatenate["Fleet", Given], Answer], run)
+
+
+class Fleet:
+    """The hosts of one project. Several may live in one process, and in several threads; none of them holds a connection.
+
+    hosts: a pattern, as --host takes it: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". Every method raises Refused
+    for a mistake in the project's files or a host there is not.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def open(cls, path: str | Path = ".") -> Fleet:
+        """The project in this folder, or in one above it. Raises Refused when there is none."""
+        with here.opened(Path(path).expanduser().resolve()):
+            return cls(Project.here().root)
+
+    @_in_project
+    def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
+        """The inventory. Asks no host."""
+        return tuple(
+            HostInfo(one.name, one.connection, one.address, tuple(one.groups), one.recipe)
+            for one in choose(hosts).hosts
+        )
+
+    @_in_project
+    def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
+        """What every host does, from its last scheduled check. hosts: all but sandboxes, unless it says which."""
+        chosen = reach(hosts or everyone(), "light")
+        from sparkwright.app.questions import fleet_status
+
+        try:
+            return tuple(fleet_status.ask(chosen, fleet_status.pinned(chosen)))
+        finally:
+            hang_up(chosen.fleet.members)
+
+    @_in_project
+    def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
+        """Why a host is slow or down; an idle server is measured, up to a minute. token_s: how long a token may take, seconds."""
+        from sparkwright.app.questions import diagnosis
+
+        chosen = choose(hosts)
+        try:
+            rows = diagnosis.ask(chosen, token_s)
+        finally:
+            hang_up(chosen.fleet.members)
+        return tuple(
+            Diagnosis(**{**row, "exit": Exit(row["exit"]), "causes": tuple(map(_cause, row["causes"]))}) for row in rows
+        )
+
+    @_in_project
+    def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
+        """The last lines of the servers' logs, and what their last start says of itself."""
+        from sparkwright.app.questions import log_reading
+
+        return tuple(
+            Log(one.source["host"], one.text, one.state, one.known, one.error, one.exit)
+            for one in log_reading.of_hosts(hosts, tail)
+        )
+
+    @_in_project
+    def history(self, hosts: str, *, last: int = 20) -> tuple[History, ...]:
+        """What was done to each server, newest first. last: how many."""
+        from sparkwright.app.questions import host_records
+
+        chosen = choose(hosts)
+        answers, errors = host_records.asked(chosen, {"verb": "history"}), chosen.fleet.errors()
+        return tuple(
+            History(host.name, **_error(errors[host.name]))
+            if host.name in errors
+            else History(host.name, tuple(host_records.acts(answers[host.name], last)))
+            for host in chosen.hosts
+        )
+
+    @_in_project
+    def incident(self, hosts: str, *, run: str = "") -> tuple[Incident, ...]:
+        """What was kept of a failure, in memory: no file is written. run: which one; empty for the newest."""
+        from sparkwright.app.questions import host_records
+
+        chosen = choose(hosts)
+        answers, errors = host_records.asked(chosen, {"verb": "incident", "run": run}), chosen.fleet.errors()
+
+        def of(host: str) -> Incident:
+            try:
+                if host in errors:
+                    raise errors[host]
+                return Incident(host, *host_records.bundle(host, answers[host], run))
+            except SparkwrightError as error:
+                return Incident(host, **_error(error))
+
+        return tuple(of(host.name) for host in chosen.hosts)
+
+    @_in_project
+    def report(self, hosts: str = "", *, since: str = "7d") -> tuple[Report, ...]:
+        """What the scheduled checks saw. since: how far back, as 90m, 12h, 7d."""
+        from sparkwright.app.questions import host_report
+
+        span_s = units.seconds(since, "since", least_s=60)
+        now_s = time.time()
+        found = host_report.ask(reach(hosts or everyone(), "light"), now_s - span_s, now_s)
+        return tuple(
+            Report(one.name, one.span_s, 0, error=one.error, exit=Exit(one.error_exit))
+            if one.error
+            else Report(one.name, one.span_s, len(one.checks), tuple(asdict(span) for span in one.spans))
+            for one in found
+        )
+
+    def plan(self, hosts: str, **options: Any) -> Run:
+        """What `deploy` would change; changes nothing. Exit code 2 if anything would. options: as `run_playbook`."""
+        return self.run_playbook("deploy", hosts, check=True, diff=True, **options)
+
+    def deploy(self, hosts: str, *, rollback: bool = True, **options: Any) -> Run:
+        """Deploy each recipe and verify it. rollback: restore the previous server if that fails. options: as `run_playbook`."""
+        return self.run_playbook("deploy", hosts, rollback=rollback, **options)
+
+    def restart(self, hosts: str, *, keep: bool = False, **options: Any) -> Run:
+        """Restart the servers and verify them. keep: keep the page cache too, where it fits."""
+        return self.run_playbook("restart", hosts, keep=keep, **options)
+
+    def rollback(self, hosts: str, **options: Any) -> Run:
+        """Return to the last verified server."""
+        return self.run_playbook("rollback", hosts, **options)
+
+    def verify(self, hosts: str, *, new_baseline: bool = False, **options: Any) -> Run:
+        """Check running servers: health, GPU, log, throughput, text. new_baseline: keep what is measured as the new one."""
+        return self.run_playbook("verify", hosts, new_baseline=new_baseline, **options)
+
+    def run_playbook(self, playbook: str, hosts: str, **options: Any) -> Run:
+        """Run a playbook of the project. options: those of `sparkwright play`, with underscores: check, diff, tags, skip_tags,
+        start_at_task, wait; canary, serial, max_fail_percentage, resume, skip_unreachable.
+
+        Raises TypeError for another option.
+        """
+        own = {"rollback", "keep", "new_baseline"}
+        if unknown := options.keys() - USUAL.keys() - ROLLING.keys() - own:
+            raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
+        given = {**USUAL, **ROLLING, **options, "host": hosts}
+        return Run(self.root, lambda hears: playbooks.run(playbook, playbook, hears=hears, **given))
+
+    def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
+        """Check the servers' health now. smoke: measure the decode rate too. token_s: how long a token may take, seconds."""
+        header = {"verb": "health", "smoke": smoke, "token_s": token_s}
+        from sparkwright.app.runs import session
+
+        return Run(self.root, lambda hears: session.ask(choose(hosts), header, json=True, hears=hears))
+
+    def attach(self, hosts: str, *, run: str = "") -> Run:
+        """Follow a run again, from its first event. run: its id; empty for the newest."""
+        from sparkwright.app.runs import session
+
+        header = {"verb": "attach", "run": run}
+        return Run(self.root, lambda hears: session.ask(choose(hosts), header, json=True, hears=hears))
+
+
+def _cause(row: dict[str, Any]) -> Cause:
+    return Cause(row["cause"], row["verdict"], row["evidence"], row["fix"])
+
+
+def _error(error: SparkwrightError) -> dict[str, Any]:
+    return {"error": str(error), "exit": error.exit}

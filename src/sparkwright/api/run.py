@@ -1,0 +1,151 @@
+"""A run that a program began: its events as they come, and how it ended. The hosts do the work, in runs of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sparkwright import here
+from sparkwright.api.results import Change, Event, HostResult, RunResult, TaskResult
+from sparkwright.app.outcome import worst
+from sparkwright.app.runs.presenters import Listener
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import broke
+from sparkwright.protocol import events
+
+#: events that say nothing but that the connection lives
+HIDDEN = ("alive",)
+#: how long `close` waits for connections to be closed, seconds
+CLOSE_S = 10.0
+
+
+class Run:
+    """Iterate over it for its events, or ask for its `result`; both wait. It has begun when it is returned.
+
+    Leaving it early (a `break`, `close`, Ctrl-C) closes the connections and leaves the hosts at work, as Ctrl-C in a terminal
+    does by default: `sparkwright attach` follows them. `stop` asks the hosts to stop at the next safe point instead.
+    """
+
+    def __init__(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
+        self._heard: queue.Queue[events.Event | None] = queue.Queue()
+        self._listener = _Listener(self._heard)
+        self._result: RunResult | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._act, args=(root, begin), daemon=True, name="sparkwright run")
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events as they come. Raises at the end what `result` would raise."""
+        ended = False
+        try:
+            while (one := self._heard.get()) is not None:
+                yield _event(one)
+            ended = True
+        finally:
+            if not ended:
+                self.close()
+        self._heard.put(None)  # whoever iterates again gets nothing more
+        if self._error is not None:
+            raise self._error
+
+    def result(self) -> RunResult:
+        """Wait for its end. A host that failed is in the result; see `RunResult.check`.
+
+        Raises Refused before any host was touched, Inconclusive for a run that was left, and other errors of the laptop.
+        """
+        for _ in self:
+            pass
+        assert self._result is not None
+        return self._result
+
+    def stop(self) -> None:
+        """Ask the hosts to stop at the next safe point; returns at once. The result says how they ended."""
+        self._listener.interrupt(stops=True)
+
+    def close(self) -> None:
+        """Close the connections. Hosts that are at work go on."""
+        if self._thread.is_alive():
+            self._listener.interrupt(stops=False)
+            self._thread.join(CLOSE_S)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _act(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
+        try:
+            with here.opened(root):
+                codes = begin(self._listener)
+            self._result = self._listener.result(worst(codes))
+        except SparkwrightError as error:
+            self._error = error
+        except Exception as error:
+            self._error = broke(error)
+            self._error.__cause__ = error
+        finally:
+            self._heard.put(None)
+
+
+class _Listener:
+    """Hears the events in the run's thread, keeps what the result needs, and passes them on."""
+
+    def __init__(self, heard: queue.Queue[events.Event | None]) -> None:
+        self._passed_on = heard
+        self._fleet: Fleet | None = None
+        self._interrupted = self._stops = False
+        self._lock = threading.Lock()
+        self._tasks: list[TaskResult] = []
+        self._hosts: dict[str, HostResult] = {}
+        self._stopped = ""
+
+    def follows(self, fleet: Fleet) -> None:
+        fleet.ask_stop = lambda hosts: self._stops
+        with self._lock:
+            self._fleet = fleet
+            if self._interrupted:
+                fleet.interrupt()
+
+    def interrupt(self, *, stops: bool) -> None:
+        with self._lock:
+            self._interrupted, self._stops = True, stops
+            if self._fleet is not None:
+                self._fleet.interrupt()
+
+    def on(self, event: events.Event) -> None:
+        if event["event"] == "task_finished":
+            self._tasks.append(_task(event))
+        elif event["event"] == "recap":
+            self._hosts[event["host"]] = _host(event)
+        elif event["event"] == "rolled":
+            self._stopped = event["why"]
+        if event["event"] not in HIDDEN:
+            self._passed_on.put(event)
+
+    def close(self) -> None: ...
+
+    def result(self, code: Exit) -> RunResult:
+        return RunResult(code, dict(self._hosts), tuple(self._tasks), self._stopped)
+
+
+def _event(one: events.Event) -> Event:
+    rest = {name: value for name, value in one.items() if name not in ("event", "host", "time")}
+    return Event(one["event"], one.get("host", ""), one.get("time", 0.0), rest)
+
+
+def _task(one: events.Event) -> TaskResult:
+    given: dict[str, Any] = {field.name: one[field.name] for field in fields(TaskResult) if field.name in one}
+    diff = tuple(Change(row["field"], row["before"], row["after"], row.get("why", "")) for row in one.get("diff") or ())
+    return TaskResult(**{**given, "diff": diff})
+
+
+def _host(one: events.Event) -> HostResult:
+    given: dict[str, Any] = {field.name: one[field.name] for field in fields(HostResult) if field.name in one}
+    return HostResult(**{**given, "exit": Exit(one["exit"])})

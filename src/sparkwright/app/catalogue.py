@@ -1,0 +1,230 @@
+"""`recipe.list` and `recommend`: what there is to serve, what is known of it and from where, and what your hosts have proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.app.connect import reach
+from sparkwright.app.plans.pinning import entries
+from sparkwright.console.out import say, say_error, say_json
+from sparkwright.engines.model.roofline import BANDWIDTH
+from sparkwright.errors import Refused
+from sparkwright.fleet.member import Member, hang_up
+from sparkwright.project import catalogue, recipe
+from sparkwright.project.catalogue import Known
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.folder import Project
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe import Recipe
+from sparkwright.protocol import recap
+from sparkwright.protocol.events import Event
+from sparkwright.units import GIB, moment
+from sparkwright.visible import count, one_line
+
+GPU = "NVIDIA GB10"
+#: a recipe without a figure of any kind comes after all that have one
+ORDER = ("proved", "reported", "ceiling", "unknown")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """host, at: where and when a server of this image and model was verified. tok_per_s: None where that was not measured."""
+
+    host: str
+    at: str
+    tok_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A recipe with what is known. locked: the model's entry of spark.lock; {} where it is not pinned."""
+
+    recipe: Recipe
+    known: Known
+    locked: Mapping[str, Any]
+    proofs: tuple[Proof, ...] = ()
+
+    @property
+    def weights_gb(self) -> float:
+        """Of the locked files, else as the catalogue says; 0 for not known."""
+        files = self.locked.get("files") or ()
+        total = sum(int(one.get("size_bytes") or 0) for one in files)
+        return total / 1e9 if total else self.known.weights_gb
+
+    @property
+    def hosts(self) -> int:
+        return self.recipe.split.hosts if self.recipe.split else 1
+
+    @property
+    def evidence(self) -> tuple[str, float, str]:
+        """(kind, tokens a second, sentence): the best there is. A measurement of yours, else a report, else arithmetic."""
+        measured = [one for one in self.proofs if one.tok_per_s]
+        if measured:
+            best = max(measured, key=lambda one: one.at)
+            return (
+                "proved",
+                best.tok_per_s or 0.0,
+                f"{best.tok_per_s:g} tok/s measured on {best.host}, {best.at}, with this image and model",
+            )
+        if self.known.reported is not None:
+            return "reported", self.known.reported.tok_per_s, str(self.known.reported)
+        if self.known.bytes_per_token:
+            rate = BANDWIDTH[GPU] / self.known.bytes_per_token
+            return (
+                "ceiling",
+                rate,
+                f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s over the bytes a token reads)",
+            )
+        return "unknown", 0.0, "no figure: the first verified run records one"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        kind, rate, sentence = self.evidence
+        memory = self.recipe.memory(self.locked)
+        return {
+            "recipe": self.recipe.name,
+            "model": self.recipe.file.model.id,
+            "engine": self.recipe.engine.name,
+            "uses": list(self.known.uses),
+            "weights_gb": round(self.weights_gb, 1) or None,
+            "memory_share": memory.share or None,
+            "memory_bytes": memory.bytes or None,
+            "context": self.recipe.engine.flags.context(self.recipe.file.flags),
+            "hosts": self.hosts,
+            "evidence": kind,
+            "tok_per_s": round(rate, 1) or None,
+            "source": sentence,
+            "proved_on": sorted({one.host for one in self.proofs}),
+        }
+
+
+def rows(answers: Mapping[str, Sequence[Event]]) -> list[Row]:
+    """The project's recipes. answers: the history of each host that was asked."""
+    root = Project.here().root
+    lock = lockfile.load(root)
+    found = []
+    for name in recipe.names(root):
+        one = recipe.load(root, name)
+        proofs = (proof for host, events in answers.items() for event in events for proof in _proof(one, host, event))
+        found.append(Row(one, catalogue.of(name), entries(lock, one)["model"] or {}, tuple(proofs)))
+    return found
+
+
+def print_list(pattern: str, *, as_json: bool) -> list[int]:
+    """The catalogue. pattern: hosts that are asked what they proved; "" for none. Returns their exit codes."""
+    answers, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
+    found = rows(answers)
+    if as_json:
+        say_json({"recipes": [one.to_json() for one in found]})
+        return codes
+    for one in found:
+        say("\n".join(_lines(one, asked=bool(pattern))))
+    say(f"{count(len(found), 'recipe')}.")
+    return codes
+
+
+def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
+    """What to serve on one host for a use, the best evidence first. Raises Refused for no such use, and for several hosts."""
+    if use not in catalogue.USES:
+        raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
+    states, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json)
+    if len(states) + len(codes) != 1:
+        raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
+    if not states:
+        return codes
+    ((host, events),) = states.items()
+    answers, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
+    total = int(events[0].get("memory_total_bytes") or 0)
+    fitting = [(one, *_fit(one, total)) for one in rows(answers) if use in one.known.uses]
+    fitting.sort(key=lambda row: (not row[1], ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
+    if as_json:
+        say_json(
+            {
+                "host": host,
+                "for": use,
+                "recipes": [{**one.to_json(), "fits": fits, "why": why} for one, fits, why in fitting],
+            }
+        )
+        return [*codes, *more]
+    say(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
+    for number, (one, fits, why) in enumerate(fitting, 1):
+        say(f"  {number}. {one.recipe.name}{'' if fits else ' (does not fit)'}: {one.evidence[2]}; {why}.")
+    say("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
+    return [*codes, *more]
+
+
+def _fit(one: Row, total: int) -> tuple[bool, str]:
+    """Whether a recipe fits a host that serves nothing else, and why."""
+    if one.hosts > 1:
+        return False, f"it needs {one.hosts} hosts"
+    memory = one.recipe.memory(one.locked)
+    if not total:
+        return True, "the host does not say how much memory it has"
+    if memory.bytes or memory.share:
+        wanted = memory.bytes or int(memory.share * total)
+        fits = wanted < total and one.weights_gb * 1e9 < wanted
+        weights = (
+            f", of which {one.weights_gb:g} GB are weights"
+            if one.weights_gb
+            else "; the size of its weights is not known"
+        )
+        return fits, f"it takes {wanted / GIB:.0f} GiB{weights}"
+    if not one.weights_gb:
+        return True, "how much it takes is not known before it is pinned"
+    return one.weights_gb * 1e9 < 0.9 * total, f"{one.weights_gb:g} GB of weights; the rest is known once it is pinned"
+
+
+def _lines(one: Row, *, asked: bool) -> list[str]:
+    data = one.to_json()
+    size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size not known before it is pinned"
+    memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
+    context = f"context {data['context']}" if data["context"] else ""
+    hosts = count(one.hosts, "host")
+    proved = (
+        f"image and model proved on {', '.join(data['proved_on'])}"
+        if data["proved_on"]
+        else "not proved on the hosts asked"
+        if asked
+        else ""
+    )
+    about = ", ".join(filter(None, (one.recipe.engine.title, size, memory, context, hosts, "/".join(one.known.uses))))
+    tail = [f"  {proved}"] if proved else []
+    return [f"{one.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
+
+
+def _proof(one: Recipe, host: str, event: Event) -> list[Proof]:
+    """What an act of a host's history proves of a recipe: a verified server of the same tag and model. Its flags may differ."""
+    image = str(event.get("image") or "").partition("@")[0]
+    measured = event.get("measured")
+    if image != one.image or event.get("model") != one.file.model.id or not isinstance(measured, dict) or not measured:
+        return []
+    rate = measured.get("tok_per_s")
+    known = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
+    return [Proof(host, moment(event["at"]), known)]
+
+
+def _asked(
+    pattern: str, header: dict[str, Any], kind: str, *, as_json: bool
+) -> tuple[dict[str, list[Event]], list[int]]:
+    """The events of a kind from each host that answers, and the exit codes of those that do not."""
+    if not pattern:
+        return {}, []
+    chosen = reach(pattern, "plan")
+
+    def answer(member: Member) -> list[Event]:
+        events = chosen.fleet.request(member, header, counted=False)
+        if refused := recap.of(events):
+            raise recap.error(refused)
+        return [one for one in events if one["event"] == kind]
+
+    try:
+        answers = chosen.fleet.ask(answer)
+    finally:
+        hang_up(chosen.fleet.members)
+    for name, error in chosen.fleet.errors().items():
+        say_error(error, json=as_json, host=name)
+    titles = {host.name: host.title for host in chosen.hosts}
+    answers = {titles.get(name, name): events for name, events in answers.items()}
+    return answers, [code for code in chosen.fleet.codes() if code]

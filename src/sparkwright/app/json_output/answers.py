@@ -1,0 +1,160 @@
+"""What each command prints with --json, as data: its form, and the shape of one line or of the document (trust/shapes.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.app.questions import answers
+from sparkwright.protocol.event_kinds import CAUSE, COUNT, KINDS, exit_code
+from sparkwright.protocol.recap import RARE
+from sparkwright.trust.shapes import Shape, Usual, line, moment, number
+
+TEXTS = [line]
+FIGURE = (None, number)
+#: of a recap, and of a host that has ended
+ENDED = {name: value for name, value in KINDS["recap"].items() if name not in RARE}
+
+#: events that the laptop makes itself: no host speaks for the fleet
+FLEET: dict[str, dict[str, Shape]] = {
+    "play_started": {"play": line, "hosts": TEXTS},
+    "batch_started": {"n": COUNT, "hosts": TEXTS, "left": COUNT, "canary": bool},
+    "looking": {"hosts": TEXTS},
+    "waiting": {},
+    "host_finished": ENDED,
+    "rolled": {
+        "playbook": line,
+        **dict.fromkeys(("done", "earlier", "failed", "unreachable", "not_begun"), TEXTS),
+        "why": line,
+        "resume": line,
+    },
+}
+#: events of a host that --json prints; the others answer questions, and become a command's own answer
+OF_HOSTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
+#: the recap of a host that gave none is the laptop's, and counts nothing that is rare
+RECAP = {**ENDED, **dict.fromkeys(RARE, Usual(COUNT))}
+EVENTS: dict[str, dict[str, Shape]] = {**{kind: KINDS[kind] for kind in OF_HOSTS}, **FLEET, "recap": RECAP}
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """form: lines (one object a line) or document (one for all of it). about: what one is."""
+
+    form: str
+    about: str
+    shape: Shape
+
+
+def _lines(about: str, **fields: Shape) -> Printed:
+    return Printed("lines", about, {"host": line, **fields})
+
+
+#: commands that print the events of a run
+RUNS = (
+    *("deploy", "plan", "restart", "rollback", "provision", "verify", "play", "gateway.deploy"),
+    *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
+)
+LINK = {**answers.LINK, "rate_gbps": number}
+CACHE = {**answers.CACHE, "name": line}
+PRUNED = {"freed_bytes": (None, number)}
+STATE = answers.STATE
+#: a recipe of the catalogue
+CATALOGUED: dict[str, Shape] = {
+    **dict.fromkeys(("recipe", "model", "engine", "evidence", "source"), line),
+    "uses": TEXTS,
+    "proved_on": TEXTS,
+    "hosts": COUNT,
+    **dict.fromkeys(("weights_gb", "memory_share", "memory_bytes", "context", "tok_per_s"), FIGURE),
+}
+
+ANSWERS: dict[str, Printed] = {
+    "diagnose": _lines("a host", **{**KINDS["diagnosis"], "error": line, "causes": [CAUSE]}),
+    "client": _lines(
+        "a server",
+        **dict.fromkeys(("base_url", "model", "api_key_variable", "reach", "image", "task"), line),
+        **dict.fromkeys(("context_length", "max_tokens"), (None, COUNT)),
+    ),
+    "history": _lines("something that was done to a server, newest first", **KINDS["history"]),
+    "doctor": _lines(
+        "a host",
+        findings=[{**answers.FINDING, "repair": bool}],
+        fixed=TEXTS,
+        not_fixed=TEXTS,
+        bad=bool,
+        exit=exit_code,
+    ),
+    "cluster.inspect": _lines("a host", links=[LINK], fabric=(None, {str: object})),
+    "models.list": Printed("document", "an array: a model on a host each", [{"host": line, **answers.MODEL}]),
+    "models.verify": Printed(
+        "document",
+        "an array: a model on a host each",
+        [{"host": line, "id": line, "dir": line, "wrong": TEXTS, "files": COUNT, "size_bytes": COUNT}],
+    ),
+    "models.prune": Printed("document", "an array: a model that was, or would be, removed each", [{"host": line}]),
+    "incident": _lines("a host", incident=line, folder=line, files=TEXTS),
+    "logs": _lines(
+        "a host; with --file the field `file` instead. Without --state only `text` beside it",
+        **{name: Usual(shape) for name, shape in STATE.items()},
+        text=Usual(line),
+    ),
+    "report": _lines(
+        "a host",
+        span_s=number,
+        checks=COUNT,
+        spans=[{"start_s": moment, "checks": COUNT, "state": line, "why": line, "tok_per_s": FIGURE, "healed": line}],
+    ),
+    "lock": Printed("lines", "an image or a model", {"kind": line, "name": line, "state": line, "rows": [object]}),
+    "images.prune": _lines("a host", images=[answers.IMAGE], **PRUNED),
+    "caches.list": _lines("a host", caches=[CACHE]),
+    "caches.prune": _lines("a host", caches=[CACHE], **PRUNED),
+    "host.clean": _lines("a host", items=[answers.ITEM], **PRUNED),
+    "render": _lines("a host", script=line),
+    "hosts.list": _lines("a host", connection=line, address=line, groups=TEXTS, recipe=(None, line)),
+    "hosts.check": _lines(
+        "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **answers.ANSWERS["survey"]
+    ),
+    "recipe.list": Printed("document", "every recipe", {"recipes": [CATALOGUED]}),
+    "recipe.export": Printed(
+        "document", "a recipe as another tool has it", {"recipe": line, "format": line, "text": str, "notes": TEXTS}
+    ),
+    "recommend": Printed(
+        "document",
+        "recipes for a use, the best evidence first",
+        {"host": line, "for": line, "recipes": [{**CATALOGUED, "fits": bool, "why": line}]},
+    ),
+    "schema": Printed("document", "a JSON Schema", {}),
+    "lint": Printed(
+        "document",
+        "every recipe",
+        {"recipes": [{"recipe": line, "engine_version": (None, line), "findings": [{str: object}]}]},
+    ),
+    "explain": Printed("document", "without a rule their titles by name; with one the rule", {str: object}),
+    "docs.module": Printed("document", "a page; name is null of the index", {"name": (None, line), "text": line}),
+    "model.inspect": Printed(
+        "document", "what a model is", {"kind": line, "name": line, "mechanism": line, "evidence": [{str: object}]}
+    ),
+    "bench.list": Printed(
+        "lines",
+        "results of an experiment",
+        {"name": line, "experiment": line, "host": line, "cells": COUNT, "created_at": line},
+    ),
+    "bench.compare": Printed(
+        "document",
+        "an array: a figure of a load each",
+        [
+            {
+                "load": line,
+                "figure": line,
+                "first": FIGURE,
+                "second": FIGURE,
+                "more_is_better": bool,
+                "ratio": FIGURE,
+                "verdict": line,
+            }
+        ],
+    ),
+    "sandbox.fault": Printed("document", "what each fault does, by name", {str: line}),
+    "sandbox.status": Printed("document", "the simulated Spark", {"sandbox": line, "fault": line}),
+}
+#: an error instead of an answer
+ERROR: dict[str, Any] = {"error": line, "exit": exit_code, "host": Usual(line)}

@@ -1,0 +1,58 @@
+"""The published JSON Schemas of `--json`: docs/schemas/events.json and docs/schemas/json/COMMAND.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from sparkwright.app.json_output.answers import ANSWERS, ERROR, EVENTS, RUNS, Printed
+from sparkwright.app.json_output.shape_schema import Schema, schema
+from sparkwright.bench.results_models import Results
+from sparkwright.console.status_row import Row
+from sparkwright.protocol.events import SCHEMA
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+#: of the answers of commands; an event's is `protocol.events.SCHEMA`. Raised when a field goes or means something else
+VERSION = 1
+#: answers that are made from a type
+TYPED: dict[str, tuple[str, Any]] = {"status": ("lines", Row), "bench.report": ("document", Results)}
+COMMANDS = tuple(sorted({*RUNS, *ANSWERS, *TYPED}))
+
+
+def events() -> Schema:
+    """One event, whatever its kind. Every kind may have further fields."""
+    kinds = {kind: _event(kind) for kind in sorted(EVENTS)}
+    return {
+        "$schema": DIALECT,
+        "title": "sparkwright event",
+        "description": f"One line of a command that runs something. Schema {SCHEMA}, as `run_started` says.",
+        "version": SCHEMA,
+        "anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds],
+        "$defs": kinds,
+    }
+
+
+def of(command: str) -> Schema:
+    """What a command prints with --json: one line of it, or the document, as `form` says. Raises KeyError."""
+    head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
+    if command in RUNS:
+        return {**head, "form": "lines", "description": "An event a line.", "$ref": "../events.json"}
+    if command in TYPED:
+        form, kind = TYPED[command]
+        found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
+        parts = found.pop("$defs", {})
+        found.get("properties", {}).pop("error", None)  # the error of a row is an error instead of an answer
+        return {**head, "form": form, "anyOf": [found, schema(ERROR)], **({"$defs": parts} if parts else {})}
+    printed: Printed = ANSWERS[command]
+    found = schema(printed.shape)
+    error = schema(ERROR)
+    either = [{**found, "items": {"anyOf": [found["items"], error]}}] if "items" in found else [found]
+    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, error]}
+
+
+def _event(kind: str) -> Schema:
+    found = schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENTS[kind]})
+    if kind == "recap":
+        found["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
+    return found

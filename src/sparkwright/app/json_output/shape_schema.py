@@ -1,0 +1,58 @@
+"""A shape (trust/shapes.py) as a JSON Schema. Pure. What a function checks beyond its type is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkwright.protocol import event_kinds
+from sparkwright.trust import shapes
+from sparkwright.trust.shapes import Shape, Usual
+
+Schema = dict[str, Any]
+
+TYPES: Mapping[Any, str] = {
+    None: "null",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+}
+#: functions that check texts, and whole numbers; every other one of shapes.py checks a number
+COUNTS: tuple[Callable[..., Any], ...] = (event_kinds.exit_code, shapes.integer)
+NUMBERS = ("within",)
+
+
+def schema(shape: Shape) -> Schema:
+    """What fits the shape, once it was filled in: a Usual field with a value is always there."""
+    if isinstance(shape, dict):
+        return _object(shape)
+    if isinstance(shape, list):
+        return {"type": "array", "items": schema(shape[0])}
+    if isinstance(shape, tuple):
+        return {"anyOf": [schema(one) for one in shape]}
+    if isinstance(shape, frozenset):
+        return {"enum": sorted(shape)}
+    if isinstance(shape, re.Pattern):
+        return {"type": "string"}
+    if shape is object:
+        return {}
+    if shape in TYPES:
+        return {"type": TYPES[shape]}
+    return {"type": _of_function(shape)}
+
+
+def _object(shape: Mapping[Any, Shape]) -> Schema:
+    for names in (str, shapes.text):
+        if names in shape:
+            return {"type": "object", "additionalProperties": schema(shape[names])}
+    fields = {name: one.shape if isinstance(one, Usual) else one for name, one in shape.items()}
+    needed = [name for name, one in shape.items() if not isinstance(one, Usual) or one.value is not shapes.ABSENT]
+    return {"type": "object", "properties": {name: schema(one) for name, one in fields.items()}, "required": needed}
+
+
+def _of_function(check: Callable[..., Any]) -> str:
+    if check in COUNTS:
+        return "integer"
+    return "number" if check.__qualname__.split(".")[0] in NUMBERS else "string"

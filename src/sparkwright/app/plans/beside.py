@@ -1,0 +1,60 @@
+"""What else a machine serves beside a server: its share of the memory, and what the two cannot both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.naming import Mistake
+
+
+def of(chosen: Chosen, host: Host) -> list[dict[str, Any]]:
+    """The other servers of a host's machine: recipe, name (of the container), utilization, needs_bytes.
+
+    Raises Refused, with file and line, where two want the same port or other files in the same folder.
+    """
+    if not host.on:
+        return []
+    lock = lock_of(chosen.project, host)
+    mine, found = _recipe(chosen, host), []
+    for other in chosen.inventory.servers_of(host.machine):
+        if other.name == host.name:
+            continue
+        wanted = _recipe(chosen, other)
+        for message, where, fix in _mistakes(host, mine, other, wanted):
+            raise Refused(message, where=where, fix=fix)
+        memory = wanted.memory(entries(lock, wanted)["model"] or {})
+        about = {"recipe": wanted.name, "name": wanted.file.container.name}
+        found.append({**about, "utilization": memory.share, "needs_bytes": memory.bytes})
+    return found
+
+
+def _recipe(chosen: Chosen, host: Host) -> recipe.Recipe:
+    return recipe.load(chosen.project.root, str(host.recipe), named_at=host.set_at.get("recipe", ""))
+
+
+def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recipe) -> Iterator[Mistake]:
+    where = host.set_at.get("recipe", host.where)
+    both = f"{mine.name} and {wanted.name}"
+    if same := sorted(_ports(host, mine) & _ports(other, wanted)):
+        fix = f"Publish one elsewhere: `serves: [{{recipe: {mine.name}, port: {_free(same[0])}}}, ...]`."
+        yield f"{both} both want port {same[0]} of {host.machine}.", where, fix
+    models = [(one.file.model.id, one.file.model.revision, one.file.model.chosen) for one in (mine, wanted)]
+    if mine.file.model.dir == wanted.file.model.dir and models[0] != models[1]:
+        message = f"{both} keep different models in {mine.file.model.dir}."
+        yield message, mine.source.where("model", "dir"), "Give one recipe another `model.dir`."
+
+
+def _ports(host: Host, wanted: recipe.Recipe) -> set[int]:
+    """Every port of the machine that a server takes: where it answers, and what else its container publishes."""
+    others = [text.split(":")[-2] for text in wanted.file.container.ports[1:] if ":" in text]
+    return {recipe.serve_port(host, wanted), *(int(port) for port in others if port.isdigit())}
+
+
+def _free(port: int) -> int:
+    return port + 1 if port < 65535 else port - 1

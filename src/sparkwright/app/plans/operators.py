@@ -1,0 +1,35 @@
+"""Who may drain a server at its gateway: the server's own host, by a key of its own, of which the gateway is told the SHA-256."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkwright.app.connect import Chosen
+from sparkwright.errors import SparkwrightError
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member, hang_up
+from sparkwright.project.gateway import routes
+
+
+def hashes(chosen: Chosen, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
+    """The SHA-256 of each host's key, by name; empty for a host that could not be asked, which is told.
+
+    at: the gateway's own host. check: no host makes a key.
+    """
+    from sparkwright.app.plans.gateways import of_host
+    from sparkwright.app.questions.one_module import ask_module
+
+    found: dict[str, str] = {}
+    for one in routes.servers(chosen.project.root, chosen.inventory, of_host(chosen.inventory, at.host)):
+        member = at if one.host.name == at.host.name else Member(one.host)
+        try:
+            found[one.host.name] = ask_module(Fleet([member]), member, "gateway_own_key", {}, check=check)["sha256"]
+        except SparkwrightError as error:
+            found[one.host.name] = ""
+            tell(
+                f"{one.host.name} could not be asked for its key, and cannot drain itself with a new one: {error.message}"
+            )
+        finally:
+            if member is not at:
+                hang_up([member])
+    return found

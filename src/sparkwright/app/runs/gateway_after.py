@@ -1,0 +1,70 @@
+"""After a deploy that changed a server: the gateways in front of it, where they were deployed before, route what there is now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.app.connect import Chosen, machines, reach
+from sparkwright.app.questions import fan_out
+from sparkwright.app.runs import gateway as gateways
+from sparkwright.app.runs.presenters import Listener
+from sparkwright.console.out import say, say_error
+from sparkwright.errors import SparkwrightError
+from sparkwright.fleet.member import hang_up
+from sparkwright.program import name as program
+from sparkwright.project.inventory.gateway import Gateway
+
+#: options of a deploy that are about servers
+OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")
+
+
+def deployed(chosen: Chosen, given: Mapping[str, Any], hears: Listener | None = None) -> list[int]:
+    """Deploy each of them once more. Returns their exit codes; none where no server was changed. given: the deploy's options.
+
+    hears: a program, instead of who is at the terminal.
+
+    A gateway that can't be deployed leaves the servers as they are: that is said, with its exit code.
+    """
+    changed = {member.host.machine for member in chosen.fleet.members if _changed(member.recap)}
+    if given["check"] or not changed:
+        return []
+    behind = [one for one in chosen.inventory.gateways.values() if changed & {*one.members}]
+    return [code for one in behind for code in _deployed(one, given, hears)]
+
+
+def _changed(recap: Mapping[str, Any] | None) -> bool:
+    return recap is not None and recap["exit"] == 0 and recap["changed"] > 0
+
+
+def _deployed(gateway: Gateway, given: Mapping[str, Any], hears: Listener | None) -> list[int]:
+    try:
+        if not _stands(gateway):
+            return []
+        if not given["json"] and hears is None:
+            say(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
+        plain = {name: value for name, value in given.items() if name not in OF_SERVERS}
+        everything = {"tags": "", "skip_tags": "", "start_at_task": "", "host": gateway.name}
+        codes = gateways.deploy(**{**plain, **everything, "hears": hears})
+    except SparkwrightError as error:
+        if hears is not None:
+            raise
+        say_error(error, json=given["json"], host=gateway.host)
+        codes = [int(error.exit)]
+    if any(codes) and hears is None:
+        fix = f"`{program()} gateway.deploy --host {gateway.name}` routes what is served now"
+        say(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
+    return codes
+
+
+def _stands(gateway: Gateway) -> bool:
+    """Whether it was deployed. Raises where its host can't be asked."""
+    members = machines(reach(gateway.host, "light")).fleet.members
+    try:
+        (answer,) = fan_out.everyone(members, lambda one: {"verb": "status", "gateway": True}, "status")
+    finally:
+        hang_up(members)
+    if isinstance(answer, SparkwrightError):
+        raise answer
+    return bool(answer["gateway"])

@@ -1,0 +1,113 @@
+"""The texts that a first host, or one more, adds to a project. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from sparkwright.errors import Refused
+from sparkwright.project import schema_line
+from sparkwright.project.inventory.naming import SIGNS, SIGNS_SHOWN
+from sparkwright.visible import one_line
+
+#: a file's name, and no sign of a pattern
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+GROUP = "lab"
+_DIR = re.compile(r"(?m)^  dir: .*$")
+_RECIPE = re.compile(r"(?m)^recipe: \S+")
+_PORT = re.compile(r"(?m)^serve_port: [0-9]+")
+#: of [USER@]ADDRESS[:PORT], as a person types it
+_WORD = re.compile(r"[^@\s:-][^@\s:]{0,254}")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewHost:
+    """A host's file to be. user, port: None for what the ssh configuration says."""
+
+    name: str
+    address: str
+    user: str | None = None
+    port: int | None = None
+    groups: tuple[str, ...] = (GROUP,)
+    recipe: str = ""
+
+    @classmethod
+    def typed(cls, text: str, **more: Any) -> NewHost:
+        """From [USER@]ADDRESS[:PORT]; an IPv6 address has no port here. Raises Refused for what is none."""
+        user, _, rest = text.rpartition("@")
+        address, _, digits = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
+        port = int(digits) if re.fullmatch(r"[0-9]{1,5}", digits) else None
+        good = (_WORD if rest.count(":") < 2 else _IPV6).fullmatch(address) and (not user or _WORD.fullmatch(user))
+        if not good or ("@" in text and not user) or (":" in rest and rest != address and port not in range(1, 65536)):
+            fix = "Type NAME, USER@NAME or USER@NAME:PORT."
+            raise Refused(f"'{one_line(text, at_most=80)}' is no address.", fix=fix)
+        return cls(**{"name": name_of(address), "address": address, "user": user or None, "port": port, **more})
+
+
+def name_of(address: str) -> str:
+    """The name of a host in the project: the first step of a name, the whole of an IP address."""
+    name = address if re.fullmatch(r"[0-9.]+", address) else address.split(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "spark1"
+
+
+def refuse_name(name: str, what: str = "name") -> str:
+    """The name, when it can be a host's or a group's. Raises Refused."""
+    if not NAME.fullmatch(name) or SIGNS.search(name) or name in ("all", "groups", "ungrouped"):
+        fix = f"Use letters, digits, `.`, `_` and `-`: {SIGNS_SHOWN}." if SIGNS.search(name) else "Choose another."
+        raise Refused(f"'{one_line(name, at_most=80)}' can't be a {what}.", fix=fix)
+    return name
+
+
+def host_text(host: NewHost, found: Sequence[str], command: str) -> str:
+    """hosts/NAME.yml. found: what was seen there, one sentence each. command: what wrote it."""
+    about = [f"# Written by `sparkwright {command}`. Every key: docs/files/host.md, or complete it in your editor."]
+    about += ["# Found there:", *(f"#   {one_line(line, at_most=120)}" for line in found)] if found else []
+    optional = "# user: ops                    # else as your ssh configuration says"
+    rows = [
+        f"address: {_yaml(host.address)}",
+        f"user: {_yaml(host.user)}" if host.user else optional,
+        *([f"port: {host.port}"] if host.port else []),
+        f"groups: [{', '.join(map(_yaml, host.groups))}]",
+        *(
+            [f"recipe: {_yaml(host.recipe)}            # what it serves: recipes/{host.recipe}.yml"]
+            if host.recipe
+            else []
+        ),
+        "# serve_port: 8000             # publish the server elsewhere than the recipe does",
+    ]
+    return "\n".join([schema_line.line("host").rstrip(), *about, "", *rows]) + "\n"
+
+
+def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
+    """groups.yml with the groups that are not in it yet at its end. text: the file, empty where there is none."""
+    new = [one for one in groups if one not in (known or {})]
+    start = text or schema_line.line("groups")
+    if new and not start.endswith("\n"):
+        start += "\n"
+    return start + "".join(f"\n{one}: {{}}\n" for one in new)
+
+
+def with_dir(recipe: str, folder: str, host: str) -> str:
+    """A recipe's text with the folder in which a host already has the model."""
+    line = f"  dir: {_yaml(folder)}      # as {host} has it; proved by its hashes before it serves"
+    return _DIR.sub(lambda _: line, recipe, count=1)
+
+
+def with_recipe(host: str, recipe: str) -> str:
+    """A shipped host's text with another recipe."""
+    return _RECIPE.sub(f"recipe: {recipe}", host, count=1)
+
+
+def with_port(host: str, port: int) -> str:
+    """The shipped sandbox's text with another port."""
+    return _PORT.sub(f"serve_port: {port}", host, count=1)
+
+
+def _yaml(value: str) -> str:
+    """A value as YAML reads it back as text."""
+    return yaml.safe_dump(value, default_style=None, width=1000).split("\n")[0]

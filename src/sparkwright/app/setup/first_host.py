@@ -1,0 +1,151 @@
+"""`init` with a host: a new project for it, with the recipe that suits it, and the commands that come next."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from sparkwright import defaults
+from sparkwright.app.setup import files, found_host, questions, survey
+from sparkwright.app.setup.files import NewHost
+from sparkwright.app.setup.found_host import SANDBOX, Found
+from sparkwright.console.out import say
+from sparkwright.errors import Exit
+from sparkwright.project import recipe, starter
+from sparkwright.shell import join
+
+#: a file of the starter that stands for no host of the user's
+EXAMPLE = "hosts/spark1.yml"
+#: as hosts/sandbox.yml has it
+SANDBOX_PORT = 18471
+
+
+def asked(folder: Path) -> Exit:
+    """Three questions - which host, which recipe, write it? - and the files. Ctrl-C, or no: nothing is written."""
+    starter.refuse_project(folder)
+    host = found_host.ask_which(sandbox=True)
+    found = _chosen(host, named="", asking=True, offline=False)
+    texts, without = _texts(found)
+    count = len(starter.planned(texts, without)) + (not (folder / ".gitignore").exists())
+    own = f"hosts/{found.host.name}.yml"
+    what = (
+        f"{own} ({found.host.recipe or 'no recipe'}, group {', '.join(found.host.groups)})" if _is_real(found) else own
+    )
+    if not questions.agree(f"Write {what} and {count - 1} more files to {folder.resolve()}?"):
+        say("Nothing was written.")
+        return Exit.OK
+    return _write(folder, found)
+
+
+def given(folder: Path, host: NewHost, *, named: str, offline: bool) -> Exit:
+    """The same without a question. named: the recipe; empty: the best that fits. offline: the host is not asked.
+
+    Raises Unreachable, Refused; nothing is written then.
+    """
+    starter.refuse_project(folder)
+    files.refuse_name(host.name)
+    if named:
+        recipe.load(starter.source(), named)
+    found = _chosen(host, named=named, asking=False, offline=offline)
+    return _write(folder, found)
+
+
+def _chosen(host: NewHost, *, named: str, asking: bool, offline: bool) -> Found:
+    recipes = [recipe.load(starter.source(), name) for name in recipe.names(starter.source())]
+    reserve = defaults.RESERVE_GIB
+    return found_host.chosen(host, recipes, reserve_gib=reserve, named=named, asking=asking, offline=offline)
+
+
+def _is_real(found: Found) -> bool:
+    return found.host.address != SANDBOX
+
+
+def _texts(found: Found) -> tuple[dict[str, str], set[str]]:
+    """What differs from the starter's files, by path, and which of them is left out."""
+    top, host, choice = starter.source(), found.host, found.choice
+    if not _is_real(found):
+        sandbox = f"hosts/{SANDBOX}.yml"
+        text = files.with_recipe((top / sandbox).read_text(), host.recipe)
+        return {sandbox: files.with_port(text, _free_port())}, {EXAMPLE}
+    groups = (top / "hosts/groups.yml").read_text()
+    texts = {
+        f"hosts/{host.name}.yml": files.host_text(host, found.lines, "init"),
+        "hosts/groups.yml": files.with_groups(groups, {files.GROUP: {}}, host.groups),
+    }
+    if choice is not None and choice.moved:
+        name = f"recipes/{choice.name}.yml"
+        texts[name] = files.with_dir((top / name).read_text(), choice.moved, host.name)
+    return texts, {EXAMPLE} - set(texts)
+
+
+def _free_port() -> int:
+    """The sandbox's usual port, or one near it where another project's sandbox has it."""
+    for port in range(SANDBOX_PORT, SANDBOX_PORT + 500, 10):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    return SANDBOX_PORT
+
+
+def _write(folder: Path, found: Found) -> Exit:
+    texts, without = _texts(found)
+    written = starter.lay(folder, texts, without)
+    say(f"{len(written)} files: hosts/, recipes/, playbooks/, templates/, schemas/, tasks.py")
+    for name in texts:
+        say(f"  {name}")
+    show_notes(found)
+    show_next(found, folder)
+    return Exit.OK
+
+
+def show_notes(found: Found) -> None:
+    """What is there already and what becomes of it."""
+    choice, seen = found.choice, found.survey
+    if choice is not None and choice.moved:
+        say(f"The model is taken from {choice.moved}: a deploy proves its files and downloads only what is missing.")
+    if choice is not None and choice.found and choice.found["place"] == "hub cache":
+        own, cached = choice.recipe.file.model.dir, str(choice.found["dir"])
+        say("The model is in the hub's cache there. To have it without a download or more disk, run on the host:")
+        own = own if own.startswith("/") else f"$HOME/{own.removeprefix('~/')}"
+        say(f'  mkdir -p "{own}" && cp -rlLT {join([cached])} "{own}"')
+    running = survey.servers(seen) if seen else []
+    for line in running:
+        say(
+            f"{line[0].upper()}{line[1:]}. A deploy leaves it alone unless the recipe has its name; it holds memory and its port."
+        )
+    if running:
+        say(
+            f"To take one over without a restart: `invoke recipe.import --from-host {found.host.name} --container CONTAINER`."
+        )
+
+
+def show_next(found: Found, folder: Path) -> None:
+    """The three commands that come next."""
+    lacks = bool(found.survey and survey.missing(found.survey)) or (found.survey is None and _is_real(found))
+    commands = ("doctor", "provision", "deploy") if lacks else ("plan", "deploy", "client")
+    why = {
+        "doctor": "what the host lacks, and the command that fixes it",
+        "provision": "docker group, model folder",
+        "plan": "what would change",
+        "deploy": "serve, and prove it with generated tokens",
+        "client": "base URL, model name and key for your programs",
+    }
+    say("\nNext:")
+    if folder.resolve() != Path.cwd().resolve():
+        say(f"  {join(['cd', folder])}")
+    for one in commands:
+        typed = f"sparkwright {one} --host {found.host.name}"
+        say(f"  {typed:<40} # {why[one]}")
+
+
+def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
+    """A host as flags give it. Raises Refused for what can't be one."""
+    host = NewHost.typed(address)
+    host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
+    for one in host.groups:
+        files.refuse_name(one, "group")
+    files.refuse_name(host.name)
+    return host

@@ -1,0 +1,136 @@
+"""One host for a project: found or named, logged in to, and what is proposed for it. Asks where somebody can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app.setup import proposal, questions, survey
+from sparkwright.app.setup.files import NewHost
+from sparkwright.app.setup.proposal import Choice
+from sparkwright.console import grid, listed
+from sparkwright.console.out import say
+from sparkwright.console.terminal import terminal
+from sparkwright.errors import Refused, Unreachable
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import Recipe
+from sparkwright.remote.find import candidates
+from sparkwright.remote.find.candidates import Candidate
+from sparkwright.remote.ssh import host_keys
+from sparkwright.remote.ssh.host_keys import UnknownKey
+from sparkwright.sandbox import memory
+from sparkwright.shell import join
+
+SANDBOX = "sandbox"
+#: what is known of the sandbox before it is started
+SIMULATED: dict[str, Any] = {"memory_bytes": memory.TOTAL, "models": [], "servers": []}
+CANDIDATES = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
+CHOICES = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
+#: how a verdict is shown in the table
+FITS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
+#: recipes that are listed; any other is typed
+MOST = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A host that was chosen. survey: None where it was not asked. choice: its recipe; None for none."""
+
+    host: NewHost
+    survey: dict[str, Any] | None
+    choice: Choice | None
+
+    @property
+    def lines(self) -> list[str]:
+        """What was seen there, one sentence each."""
+        return [] if self.survey is None else survey.lines(self.survey)
+
+
+def ask_which(*, sandbox: bool) -> NewHost:
+    """Look for hosts, list them, and ask which one it is. sandbox: whether the simulated one is among them."""
+    with terminal().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
+        rows = candidates.find(Path.home() / ".ssh")[: candidates.MOST]
+    rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
+    listed.show(CANDIDATES, [(str(n), one.address, one.source) for n, one in enumerate(rows, start=1)])
+    asked = "Which host? A number, or USER@ADDRESS"
+    while True:
+        answer = questions.choose(asked, [one.address for one in rows]) if rows else questions.ask(asked)
+        if answer:
+            try:
+                return NewHost.typed(answer)
+            except Refused as error:
+                say(error)
+
+
+def see(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, Any] | None:
+    """Log in and survey it. None where a person goes on without. Raises Unreachable where nobody is asked."""
+    as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
+    if not asking:
+        return survey.of(as_host, recipes, lambda error: False)
+    say(f"Logging in to {host.address}. The first time this copies sparkwright's runtime there (about 11 MB, no root).")
+    try:
+        return survey.of(as_host, recipes, _accepted)
+    except Unreachable as error:
+        say(error)
+        if survey.refused(error):
+            to = f"{host.user}@{host.address}" if host.user else host.address
+            say(f"To copy your key there: {join(['ssh-copy-id', *(['-p', host.port] if host.port else []), to])}")
+        if isinstance(error, UnknownKey) or not questions.agree(
+            "Write its file without having seen it?", default=False
+        ):
+            raise Unreachable("nothing was written.", where=host.address) from None
+    return None
+
+
+def choose(
+    recipes: Sequence[Recipe], seen: dict[str, Any] | None, reserve_gib: float, *, named: str, asking: bool
+) -> Choice | None:
+    """The recipe for a host. named: by its user; then nothing is asked. Raises Refused for one that does not fit its memory."""
+    rows = proposal.choices(recipes, seen, reserve_gib)
+    if named:
+        choice = next((one for one in rows if one.name == named), None)
+        if choice is not None and choice.verdict == "too large":
+            raise Refused(f"{named} does not fit: {choice.why}.", fix="Name another recipe, or leave --recipe out.")
+        return choice
+    fitting = [one for one in rows if one.verdict != "too large"]
+    if not asking or not fitting:
+        return next(iter(fitting), None)
+    shown = fitting[:MOST]
+    listed.show(
+        CHOICES, [(str(n), one.name, one.on_disk, FITS[one.verdict], one.why) for n, one in enumerate(shown, start=1)]
+    )
+    if len(rows) > len(fitting):
+        say(f"Too large for this host: {', '.join(one.name for one in rows if one not in fitting)}.")
+    name = questions.choose_one_of("Which recipe?", [one.name for one in shown])
+    return next(one for one in shown if one.name == name)
+
+
+def chosen(
+    host: NewHost,
+    recipes: Sequence[Recipe],
+    *,
+    reserve_gib: float,
+    named: str,
+    asking: bool,
+    offline: bool,
+    quiet: bool = False,
+) -> Found:
+    """See a host, show what is there, and choose its recipe. quiet: for a program; only errors are said."""
+    simulated = host.address == SANDBOX
+    seen = None if offline or simulated else see(host, recipes, asking=asking)
+    if seen is not None and not quiet:
+        for line in survey.lines(seen):
+            say(f"  {line}")
+    choice = choose(recipes, SIMULATED if simulated else seen, reserve_gib, named=named, asking=asking)
+    return Found(replace(host, recipe=choice.name if choice else ""), seen, choice)
+
+
+def _accepted(error: UnknownKey) -> bool:
+    """The question of ssh, in its words."""
+    key, target = error.key, error.target
+    say(f"The authenticity of host '{target.known_as}' can't be established.")
+    say(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
+    say("  for f in /etc/ssh/ssh_host_*.pub; do ssh-keygen -lf $f; done")
+    return questions.typed_yes("Is it the same, and shall it be kept in known_hosts?")

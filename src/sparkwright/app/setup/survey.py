@@ -1,0 +1,97 @@
+"""What is on a host that may be in no project yet. An unknown key is shown, never accepted silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkwright import units
+from sparkwright.app.questions.one_module import ask_module
+from sparkwright.console.out import say
+from sparkwright.errors import SparkwrightError
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import Recipe
+from sparkwright.remote.ssh import host_keys
+from sparkwright.remote.ssh.host_keys import UnknownKey
+from sparkwright.visible import first
+
+#: keys that one login may ask for: the host's, and those of its jump hosts
+MOST_KEYS = 8
+#: whether a key that no file knows is the right one
+Accept = Callable[[UnknownKey], bool]
+
+
+def wanted(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
+    """The arguments of `survey`: the models of these recipes."""
+    pairs = dict.fromkeys((one.file.model.id, one.file.model.dir) for one in recipes)
+    return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
+
+
+def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
+    """The answer of the module `survey`. Raises Unreachable, UnknownKey among it where `accept` says no."""
+    asked: set[bytes] = set()
+    while True:
+        fleet = Fleet([Member(host)])
+        try:
+            fleet.connect()
+            return ask_module(fleet, fleet.members[0], "survey", wanted(recipes))
+        except UnknownKey as error:
+            shown = error.key.asbytes()
+            if shown in asked or len(asked) >= MOST_KEYS or not accept(error) or error.target.keep_in is None:
+                raise
+            asked.add(shown)
+            say(f"{host_keys.keep(error.target, error.key, error.target.keep_in)}.")
+        finally:
+            fleet.close()
+
+
+def hardware(found: dict[str, Any]) -> str:
+    """GPU, memory and disk, in one sentence."""
+    gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
+    memory = f"{units.gib(found['memory_bytes'])} GiB of memory, {units.gib(found['memory_available_bytes'])} available"
+    return f"{gpu}, {memory}, {units.size(found['disk_free_bytes'])} of disk free, {found['architecture']}"
+
+
+def docker(found: dict[str, Any]) -> str:
+    """Whether Docker answers this login."""
+    about = found["docker"]
+    return f"Docker {about['version'] or ''}".rstrip() if about["reachable"] else f"Docker: {about['error']}"
+
+
+def ollama(found: dict[str, Any]) -> str:
+    """Whether Ollama runs, and what it holds; a deploy unloads that."""
+    about = found["ollama"]
+    if not about["reachable"]:
+        return "Ollama is not running"
+    if about["models"] is None:
+        return "Ollama does not answer: it is loading a model or hung"
+    return f"Ollama holds {first(about['models'], 3)}" if about["models"] else "Ollama holds no model"
+
+
+def servers(found: dict[str, Any]) -> list[str]:
+    """A sentence for each container that serves models."""
+    return [
+        f"container {one['name']} ({one['engine']}) serves {first(one['models'], 3) or 'who has its key'}"
+        f" on port {one['port']}{', verified by sparkwright' if one['verified'] else ''}"
+        for one in found["servers"]
+    ]
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """What was found, for a person; a model once for each of its places."""
+    models = [f"{one['id']}: {units.size(one['size_bytes'])} in {one['dir']}" for one in found["models"]]
+    return [hardware(found), docker(found), ollama(found), *servers(found), *models]
+
+
+def missing(found: dict[str, Any]) -> list[str]:
+    """What a deploy needs and this host lacks, in a few words each."""
+    lacks = [] if found["gpu"] else ["no GPU found"]
+    lacks += [] if found["docker"]["reachable"] else [f"Docker: {found['docker']['error']}"]
+    return lacks
+
+
+def refused(error: SparkwrightError) -> bool:
+    """Whether it answered, and took none of the keys: a person copies one there."""
+    return "accepts none of" in error.message

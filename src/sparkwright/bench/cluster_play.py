@@ -1,0 +1,173 @@
+"""The play of an experiment on a cluster: the one play that every member runs, and whose runs meet at barriers.
+
+A member that fails fails every later barrier of all (decision 18), so an arm that does not start ends the play: all restore what
+served before, and the caller begins another for the arms that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.bench import play, play_tasks
+from sparkwright.bench.experiment import Experiment, Turn
+from sparkwright.bench.play_tasks import ARM, NAME, Task, measured, task, value, values
+from sparkwright.errors import Refused
+from sparkwright.project.inventory.cluster import Cluster
+
+#: the meeting of a cluster's runs holds 200 barriers, of which a turn takes six
+MOST_TURNS = 30
+#: the longest that a worker waits for the head's figures of one turn, seconds
+MEASURED_S = 24 * 3600
+#: the part that fetches an arm
+FETCH = "fetch_arm.yml"
+#: the arm that failed, as it is registered; the turns after it are skipped. A rescue that failed would end the rescue of all,
+#: so the run fails only when all have restored
+FAILED = "failed_arm"
+SKIPPED = f"({FAILED} | default({{'arm': ''}}))"
+ENDED = "the experiment has ended"
+VARS: Mapping[str, Any] = {
+    "head": "{{ host.cluster.rank == 0 }}",
+    "turn": "",
+    "because": ENDED,
+    "regroup": "{{ restored.cluster != '' and not others.failed and 'touched' in others.any"
+    " and others.alike.group | sort == restored.members | sort }}",
+}
+#: of a play with arms; who has image and model is as in playbooks/cluster/deploy.yml
+OF_ARMS: Mapping[str, Any] = {
+    "because": value(f"({FAILED} | default({{'why': ''}})).why or {ENDED!r}"),
+    "image_giver": "{{ compared.first.has_image | default(compared.members | first) }}",
+    "image_lacking": "{{ (compared.members | length) - (compared.count.has_image | default(1)) }}",
+    "giver": "{{ compared.first.has_model | default(compared.members | first) }}",
+    "lacking": "{{ (compared.members | length) - (compared.count.has_model | default(1)) }}",
+}
+
+
+def text(tasks: list[Task], cluster: Cluster, name: str) -> str:
+    """The playbook of these tasks."""
+    fetches = any(str(one.get("include", "")).endswith(FETCH) for one in tasks)
+    return play.text(tasks, cluster.name, name, {**VARS, **(OF_ARMS if fetches else {})})
+
+
+def nothing_left(parts: str) -> list[Task]:
+    """All is measured. Where a run was cut off before it had restored what served before, do that."""
+    share = {"arm": "{{ cleared.changed }}"}
+    return [
+        task("Gather facts", "facts"),
+        task("Remove last arm", "clear_arm", NAME, register="cleared"),
+        _met("Learn whether an arm was left", "left", share=share, register="left"),
+        {**_restored(parts), "when": "'arm' in left.any"},
+    ]
+
+
+def _restored(parts: str) -> Task:
+    return {"include": f"{parts}/restore.yml", "vars": {"back": "restored after the lab"}}
+
+
+def with_arms(
+    experiment: Experiment, series: str, parts: str, *, known: Mapping[str, Mapping[str, Any]], changed: Sequence[str]
+) -> list[Task]:
+    """As `play.with_arms`, on all members as one. parts: the way from the playbook to playbooks/cluster/parts.
+
+    Raises Refused for more turns than the members' runs can meet for.
+    """
+    taken = play_tasks.taken(experiment, known)
+    if len(taken.turns) > MOST_TURNS:
+        message = f"{len(taken.turns)} starts of a cluster in one experiment: at most {MOST_TURNS} can be."
+        raise Refused(message, fix="Give fewer values, or a smaller --repeat.")
+    lab = _Lab(experiment, series, parts, taken, changed)
+    may = [f"{lab.refused(name)!r} not in checked.any" for name in taken.names]
+    block = {
+        "name": "Measure the arms",
+        "when": (" and " if experiment.compares else " or ").join(may),
+        "block": [lab.turn(turn, number) for number, turn in enumerate(taken.turns)],
+        "always": [
+            task("Wait for the Docker Engine", "docker_ready"),
+            task("Remove last arm", "clear_arm", NAME),
+            _restored(parts),
+        ],
+    }
+    first = {"to_serve": value(f"arms[{taken.names[0]!r}]")} if taken.names else {}
+    end = task("End the experiment", "fail", {"msg": value(f"{FAILED}.why")}, when=f"{SKIPPED}.arm != ''")
+    return [task("Gather facts", "facts"), *lab.prepared(first), *_freed(), block, play_tasks.after(), end]
+
+
+def _freed() -> Iterator[Task]:
+    yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
+    yield task("Drain requests", "drain", {**NAME, "drain_s": "{{ drain_s }}"}, when="head")
+
+
+@dataclass(frozen=True)
+class _Lab:
+    """Arms that take turns on all members. changed: the flags in which two arms differ."""
+
+    experiment: Experiment
+    series: str
+    parts: str
+    taken: play_tasks.Taken
+    changed: Sequence[str]
+
+    def refused(self, arm: str) -> str:
+        """What a member shares of an arm that its image refuses."""
+        return f"refused_{self._place(arm)}"
+
+    def prepared(self, first: Mapping[str, str]) -> Iterator[Task]:
+        """All that can be known and fetched while the cluster still serves; then the members agree on what is refused."""
+        yield self._fabric()
+        yield play_tasks.fits(first)
+        for arm in play_tasks.distinct(self.experiment, self.taken.names):
+            to_serve = value(f"arms[{arm.name!r}]")
+            engine = value(f"arms[{arm.name!r}].engine.name")
+            about = {"to_serve": to_serve, "engine_inside": engine, "turn": f" for arm {arm.name}"}
+            yield {"include": f"{self.parts}/{FETCH}", "vars": about}
+        for name in self.taken.names:
+            yield play_tasks.linted(name, f"lint_{self._place(name)}")
+        share = {self.refused(name): value(f"lint_{self._place(name)}.failed") for name in self.taken.names}
+        yield _met("Wait until every member has passed its checks", "checked", share=share, register="checked")
+
+    def turn(self, turn: Turn, number: int) -> Task:
+        """One arm's turn. The head measures; the workers wait for it, each with an eye on its own rank."""
+        arm, judged = turn.arm, self.taken.judged
+        conditions, when = [f"{self.refused(arm)!r} not in checked.any", f"{SKIPPED}.arm == ''"], ["head"]
+        if judged is not None and number > judged:
+            conditions.append(f"'same' not in ready_{judged}.any")
+        if number == judged:
+            when.append(f"'same' not in ready_{judged}.any")
+        config = play_tasks.config_args(turn, number, self.series, self.taken, self.changed)
+        share = {"same": value(f"(config_{number} | default({{}})).same | default(false)")}
+        why = "{{ failed_result.msg }}"
+        rank = {"rank_of": "{{ to_serve.spec.name }}"}
+        ready = {**rank, "share": share, "timeout_s": "{{ to_serve.serve.ready_s + 300 }}"}
+        return {
+            "name": f"Arm {arm}: {play_tasks.title(self.experiment, arm)}",
+            "vars": {"to_serve": value(f"arms[{arm!r}]"), "turn": f" {number + 1}"},
+            "when": conditions,
+            "block": [
+                {"include": f"{self.parts}/arm.yml"},
+                task("Read engine settings", "engine_config", config, register=f"config_{number}", when="head"),
+                _met("Wait until the arm is ready", f"ready {number + 1}", register=f"ready_{number}", **ready),
+                *({**measured(cell, self.series, ARM), "when": when} for cell in turn.cells),
+                _met("Wait until the head has measured", f"measured {number + 1}", **rank, timeout_s=MEASURED_S),
+            ],
+            "rescue": [
+                task("Collect incident diagnostics", "incident", {**NAME, "why": why}, ignore_errors=True),
+                task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": why}, register=FAILED),
+            ],
+        }
+
+    def _place(self, arm: str) -> int:
+        return play_tasks.place(self.experiment, arm)
+
+    def _fabric(self) -> Task:
+        own = "host.cluster.addresses[host.name]"
+        found = {"name": "container.name", "host": "host.name", "address": own}
+        found |= {"interfaces": "host.cluster.interfaces", "adapters": "host.cluster.adapters"}
+        found["peers"] = f"host.cluster.addresses.values() | reject('equalto', {own}) | list"
+        found["port"] = "host.cluster.port if head else 0"
+        return task("Check the fabric", "fabric_ready", values(found))
+
+
+def _met(title: str, name: str, *, register: str = "", **args: Any) -> Task:
+    """A barrier."""
+    return task(title, "barrier", {"name": name, **args}, **({"register": register} if register else {}))

@@ -1,0 +1,139 @@
+"""Tasks of an experiment's play, of one host as of a cluster; and which turns its arms take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.bench.arms import Arm
+from sparkwright.bench.experiment import Cell, Experiment, Turn
+
+NAME = {"name": "{{ container.name }}"}
+#: where an arm answers
+ARM = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
+
+Task = dict[str, Any]
+
+
+def task(name: str, module: str, args: Mapping[str, Any] | None = None, **how: Any) -> Task:
+    """A task as a playbook has it. how: its register, when ..."""
+    return {"name": name, module: dict(args) if args else None, **how}
+
+
+def value(expression: str) -> str:
+    """An expression as a playbook has it."""
+    return f"{{{{ {expression} }}}}"
+
+
+def values(expressions: Mapping[str, str]) -> dict[str, str]:
+    """Expressions by name, as a playbook has them."""
+    return {name: value(expression) for name, expression in expressions.items()}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The turns that are left. names: of the arms that have one. judged: in which turn two arms' settings are held against each
+    other; None: in none."""
+
+    turns: tuple[Turn, ...]
+    names: tuple[str, ...]
+    judged: int | None = None
+
+
+def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
+    """Of two arms that are compared the settings of both are needed first. known: the arms whose settings were read before."""
+    turns = list(experiment.turns)
+    names = tuple(arm.name for arm in experiment.arms if any(turn.arm == arm.name for turn in turns))
+    if not experiment.compares or len(known) == 2:
+        return Taken(tuple(turns), names)
+    names = tuple(arm.name for arm in experiment.arms)
+    other = next(name for name in names if name != turns[0].arm)
+    if other not in known:
+        turns.insert(0, Turn(other, ()))
+    return Taken(tuple(turns), names, 0 if turns[0].cells else 1)
+
+
+def fits(first: Mapping[str, str]) -> Task:
+    """Whether the memory is enough. first: `to_serve` of the first arm."""
+    needs = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
+    needs["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
+    needs |= {"reserve_gib": "reserve_gib", "ollama": "ollama"}
+    return task("Check that it fits in memory", "assert_memory_fits", values(needs), vars=dict(first))
+
+
+def after() -> Task:
+    """What is done when the servers are back."""
+    models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
+    again = {**models, "reserve_gib": "{{ reserve_gib }}"}
+    return task("Reload Ollama's models if they fit", "ollama_reload", again, when="reload_after")
+
+
+def place(experiment: Experiment, arm: str) -> int:
+    """An arm's place among the arms."""
+    return [one.name for one in experiment.arms].index(arm)
+
+
+def title(experiment: Experiment, arm: str) -> str:
+    """An arm in a few words."""
+    return experiment.arms[place(experiment, arm)].title
+
+
+def distinct(experiment: Experiment, names: Sequence[str]) -> Iterator[Arm]:
+    """One arm for each image and model that these arms have."""
+    seen: set[str] = set()
+    for arm in (one for one in experiment.arms if one.name in names):
+        file = arm.recipe.file
+        what = f"{file.image} {file.model.id} {file.model.revision} {file.model.dir}"
+        if what not in seen:
+            seen.add(what)
+            yield arm
+
+
+def linted(name: str, register: str) -> Task:
+    """An arm's flags against what the image and the model are."""
+    of = f"arms[{name!r}]"
+    args = {"image": f"{of}.spec.image", "image_ids": f"{of}.spec.image_ids", "model_dir": f"{of}.model.dir"}
+    args |= {word: f"{of}.engine.{word}" for word in ("flags", "platform", "model_by_flag", "network", "env")}
+    args["engine"] = f"{of}.engine.name"
+    title = f"Check flags of arm {name} against engine and model"
+    return task(title, "lint", values(args), register=register, ignore_errors=True)
+
+
+def config_args(turn: Turn, number: int, series: str, taken: Taken, changed: Sequence[str]) -> dict[str, Any]:
+    """How an arm's settings are read, kept, and held against the other's where it is this turn's."""
+    config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": series}
+    config |= {"key": config_key(turn.arm), "arm": turn.arm}
+    if number == taken.judged:
+        other = next(name for name in taken.names if name != turn.arm)
+        against = value("config_0.settings" if number else f"arms_known[{other!r}]")
+        config |= {"against": against, "changed": list(changed)}
+    return config
+
+
+def measured(cell: Cell, series: str, server: Mapping[str, str]) -> Task:
+    """A cell is measured and kept."""
+    load = {**server, "load": value(f"loads[{cell.key!r}]")}
+    kept = {"series": series, "key": cell.key, "arm": cell.arm, "repetition": cell.repetition}
+    return task(f"Measure {cell.arm}: {verdict(cell)}", "bench", {**load, **kept})
+
+
+def verdict(cell: Cell) -> str:
+    """A cell's load in a few words."""
+    load = cell.load
+    how = f"{load.rate:g} requests/s" if load.rate else f"{load.concurrency} at a time" if load.concurrency else ""
+    words = {
+        "smoke": f"one stream, {load.prompt_tokens} in, {load.output_tokens} out, {load.requests} times",
+        "serve": f"{load.requests} requests, {how}",
+        "hol1": f"a prompt of {load.long_tokens} tokens while {load.streams} streams decode",
+        "hol2": f"a prompt of {load.long_tokens} tokens, {load.shorts} short ones {load.after_s * 1000:.0f} ms behind it",
+        "itl": f"gaps while {load.longs} prompts of {load.long_tokens} tokens arrive",
+        "mixed": f"{load.longs} long and {load.shorts} short, {how}",
+    }
+    again = f" (turn {cell.repetition})" if cell.repetition > 1 else ""
+    return words[load.kind] + again
+
+
+def config_key(arm: str) -> str:
+    """Under which an arm's settings are kept on the host."""
+    return f"config-{arm}"

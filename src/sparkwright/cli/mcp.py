@@ -1,0 +1,30 @@
+"""The command that serves the project to a model over the Model Context Protocol."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from sparkwright.cli.framework.command import command
+from sparkwright.errors import Refused
+
+
+@command(
+    help={
+        "project": "the project's folder (default: the current one, or one above it)",
+        "allow-changes": "with deploy, restart and rollback; each is planned first and confirmed by the plan's id",
+    }
+)
+def mcp(project: str = ".", allow_changes: bool = False) -> None:
+    """Serve the hosts to an MCP client over stdio, read only.
+
+    Tools: hosts, status, health, plan, diagnose, logs, history, incident, report, docs. Needs the extra: sparkwright[mcp].
+    """
+    if find_spec("mcp") is None:
+        raise Refused("the MCP server needs the package `mcp`.", fix="Install it: `pip install 'sparkwright[mcp]'`.")
+    from sparkwright.api import Fleet
+    from sparkwright.mcp import server
+
+    server.serve(Fleet.open(project), allow_changes=allow_changes)
+
+
+TASKS = {"": [mcp]}

@@ -1,0 +1,127 @@
+"""The commands that take recipes in and hand them out: recipe.*."""
+
+from __future__ import annotations
+
+from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit, Refused
+
+
+@command(
+    name="import",
+    word="source",
+    iterable=["answer"],
+    help={
+        "source": "a file, a docker run line in quotes, or @REGISTRY/NAME",
+        "from-host": "in place of a source: the host of a running container, which goes on serving",
+        "container": "the container on that host",
+        "name": "the recipe's name (default: its own)",
+        "answer": "KEY=VALUE, what it would ask; may be given several times",
+        "yes": "take the recipe of a registry without being asked; it is shown all the same",
+        "check": "write nothing: print the recipe",
+        "json": "one JSON object: recipe, file, text, rows, questions",
+    },
+)
+def import_recipe(
+    source: str | None = None,
+    from_host: str = "",
+    container: str = "",
+    name: str = "",
+    answer: list[str] | None = None,
+    yes: bool = False,
+    check: bool = False,
+    json: bool = False,
+) -> Exit:
+    """Take in a recipe that was written for another tool.
+
+    From vllm-project/recipes, sparkrun, eugr, a compose file, a docker run line or a running container. Says what was kept,
+    translated and dropped; asks what only you know, or lists it (exit code 5) without a terminal. Nothing of the source is run.
+    """
+    from sparkwright.app import importing, registries
+
+    answers = importing.answers_of(answer or ())
+    if bool(source) == bool(from_host):
+        raise Refused("give a source, or --from-host and --container: one of them.")
+    if from_host:
+        taken = importing.of_container(from_host, container, name, answers)
+    elif source and source.startswith("@"):
+        taken = registries.take(source, name, answers, yes=yes, as_json=json)
+    else:
+        taken = importing.of_source(importing.source_of(source or ""), name, answers)
+    return importing.write(taken, check=check, as_json=json)
+
+
+@command(
+    name="export",
+    positional=["recipe"],
+    help={
+        "recipe": "the recipe, by its file's name",
+        "format": "sparkrun, compose or docker-run",
+        "unpinned": "also where spark.lock has no digest or commit",
+        "json": "one JSON object: recipe, format, text, notes",
+    },
+)
+def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False, json: bool = False) -> None:
+    """Print a recipe in the form of another tool.
+
+    With the image's digest and the model's commit of spark.lock. What the form cannot say is noted on standard error; keys are
+    never written.
+    """
+    from sparkwright.app import exporting
+
+    exporting.write(recipe, format, unpinned=unpinned, as_json=json)
+
+
+@command(
+    positional=["word"],
+    help={
+        "word": "what the path or the text of a recipe contains",
+        "update": "follow each registry's branch first, and pin its new commit",
+        "json": "one JSON object: recipes",
+    },
+)
+def search(word: str, update: bool = False, json: bool = False) -> None:
+    """Search the registries of registries.yml for recipes.
+
+    Each is fetched once, and read at the commit that registries.lock holds until --update moves it.
+    """
+    from sparkwright.app import registries
+
+    registries.search(word, update=update, as_json=json)
+
+
+@command(
+    name="list",
+    help={"host": "also ask these hosts what they have proved", "json": "one JSON object: recipes"},
+)
+def list_recipes(host: str = "", json: bool = False) -> list[int]:
+    """List the recipes: model, size, memory, context, speed.
+
+    A speed is one that your hosts measured (with --host), else a report with its source and date, else the physical ceiling;
+    where there is none of them it says so.
+    """
+    from sparkwright.app import catalogue
+
+    return catalogue.print_list(host, as_json=json)
+
+
+@command(
+    help={
+        "host": "the host that is to serve",
+        "for": "chat, coding, agents, long-context or search",
+        "json": "one JSON object: host, for, recipes",
+    }
+)
+def recommend(host: str = "", for_: str = "chat", json: bool = False) -> list[int]:
+    """Rank the shipped recipes for a host and a use.
+
+    By what fits its memory, then by evidence: what it measured itself, what others reported (with source and date), the physical
+    ceiling. Nothing is guessed.
+    """
+    from sparkwright.app import catalogue
+
+    if not host:
+        raise Refused("say which host: --host NAME.")
+    return catalogue.recommend(host, for_, as_json=json)
+
+
+TASKS = {"": [recommend], "recipe": [list_recipes, import_recipe, export_recipe, search]}

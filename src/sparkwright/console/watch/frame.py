@@ -1,0 +1,155 @@
+"""What `status --watch` shows: a line a host, the last acts on the marked one, and the keys. Pure; one Text a line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.text import Text
+
+from sparkwright import units
+from sparkwright.console import grid, words
+from sparkwright.console.status_row import Row
+from sparkwright.console.status_table import checked, gateways, speed, style_of, why
+from sparkwright.console.terminal import styled_line
+from sparkwright.visible import visible
+
+COLUMNS = grid.columns(
+    *(("", 0), ("HOST", 0), ("STATE", 0), ("REQUESTS", 2), ("TOK/S", 1), ("ONE STREAM", 4)),
+    *(("FREE", 3), ("GPU", 5), ("CHECKED", 6), ("RECIPE", 7), ("WHY", 0)),
+)
+KEYS = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
+#: lines of the last acts, where the window has room
+ACTS = 6
+#: the title, the keys, and what is empty beside them
+AROUND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Of a server now. running, waiting: requests. tok_per_s: of all streams, since the question before. None: not known.
+
+    temperature_c: of the GPU at the last check.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    tok_per_s: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One line of a host's history. at_s: seconds since the epoch."""
+
+    at_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is drawn. rows: in the order of the inventory. traffic, acts: by host. chosen: number of the marked row.
+
+    asking: the answers of this round are still to come. at: when the rows were asked for, in words.
+    """
+
+    rows: Sequence[Row] = ()
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    acts: Mapping[str, Sequence[Act]] = field(default_factory=dict)
+    chosen: int = 0
+    every_s: float = 5.0
+    at: str = ""
+    asking: bool = False
+
+    @property
+    def host(self) -> str:
+        """The marked one's name; empty while there are no rows."""
+        return self.rows[self.chosen].host if self.rows else ""
+
+
+def lines(view: View, width: int, height: int) -> list[Text]:
+    """The screen: `height` lines at most, each at most `width` characters."""
+    below = [*gateways(view.rows, width), Text(), *_acts(view)]
+    room = max(3, height - AROUND - len(below))
+    body = [*_table(view, width, room), *below, Text(), _keys()]
+    found = [_title(view), Text(), *body][:height]
+    for line in found:
+        line.truncate(width, overflow="ellipsis")
+    return found
+
+
+def _title(view: View) -> Text:
+    count = Counter(row.state for row in view.rows)
+    states = ", ".join(f"{number} {state}" for state, number in count.items())
+    when = "asking ..." if view.asking and not view.rows else f"{view.at}, every {view.every_s:g} s"
+    return Text.assemble(("sparkwright status", "bold"), f"  {when}  {states}")
+
+
+def _keys() -> Text:
+    return Text.assemble(*(part for key, does in KEYS.items() for part in ((key, "bold"), (f" {does}   ", "dim"))))
+
+
+def _table(view: View, width: int, room: int) -> list[Text]:
+    """The table around the marked row; a sentence that is folded belongs to its row."""
+    cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
+    title, *shown = grid.lines(COLUMNS, [[one[column.title] for column in COLUMNS] for one in cells], width)
+    head = [Text(grid.text(line), style="dim") for line in title]
+    blocks = [
+        [styled_line(line, "STATE", style_of(row.state)) for line in found]
+        for row, found in zip(view.rows, shown, strict=True)
+    ]
+    return head + _around(blocks, view.chosen, room - len(head))
+
+
+def _around(blocks: Sequence[list[Text]], chosen: int, room: int) -> list[Text]:
+    """As many rows as there is room for, the marked one among them; what is left out is counted."""
+    if sum(map(len, blocks)) <= room:
+        return [line for block in blocks for line in block]
+    first = last = min(chosen, len(blocks) - 1)
+    taken = len(blocks[first])
+    while True:
+        above = first > 0 and taken + len(blocks[first - 1]) < room
+        if above:
+            first -= 1
+            taken += len(blocks[first])
+        below = last + 1 < len(blocks) and taken + len(blocks[last + 1]) < room
+        if below:
+            last += 1
+            taken += len(blocks[last])
+        if not above and not below:
+            break
+    hidden = len(blocks) - (last - first + 1)
+    found = [line for block in blocks[first : last + 1] for line in block]
+    return [*found, Text(f"  {hidden} more", style="dim")]
+
+
+def _cells(view: View, number: int, row: Row) -> dict[str, str]:
+    now = view.traffic.get(row.host, Traffic())
+    return {
+        "": ">" if number == view.chosen else " ",
+        "HOST": f"{row.host} (sandbox)" if row.sandbox and row.host != "sandbox" else row.host,
+        "STATE": row.state,
+        "REQUESTS": _requests(now),
+        "TOK/S": "-" if now.tok_per_s is None else f"{now.tok_per_s:.1f}",
+        "ONE STREAM": speed(row),
+        "FREE": "-" if row.memory_available_bytes is None else f"{units.gib(row.memory_available_bytes)} GiB",
+        "GPU": "-" if now.temperature_c is None else f"{now.temperature_c:.0f} °C",
+        "CHECKED": checked(row),
+        "RECIPE": row.recipe or "-",
+        "WHY": visible(why(row)),
+    }
+
+
+def _requests(now: Traffic) -> str:
+    if now.running is None:
+        return "-"
+    return f"{now.running:.0f}" + (f" + {now.waiting:.0f} waiting" if now.waiting else "")
+
+
+def _acts(view: View) -> list[Text]:
+    if view.host not in view.acts:
+        return []
+    found = view.acts[view.host][:ACTS]
+    head = Text(f"{view.host}: last acts" if found else f"{view.host}: nothing was done to its server yet", style="dim")
+    return [head, *(Text(f"  {units.moment(one.at_s)}  {visible(words.line(one.what))}") for one in found)]

@@ -1,0 +1,106 @@
+"""The terminal of `status --watch`: its other screen, only changed lines painted anew, and one key at a time.
+
+A window of 80 by 24 is 2 KB. A line that did not change is not sent again, so that a slow line to a laptop far away keeps up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from rich.control import Control
+from rich.text import Text
+
+from sparkwright.console.terminal import terminal
+
+ESCAPE = "\x1b"
+#: what a terminal sends for a key, as we name it
+KEYS = {f"{ESCAPE}[A": "up", f"{ESCAPE}[B": "down", f"{ESCAPE}OA": "up", f"{ESCAPE}OB": "down", "k": "up", "j": "down"}
+#: after an escape the rest of a key comes at once
+REST_S = 0.05
+ERASE_REST = f"{ESCAPE}[K"
+
+
+class Screen:
+    """Open it with `with`: a terminal on standard input and output, given back as it was.
+
+    Something else may wake a waiter with `wake`, from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._console = terminal()
+        self._painted: list[str] = []
+        self._input = sys.stdin.fileno()
+        self._before: list[Any] | None = None
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._resized = signal.getsignal(signal.SIGWINCH)
+
+    def __enter__(self) -> Screen:
+        self._before = termios.tcgetattr(self._input)
+        tty.setcbreak(self._input)
+        signal.signal(signal.SIGWINCH, self._on_resize)
+        self._console.set_alt_screen(True)
+        self._console.show_cursor(False)
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._console.show_cursor(True)
+        self._console.set_alt_screen(False)
+        signal.signal(signal.SIGWINCH, self._resized)
+        if self._before is not None:
+            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
+        self._painted = []
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Its columns and lines now."""
+        return self._console.width, self._console.height
+
+    def paint(self, lines: Sequence[Text]) -> None:
+        """Show these lines and nothing else."""
+        found = [self._styled(line) for line in lines]
+        for number in range(max(len(found), len(self._painted))):
+            line = found[number] if number < len(found) else ""
+            if number >= len(self._painted) or line != self._painted[number]:
+                self._console.control(Control.move_to(0, number))
+                self._console.file.write(f"{line}{ERASE_REST}")
+        self._console.file.flush()
+        self._painted = found
+
+    def wait(self, timeout_s: float) -> str:
+        """The next key, by its name; empty when `wake` was called, the window has another size, or the time is over."""
+        ready, _, _ = select.select([self._input, self._woken], [], [], max(0.0, timeout_s))
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        return self._key() if self._input in ready else ""
+
+    def wake(self) -> None:
+        """End the present `wait`."""
+        try:
+            os.write(self._waker, b".")
+        except BlockingIOError:
+            pass  # full of such calls already
+
+    def _key(self) -> str:
+        found = os.read(self._input, 1).decode("ascii", "replace")
+        while found[:1] == ESCAPE and len(found) < 3 and select.select([self._input], [], [], REST_S)[0]:
+            found += os.read(self._input, 1).decode("ascii", "replace")
+        return KEYS.get(found, found) or "q"  # nothing to read: the terminal is gone
+
+    def _styled(self, line: Text) -> str:
+        with self._console.capture() as shown:
+            self._console.print(line, end="", soft_wrap=True)
+        return shown.get()
+
+    def _on_resize(self, number: int, frame: FrameType | None) -> None:
+        self._painted = []
+        self._console.file.write(f"{ESCAPE}[2J")
+        self.wake()

@@ -1,0 +1,64 @@
+"""Idle engines: one that polls keeps a core busy without a request, and heats the chip that the GPU shares."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.checks import power
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+
+NAME = "idle engine"
+ON_GPU = ("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits")
+WINDOW_S = 0.5
+#: fields 14 and 15 of /proc/PID/stat, counted after the name, which may hold spaces
+USER, SYSTEM = 11, 12
+MOST = 64
+
+
+def check(host: Host) -> Iterator[Finding]:
+    about, seen = known.IDLE_SPIN, power.figures(host)
+    rows = host.printed(*ON_GPU)
+    pids = [one.strip() for one in (rows or "").splitlines() if one.strip().isdigit()][:MOST]
+    if rows is None:
+        yield Finding(NAME, "unknown", "nvidia-smi lists no processes", source=about.source)
+    elif not pids:
+        yield Finding(NAME, "ok", "no process is on the GPU", source=about.source)
+    elif seen is None or seen[0] > known.IDLE_PERCENT:
+        busy = "its utilization is unknown" if seen is None else f"the GPU is {seen[0]:.0f} % busy"
+        yield Finding(NAME, "unknown" if seen is None else "ok", f"not idle now: {busy}", source=about.source)
+    else:
+        yield _spinning(host, pids)
+
+
+def _spinning(host: Host, pids: list[str]) -> Finding:
+    about = known.IDLE_SPIN
+    before = {pid: _ticks(host, pid) for pid in pids}
+    began_s = time.monotonic()
+    time.sleep(WINDOW_S)
+    took_s = time.monotonic() - began_s
+    shares = [
+        (after - old) / os.sysconf("SC_CLK_TCK") / took_s
+        for pid, old in before.items()
+        if old is not None and (after := _ticks(host, pid)) is not None
+    ]
+    if not shares:
+        return Finding(
+            NAME, "unknown", "the processor time of the processes on the GPU is not readable", source=about.source
+        )
+    shown = f"{max(shares):.0%} of a core without a request on the GPU"
+    if max(shares) > known.SPIN_SHARE:
+        return Finding(NAME, "warning", f"{shown}: {about.says}", "invoke lint (it names the flag)", about.source)
+    return Finding(NAME, "ok", shown, source=about.source)
+
+
+def _ticks(host: Host, pid: str) -> int | None:
+    """Its processor time so far, clock ticks; None for a process that is gone or hidden."""
+    fields = (host.read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    try:
+        return int(fields[USER]) + int(fields[SYSTEM])
+    except (IndexError, ValueError):
+        return None

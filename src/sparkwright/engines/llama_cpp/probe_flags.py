@@ -1,0 +1,25 @@
+"""Which of llama-server's flags causes what a probe finds. Seen on b11549: pictures without --mmproj are refused with 500."""
+
+from __future__ import annotations
+
+from sparkwright.engines.probes.probe import ProbeFlags
+
+TEMPLATE = "--no-jinja, or --chat-template is not that of this model"
+FORMAT = "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
+PROBE_FLAGS = ProbeFlags(
+    causes={
+        "tools refused": "--no-jinja turns tools off",
+        "tool call as text": f"{TEMPLATE}; --skip-chat-parsing leaves calls in the text",
+        "tool call in the thinking": FORMAT,
+        "tool call with bad arguments": TEMPLATE,
+        "no tool call": TEMPLATE,
+        "content null": "--reasoning-budget or --chat-template is not that of this model: all of the text counted as thinking",
+        "thinking in content": FORMAT,
+        "no thinking apart": "--reasoning off, or --reasoning-format none",
+        "not the schema": "--skip-chat-parsing, or a build without grammars",
+        "picture refused": "--mmproj is missing (`model.mmproj`)",
+        "picture not seen": "--mmproj is another model's (`model.mmproj`)",
+        "another dimension": "another model, or --pooling none",
+        "another language": "--chat-template is another model's, or the weights are damaged",
+    },
+)

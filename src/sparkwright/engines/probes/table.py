@@ -1,0 +1,69 @@
+"""The probes by the names that recipes give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkwright.engines.http import Task
+from sparkwright.engines.probes import dimension, image, json_schema, language, reasoning, tool_call
+from sparkwright.engines.probes.probe import Probe
+
+#: without a value, and with one
+PLAIN: Mapping[str, Probe] = {
+    one.name: one for one in (tool_call.PROBE, reasoning.PROBE, json_schema.PROBE, image.PROBE)
+}
+DIMENSION, LANGUAGE = "embedding_dimension", "language"
+#: what a server for a task can be probed for
+OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embed": (DIMENSION,), "rerank": ()}
+LONGEST_VECTOR = 1 << 17
+
+
+def name_of(asked: Any) -> str:
+    """The name of a probe as a recipe writes it."""
+    return str(next(iter(asked)) if isinstance(asked, Mapping) else asked)
+
+
+def why_not(asked: Any) -> str:
+    """Why this is no probe, as a sentence; empty for one."""
+    if isinstance(asked, str):
+        return "" if asked in PLAIN else f"must be one of {_all()}."
+    if not isinstance(asked, Mapping) or len(asked) != 1 or next(iter(asked)) not in (DIMENSION, LANGUAGE):
+        return f"must be one of {_all()}."
+    name, value = next(iter(asked.items()))
+    if name == LANGUAGE:
+        return "" if value in language.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(language.LANGUAGES)}."
+    if type(value) is not int or not 0 < value <= LONGEST_VECTOR:
+        return f"`{DIMENSION}` must be a whole number from 1 to {LONGEST_VECTOR}."
+    return ""
+
+
+def _all() -> str:
+    return ", ".join((*PLAIN, f"{{{DIMENSION}: 1024}}", f"{{{LANGUAGE}: de}}"))
+
+
+def of(asked: Sequence[Any]) -> list[Probe]:
+    """The probes of a recipe's list. Raises ValueError for what is none."""
+    found = []
+    for one in asked:
+        if reason := why_not(one):
+            raise ValueError(f"a probe {reason}")
+        name = name_of(one)
+        value = one[name] if isinstance(one, Mapping) else None
+        found.append(
+            PLAIN[name] if value is None else language.probe(value) if name == LANGUAGE else dimension.probe(value)
+        )
+    return found
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of one of them, for editors."""
+    valued = {
+        DIMENSION: {"type": "integer", "minimum": 1, "maximum": LONGEST_VECTOR},
+        LANGUAGE: {"enum": list(language.LANGUAGES)},
+    }
+    objects = [
+        {"type": "object", "properties": {name: one}, "required": [name], "additionalProperties": False}
+        for name, one in valued.items()
+    ]
+    return {"anyOf": [{"enum": list(PLAIN)}, *objects]}

@@ -1,0 +1,83 @@
+"""A tool call that a client can use: in its own field, with arguments that are JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines.openai_api import CHAT
+from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
+
+NAME, ARGUMENT = "get_weather", "city"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": NAME,
+        "description": "The present weather of a city.",
+        "parameters": {"type": "object", "properties": {ARGUMENT: {"type": "string"}}, "required": [ARGUMENT]},
+    },
+}
+#: a call is 40 tokens or so; gpt-oss thinks before it whatever is asked
+TOKENS = 768
+#: how models write a call before a parser takes it out: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
+MARKS = re.compile(
+    r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
+    rf"|{NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{NAME}\""
+)
+#: of an answer that is searched for them
+SEARCHED_CHARS = 1 << 14
+
+
+def judge(reply: Reply) -> Seen:
+    """Whether the call came as one."""
+    calls = reply.message_of.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        return _call(calls[0])
+    if reply.cut:
+        came = quoted(reply.content or reply.thinking)
+        return Seen("inconclusive", f"no tool call within {TOKENS} tokens, and the answer had not ended: {came}")
+    if MARKS.search(reply.content[:SEARCHED_CHARS]):
+        return Seen(
+            "disproved", f"the tool call came as text in the content: {quoted(reply.content)}", "tool call as text"
+        )
+    if MARKS.search(reply.thinking[:SEARCHED_CHARS]):
+        return Seen(
+            "disproved", f"the tool call is in the thinking: {quoted(reply.thinking)}", "tool call in the thinking"
+        )
+    if not reply.content:
+        return Seen("disproved", "content is null, and there is no tool call", "content null")
+    return Seen("disproved", f"it answered in words instead of calling: {quoted(reply.content)}", "no tool call")
+
+
+def _call(call: Any) -> Seen:
+    function = call.get("function") if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    given = function.get("arguments") if isinstance(function, dict) else None
+    if name != NAME:
+        return Seen(
+            "disproved", f"it called {quoted(str(name))}, which was not offered", "tool call with bad arguments"
+        )
+    try:
+        arguments = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        arguments = None
+    value = arguments.get(ARGUMENT) if isinstance(arguments, Mapping) else None
+    if not isinstance(value, str) or not value.strip():
+        return Seen("disproved", f"the arguments of the call are {quoted(str(given))}", "tool call with bad arguments")
+    return Seen("proved", f"called {NAME} with {quoted(value)}")
+
+
+PROBE = Probe(
+    "tool_call",
+    CHAT,
+    {
+        "messages": [{"role": "user", "content": f"What is the weather in Paris now? Call {NAME}."}],
+        "tools": [TOOL],
+        "tool_choice": "auto",
+        "max_tokens": TOKENS,
+    },
+    judge,
+    refused="tools refused",
+)

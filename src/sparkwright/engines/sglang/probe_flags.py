@@ -1,0 +1,26 @@
+"""Which of SGLang's flags causes what a probe finds. Read in the source of 0.5.23; no real server stood for it."""
+
+from __future__ import annotations
+
+from sparkwright.engines.probes.probe import ProbeFlags
+
+TOOL_PARSER = "--tool-call-parser is missing, or not that of this model"
+REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
+PROBE_FLAGS = ProbeFlags(
+    needs={"tool_call": ("tool-call-parser",)},
+    causes={
+        "tools refused": TOOL_PARSER,
+        "tool call as text": TOOL_PARSER,
+        "tool call in the thinking": f"{REASONING_PARSER}: it takes the call for thinking",
+        "tool call with bad arguments": TOOL_PARSER,
+        "no tool call": "--chat-template, or the model's own template, leaves the tools out",
+        "content null": "--reasoning-parser is not that of this model: it took all of the text",
+        "thinking in content": REASONING_PARSER,
+        "no thinking apart": f"{REASONING_PARSER}, or --default-chat-template-kwargs turns thinking off",
+        "not the schema": "--grammar-backend is none, or --reasoning-parser is missing",
+        "picture refused": "--enable-multimodal is missing, or the model reads no pictures",
+        "picture not seen": "--chat-template, or the weights of the vision part",
+        "another dimension": "another model, or --json-model-override-args cuts its vectors",
+        "another language": "--chat-template is another model's, or the weights are damaged",
+    },
+)

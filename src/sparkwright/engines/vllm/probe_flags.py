@@ -1,0 +1,32 @@
+"""Which of vLLM's flags causes what a probe finds.
+
+Sources: 0.32.0 on a CPU (a request with tools is refused with 400 without both flags); `--enable-auto-tool-choice requires
+--tool-call-parser`, vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
+`reasoning`, before 0.16 or so in `reasoning_content`.
+"""
+
+from __future__ import annotations
+
+from sparkwright.engines.probes.probe import ProbeFlags
+
+TOOL_PARSER = "--tool-call-parser is not that of this model"
+REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
+TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
+PROBE_FLAGS = ProbeFlags(
+    needs={"tool_call": ("enable-auto-tool-choice", "tool-call-parser")},
+    causes={
+        "tools refused": "--enable-auto-tool-choice and --tool-call-parser are needed",
+        "tool call as text": TOOL_PARSER,
+        "tool call in the thinking": f"{REASONING_PARSER}: it takes the call for thinking",
+        "tool call with bad arguments": TOOL_PARSER,
+        "no tool call": TEMPLATE,
+        "content null": "--reasoning-parser or --tool-call-parser is not that of this model: it took all of the text",
+        "thinking in content": REASONING_PARSER,
+        "no thinking apart": f"{REASONING_PARSER}, or --default-chat-template-kwargs turns thinking off",
+        "not the schema": "--structured-outputs-config chooses a backend that does not hold the schema, or --reasoning-parser is missing",
+        "picture refused": "--language-model-only or --limit-mm-per-prompt leaves pictures out, or the model reads none",
+        "picture not seen": "--mm-processor-kwargs, --chat-template, or the weights of the vision part",
+        "another dimension": "another model, or --hf-overrides and --pooler-config cut its vectors",
+        "another language": "--chat-template is another model's, or the weights are damaged",
+    },
+)

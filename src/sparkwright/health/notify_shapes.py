@@ -1,0 +1,124 @@
+"""One message in the shapes that receivers of webhooks take: our own JSON, Slack, Discord, ntfy, Alertmanager.
+
+What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup: nobody is mentioned
+and nothing is a link by what a log says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+Shape = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
+SHAPES: tuple[str, ...] = get_args(Shape)
+
+RUNBOOKS = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
+ALERT = "SparkwrightServer"
+#: Discord refuses content that is longer (its API reference, "Create Message")
+DISCORD_CHARS = 2000
+#: ntfy turns a longer message into an attachment (docs.ntfy.sh, "Limitations")
+NTFY_BYTES = 4096
+#: an alert that is not sent again for so long has ended, as Prometheus has it: four times the interval
+OPEN_CHECKS, OPEN_LEAST_S = 4, 900.0
+
+#: by where a URL leads, where that says it
+_BY_HOST = {
+    "hooks.slack.com": "slack",
+    "discord.com": "discord",
+    "discordapp.com": "discord",
+    "ntfy.sh": "ntfy",
+}
+_ALERTMANAGER_PATH = "/api/v2/alerts"
+
+#: of ntfy: priority (5 is the highest) and the tag it shows as an emoji
+_NTFY = {"ok": ("3", "white_check_mark"), "starting": ("3", "hourglass"), "degraded": ("4", "warning")}
+_NTFY_WORST = ("5", "rotating_light")
+_WELL = ("ok", "starting")
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What goes over the wire."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+
+
+def shape_for(url: str, asked: str) -> str:
+    """The shape for a receiver. asked: as the user set it; `auto` goes by where the URL leads, and is our JSON elsewhere."""
+    if asked != "auto":
+        return asked
+    try:
+        at = urlsplit(url)
+    except ValueError:
+        return "json"
+    if at.path.rstrip("/").endswith(_ALERTMANAGER_PATH):
+        return "alertmanager"
+    return _BY_HOST.get(at.hostname or "", "json")
+
+
+def shaped(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
+    """The message for a receiver. every_s: how often the host is checked; an open alert is sent again at each check."""
+    return _MAKERS[shape](message, every_s)
+
+
+def repeats(shape: str) -> bool:
+    """Whether a receiver of this shape has to hear of a state again while it lasts."""
+    return shape == "alertmanager"
+
+
+def _own(message: Mapping[str, Any], every_s: float) -> Post:
+    return Post(json.dumps(message).encode())
+
+
+def _slack(message: Mapping[str, Any], every_s: float) -> Post:
+    text = _lines(message).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return Post(json.dumps({"text": text}).encode())
+
+
+def _discord(message: Mapping[str, Any], every_s: float) -> Post:
+    text = re.sub(r"([\\*_~|`>#\[\]<@])", r"\\\1", _lines(message))
+    content = text if len(text) <= DISCORD_CHARS else f"{text[: DISCORD_CHARS - 2].rstrip(chr(92))} …"
+    return Post(json.dumps({"content": content, "allowed_mentions": {"parse": []}}).encode())
+
+
+def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
+    priority, tag = _NTFY.get(message["state"], _NTFY_WORST)
+    title = f"{message['host']}: {message['state']}".encode("ascii", "replace").decode()
+    headers = {"Title": title, "Priority": priority, "Tags": tag, "Content-Type": "text/plain; charset=utf-8"}
+    return Post(_lines(message).encode()[:NTFY_BYTES].decode(errors="ignore").encode(), headers)
+
+
+def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
+    """As Prometheus sends it to /api/v2/alerts. The labels name the host alone: that tells which alert has ended."""
+    now_s = message["time_s"]
+    ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)
+    alert = {
+        "labels": {"alertname": ALERT, "host": message["host"]},
+        "annotations": {
+            "summary": f"{message['host']} is {message['state']}: {message['why']}",
+            "description": "\n".join(message["evidence"]),
+            "state": message["state"],
+            "runbook_url": f"{RUNBOOKS}#{ALERT.lower()}",
+        },
+        "endsAt": datetime.fromtimestamp(ends_s, UTC).isoformat(timespec="milliseconds"),
+    }
+    return Post(json.dumps([alert]).encode())
+
+
+def _lines(message: Mapping[str, Any]) -> str:
+    return "\n".join([message["text"], *(f"- {one}" for one in message["evidence"])])
+
+
+_MAKERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {
+    "json": _own,
+    "slack": _slack,
+    "discord": _discord,
+    "ntfy": _ntfy,
+    "alertmanager": _alertmanager,
+}

@@ -1,0 +1,44 @@
+"""What the gateway of a host is at this moment. No container engine is asked: HAProxy answers on its own socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.gateway import statistics
+from sparkwright.host.gateway import admin, good, place
+from sparkwright.host.state import StateFolder
+from sparkwright.visible import first
+
+
+def inspect(state: StateFolder) -> dict[str, Any]:
+    """Its running, verified (HAProxy reads the files that were verified last), models (gateway/statistics.py), stand_in (it is
+    the sandbox's stand-in, and not HAProxy), and changed: the names of files that are not as they were verified. Empty where no
+    gateway was verified and none runs. state: the host's.
+    """
+    gateway = place.of(state)
+    folder, verified = gateway.path / place.CONFIG, good.last_in(gateway)
+    rows = admin.rows(folder)
+    if not rows and not verified:
+        return {}
+    reads = admin.running_digest(folder) if rows else ""
+    about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
+    about["stand_in"] = bool(rows) and admin.stand_in(folder)
+    return {**about, "changed": _changed(gateway, verified), "models": statistics.models(rows)}
+
+
+def wrong(found: dict[str, Any]) -> str:
+    """What is wrong with it, in a sentence; empty for nothing. A model without a server is the server's matter."""
+    if not found["running"]:
+        return "the gateway is down"
+    if found["changed"]:
+        return f"files of the gateway differ from the verified ones: {first(found['changed'], 3)}"
+    return "" if found["verified"] else "the gateway runs with a configuration that was not verified"
+
+
+def _changed(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
+    if not verified:
+        return []
+    wanted, there = (
+        place.read(gateway.path.joinpath(*at)) for at in ((place.GOOD, verified["digest"]), (place.CONFIG,))
+    )
+    return sorted(name for name in wanted.keys() | there.keys() if wanted and wanted.get(name) != there.get(name))

@@ -1,0 +1,102 @@
+"""A gateway as a host with servers behind it asks it: what it says of them, and draining and returning them. Nothing raises
+but Unheard: a gateway that does not answer must not keep a server from being replaced.
+"""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import ssl
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright.gateway import operations, statistics
+
+CONNECT_S = 5.0
+LARGEST_BYTES = 4 * 2**20
+
+
+class Unheard(Exception):
+    """A gateway did not do what it was asked; its text is a sentence's end: "does not answer"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway in front of this host. name: its group's. server: what it calls this host's server."""
+
+    name: str
+    address: str
+    port: int
+    tls: bool
+    server: str
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Gateway:
+        """From a plan, or a record. Raises KeyError, TypeError or ValueError."""
+        return cls(str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `of` is its inverse."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server of this host as a gateway sees it. state: one of statistics.STATES. running: its requests there."""
+
+    backend: str
+    name: str
+    state: str
+    running: int
+
+
+def servers(gateway: Gateway, key: str) -> list[Server]:
+    """This host's server, once for each model that the gateway routes to it. Raises Unheard."""
+    status, _, text = _ask(gateway, key, "GET", operations.TABLE)
+    if status != 200:
+        raise Unheard(_refused(status))
+    rows = list(csv.DictReader(text.removeprefix("# ").splitlines()))
+    found = [_server(row) for row in rows if row.get("svname") == gateway.server]
+    if not found:
+        raise Unheard(f"routes nothing to {gateway.server}")
+    return found
+
+
+def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
+    """Have a gateway drain or return a server. Raises Unheard."""
+    body = operations.request(action, server.backend, server.name)
+    status, where, _ = _ask(gateway, key, "POST", operations.PATH, body)
+    if status != 303 or not where.endswith(operations.DONE):
+        raise Unheard(_refused(status))
+
+
+def _server(row: Mapping[str, str]) -> Server:
+    about = statistics.server(row)
+    return Server(str(row.get("pxname", "")), str(row.get("svname", "")), about["state"], about["running"])
+
+
+def _refused(status: int) -> str:
+    return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"
+
+
+def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> tuple[int, str, str]:
+    """Status, location and text of an answer. The certificate's name is the clients' business: it is not checked."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/x-www-form-urlencoded"}
+    link = _connection(gateway)
+    try:
+        link.request(method, path, body or None, headers)
+        got = link.getresponse()
+        return got.status, got.getheader("location") or "", got.read(LARGEST_BYTES).decode(errors="replace")
+    except (OSError, http.client.HTTPException, ValueError):
+        raise Unheard("does not answer") from None
+    finally:
+        link.close()
+
+
+def _connection(gateway: Gateway) -> http.client.HTTPConnection:
+    if not gateway.tls:
+        return http.client.HTTPConnection(gateway.address, gateway.port, timeout=CONNECT_S)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(gateway.address, gateway.port, timeout=CONNECT_S, context=context)

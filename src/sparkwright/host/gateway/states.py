@@ -1,0 +1,61 @@
+"""Which servers are drained, for the HAProxy that takes over: without it a reload would return them.
+
+HAProxy takes a server's port from such a file before that of its configuration, so only what is drained is in it, with the port
+of the configuration that comes. It is there for the time of a reload: an older one would drain who was returned long ago.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkwright.gateway.operations import STATES
+from sparkwright.host.gateway import admin
+from sparkwright.host.state import write_atomically
+
+VERSION = "1"
+BACKEND, NAME, ADDRESS, ADMIN_STATE, PORT = "be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port"
+#: of the administrative state: forced into maintenance, forced to drain (haproxy, management.txt, "show servers state")
+FORCED = 0x01 | 0x08
+SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
+
+
+def keep(folder: Path, config: str) -> None:
+    """Write down what the running HAProxy has drained. folder: of its configuration. config: the one that comes."""
+    _write(folder, list(_drained(admin.ask(folder, "show servers state"), _ports(config))))
+
+
+def forget(folder: Path) -> None:
+    """It has been read."""
+    _write(folder, [])
+
+
+def _write(folder: Path, lines: list[str]) -> None:
+    write_atomically(folder / STATES, "".join(f"{line}\n" for line in (VERSION, *lines)).encode())
+
+
+def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
+    """The header and the rows of servers that are drained and stay, as HAProxy tells them, with their ports to come."""
+    version, _, rest = answer.partition("\n")
+    header, *rows = rest.splitlines() or [""]
+    names = header.removeprefix("# ").split()
+    if version != VERSION or not {BACKEND, NAME, ADDRESS, ADMIN_STATE, PORT} <= {*names}:
+        return
+    yield header
+    for row in rows:
+        about = dict(zip(names, row.split(), strict=False))
+        port = ports.get((about.get(BACKEND, ""), about.get(NAME, "")), "")
+        if port and about.get(ADMIN_STATE, "").isdecimal() and int(about[ADMIN_STATE]) & FORCED:
+            yield " ".join({**about, ADDRESS: "-", PORT: port}.values())
+
+
+def _ports(config: str) -> dict[tuple[str, str], str]:
+    """The port of each server of a configuration, by backend and name."""
+    found, backend = dict[tuple[str, str], str](), ""
+    for line in map(str.strip, config.splitlines()):
+        if line.startswith("backend "):
+            backend = line.removeprefix("backend ")
+        elif server := SERVER.match(line):
+            found[backend, server[1]] = server[2]
+    return found

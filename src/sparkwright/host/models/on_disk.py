@@ -1,0 +1,93 @@
+"""Models that somebody else put on this host: the hub client's cache, and folders that are named like a model. Nothing is
+read of them but names and sizes: what a folder holds is proved by its hashes, in a deploy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from sparkwright.host.machine import Machine
+from sparkwright.trust.names import COMMIT
+
+#: where people keep models, besides the recipes' own folders
+FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
+WEIGHTS = (".safetensors", ".gguf")
+#: entries of a folder that are read, and files of one model
+MOST_ENTRIES, MOST_FILES = 500, 5000
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """id: the model that it is taken for. place: "own", the recipe's folder; "folder", another; or "hub cache", whose files are
+    links into another folder.
+    size_bytes: of its files, weights among them.
+    """
+
+    id: str
+    dir: str
+    place: str
+    size_bytes: int
+
+
+def find(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[OnDisk]:
+    """Those of these models that are there with weights. ids: as the hub names them. dirs: each one's own folder.
+
+    A folder is taken for a model when it is the model's own, or has its name, with or without its owner.
+    """
+    found = [one for each in zip(ids, dirs, strict=True) for one in _of(machine, *each)]
+    return list({(one.id, one.dir): one for one in found}.values())
+
+
+def _of(machine: Machine, model_id: str, own: str) -> Iterator[OnDisk]:
+    owner, _, name = model_id.rpartition("/")
+    names = {one.lower() for one in (name, f"{owner}-{name}", f"{owner}--{name}", f"{owner}_{name}")}
+    folders = [machine.expand(own)]
+    for parent in FOLDERS:
+        at = machine.expand(parent) if parent.startswith("~") else machine.path(parent)
+        folders += [one for one in _folders(at) if one.name.lower() in names]
+        folders += [at / model_id] if owner else []
+    for folder in dict.fromkeys(folders):
+        if size := _weights(folder):
+            yield OnDisk(model_id, str(folder), "own" if folder == folders[0] else "folder", size)
+    for snapshot in _snapshots(machine, model_id):
+        if size := _weights(snapshot):
+            yield OnDisk(model_id, str(snapshot), "hub cache", size)
+
+
+def _snapshots(machine: Machine, model_id: str) -> list[Path]:
+    """The commits of a model in the hub client's cache, newest first."""
+    home = machine.env.get("HF_HOME") or str(machine.home / ".cache/huggingface")
+    hub = Path(machine.env.get("HF_HUB_CACHE") or f"{home}/hub")
+    there = _folders(hub / f"models--{model_id.replace('/', '--')}" / "snapshots")
+    return sorted((one for one in there if COMMIT.fullmatch(one.name)), key=_changed_s, reverse=True)[:1]
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _folders(at: Path) -> list[Path]:
+    try:
+        return [one for one in islice(at.iterdir(), MOST_ENTRIES) if one.is_dir()]
+    except OSError:
+        return []
+
+
+def _weights(folder: Path) -> int:
+    """Bytes of its files; 0 when no weights are among them."""
+    total, weights = 0, False
+    below = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+    for path in islice(below, MOST_FILES):
+        try:
+            total += path.stat().st_size
+        except OSError:
+            continue
+        weights = weights or path.suffix in WEIGHTS
+    return total if weights else 0

@@ -1,0 +1,54 @@
+"""The memory of a host's server moves where it belongs when the host begins, or ends, to serve several.
+
+The only server of a host has its memory in the state folder itself, as ever; of several each has it in servers/NAME, NAME being
+the name of its container. Whoever holds the host's lock moves it: nobody else writes it then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.records import good_states
+from sparkwright.host.state import OF_SERVER, SERVERS, StateFolder
+
+
+def settle(state: StateFolder, server: str, alone: str) -> StateFolder:
+    """The state folder of a run, its server's memory where it belongs.
+
+    server: the container's name, where the host serves several; empty where it serves one. alone: that one's.
+    """
+    root = StateFolder(state.path)
+    if server:
+        here = StateFolder(state.path, server)
+        if good_states.last(root).get("spec", {}).get("name") == server and not good_states.last(here):
+            _move(root, here)
+        here.memory_made()
+        return here
+    was = StateFolder(state.path, alone)
+    if alone and was.memory.is_dir() and not good_states.last(root):
+        _move(was, root)
+        with contextlib.suppress(OSError):
+            was.memory.rmdir()
+            (state.path / SERVERS).rmdir()
+    return root
+
+
+def good(state: StateFolder) -> Iterator[dict[str, Any]]:
+    """The verified states of all servers of a host, each server's last one first."""
+    for one in StateFolder(state.path).servers():
+        yield from (found for found in (good_states.last(one), *good_states.before(one)) if found)
+
+
+def _move(source: StateFolder, target: StateFolder) -> None:
+    """`verified` goes last: a move that is cut off is begun again."""
+    to = target.memory_made()
+    found = [path for path in source.memory.iterdir() if _of_server(path)]
+    for path in sorted(found, key=lambda path: path.name == "verified.json"):
+        path.rename(to / path.name)
+
+
+def _of_server(path: Path) -> bool:
+    return path.name.partition(".")[0] in OF_SERVER and not path.name.endswith(".lock")

@@ -1,0 +1,143 @@
+"""The settings of a host that `provision` may make, as data: a file each, and the commands that apply and undo it. Pure.
+
+Sources: nvidia-smi -lgc against heat (MiaAI-Lab DSpark-2x issue 146); earlyoom(1); Ollama's envconfig (docs/doctor.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
+CLOCK_UNIT = "sparkwright-clock-cap.service"
+#: where each is written
+PATHS: Mapping[str, str] = {
+    CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
+    SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
+    EARLYOOM: "/etc/default/earlyoom",
+    OLLAMA: "/etc/systemd/system/ollama.service.d/60-sparkwright.conf",
+}
+#: where the kernel tells what holds now, for what no file says
+LIVE: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
+
+Commands = tuple[tuple[str, ...], ...]
+RELOAD = ("systemctl", "daemon-reload")
+#: a service that is stopped stays so
+OLLAMA_AGAIN: Commands = (RELOAD, ("systemctl", "try-restart", "ollama.service"))
+EARLYOOM_AGAIN: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
+BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
+
+CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (200, 4000), (0, 200), (1, 50)
+OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
+    "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),
+    "context_length": ("OLLAMA_CONTEXT_LENGTH", re.compile(r"[1-9]\d{2,6}")),
+    "keep_alive": ("OLLAMA_KEEP_ALIVE", re.compile(r"-?\d{1,6}(ms|s|m|h)?")),
+}
+UNIT = """\
+# Written by sparkwright; `sparkwright provision --undo` removes it.
+[Unit]
+Description=Highest SM clock of the GPU, against heat
+After=nvidia-persistenced.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/nvidia-smi -lgc 0,{0}
+ExecStop=/usr/bin/nvidia-smi -rgc
+
+[Install]
+WantedBy=multi-user.target
+"""
+ARGS = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """content: its file, made from what stands there. shown: its value, for the diff; shown_of: that of a file. needs_file: what
+    to do where its file is missing and has to be there; empty for a file of its own."""
+
+    name: str
+    shown: str
+    content: Callable[[str], str]
+    shown_of: Callable[[str], str | None]
+    apply: Commands
+    needs_file: str = ""
+
+
+def wanted(
+    clock_mhz: int | None, swappiness: int | None, earlyoom_percent: int | None, ollama: Mapping[str, Any]
+) -> list[Setting]:
+    """The settings that are asked for. Raises ValueError with a sentence for a value that none can have."""
+    found = []
+    if clock_mhz is not None:
+        found.append(_clock(_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ)))
+    if swappiness is not None:
+        found.append(_swappiness(_number("swappiness", swappiness, SWAPPINESS_RANGE)))
+    if earlyoom_percent is not None:
+        found.append(_earlyoom(_number("earlyoom_percent", earlyoom_percent, PERCENT)))
+    if ollama:
+        found.append(_ollama(ollama))
+    return found
+
+
+def undo(name: str, live: str) -> Commands:
+    """What makes the restored file count. live: the kernel's value before, where it has one."""
+    if name == SWAPPINESS:
+        return (("sysctl", "-w", f"vm.swappiness={live}"),) if live.isdigit() else ()
+    return {CLOCK: (RELOAD,), EARLYOOM: EARLYOOM_AGAIN, OLLAMA: OLLAMA_AGAIN}[name]
+
+
+def _clock(mhz: int) -> Setting:
+    apply = (RELOAD, ("systemctl", "enable", CLOCK_UNIT), ("systemctl", "restart", CLOCK_UNIT))
+    return Setting(CLOCK, f"{mhz} MHz", lambda _: UNIT.format(mhz), _first(r"-lgc 0,(\d+)", "{} MHz"), apply)
+
+
+def _swappiness(value: int) -> Setting:
+    apply = (("sysctl", "-w", f"vm.swappiness={value}"),)
+    return Setting(
+        SWAPPINESS, str(value), lambda _: f"vm.swappiness = {value}\n", _first(r"swappiness = (\d+)", "{}"), apply
+    )
+
+
+def _earlyoom(percent: int) -> Setting:
+    line = f'EARLYOOM_ARGS="-m {percent}"'
+
+    def content(before: str) -> str:
+        return ARGS.sub(line, before, count=1) if ARGS.search(before) else f"{before.rstrip()}\n{line}\n".lstrip()
+
+    install = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
+    return Setting(EARLYOOM, line, content, _first(r"^(EARLYOOM_ARGS=.*)$", "{}"), EARLYOOM_AGAIN, install)
+
+
+def _ollama(given: Mapping[str, Any]) -> Setting:
+    lines = []
+    for key, value in given.items():
+        if key not in OLLAMA_KEYS:
+            raise ValueError(f"ollama_limits has {', '.join(OLLAMA_KEYS)}; '{str(key)[:40]}' is none of them.")
+        variable, pattern = OLLAMA_KEYS[key]
+        if isinstance(value, bool) or not pattern.fullmatch(str(value)):
+            raise ValueError(f"ollama_limits.{key} cannot be '{str(value)[:40]}'.")
+        lines.append(f'Environment="{variable}={value}"')
+    text = "\n".join(["# Written by sparkwright; `sparkwright provision --undo` removes it.", "[Service]", *lines, ""])
+    shown = ", ".join(f"{key} {value}" for key, value in given.items())
+
+    def before(text: str) -> str | None:
+        return ", ".join(re.findall(r'Environment="([^"]*)"', text)) or None
+
+    return Setting(OLLAMA, shown, lambda _: text, before, OLLAMA_AGAIN)
+
+
+def _first(pattern: str, shown: str) -> Callable[[str], str | None]:
+    def of(text: str) -> str | None:
+        found = re.search(pattern, text, re.MULTILINE)
+        return shown.format(found[1]) if found else None
+
+    return of
+
+
+def _number(name: str, value: Any, limits: tuple[int, int]) -> int:
+    if type(value) is not int or not limits[0] <= value <= limits[1]:
+        raise ValueError(f"{name} must be a whole number from {limits[0]} to {limits[1]}, got '{str(value)[:40]}'.")
+    return value

@@ -1,0 +1,106 @@
+"""Changes that were planned, shown and not made yet. Each is bound to what it was planned from, and is made at most once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sparkwright.api import Event, Exit, Fleet, Refused, Run, RunResult
+from sparkwright.app.plans import plan_cache
+
+Operation = Literal["deploy", "restart", "rollback"]
+#: how long a plan may be confirmed, seconds
+LASTS_S = 600.0
+#: plans that wait for their confirmation; older ones are forgotten
+MOST = 50
+
+Hears = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A change to confirm. hosts: by name, in order. digest: of the plan, the hosts and the user's files."""
+
+    id: str
+    operation: Operation
+    hosts: tuple[str, ...]
+    digest: str
+    planned_s: float
+    plan: tuple[dict[str, Any], ...]
+
+
+class Changes:
+    """The plans of one server. clock: seconds that only grow."""
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._waiting: dict[str, Planned] = {}
+        self._used: set[str] = set()
+        self._lock = threading.Lock()
+
+    def plan(self, operation: Operation, hosts: str, hears: Hears) -> Planned | None:
+        """What the operation would do now; None for nothing. Raises the error of a host that would refuse, or is away."""
+        names = tuple(one.host for one in self._fleet.hosts(hosts))
+        digest, plan = self._now(operation, names, hears)
+        if not plan:
+            return None
+        planned = Planned(secrets.token_hex(8), operation, names, digest, self._clock(), plan)
+        with self._lock:
+            self._waiting[planned.id] = planned
+            for id in list(self._waiting)[:-MOST]:
+                del self._waiting[id]
+        return planned
+
+    def apply(self, id: str, hears: Hears) -> RunResult:
+        """Make a change. Raises Refused for one that is unknown, was made, is too old, or would do something else by now."""
+        with self._lock:
+            planned = self._waiting.pop(id, None)
+            used = id in self._used
+            self._used.add(id) if planned else None
+        again = "Plan it again, and show the new plan."
+        if planned is None:
+            why = "was used already" if used else "is unknown"
+            raise Refused(f"the plan {id} {why}; a plan is for one change.", fix=again)
+        if self._clock() - planned.planned_s > LASTS_S:
+            raise Refused(f"the plan {id} is older than {LASTS_S / 60:g} minutes.", fix=again)
+        if self._files() != planned.digest.partition(":")[0]:
+            raise Refused(f"the project's files changed since the plan {id} was made.", fix=again)
+        if self._now(planned.operation, planned.hosts, hears)[0] != planned.digest:
+            raise Refused(f"the plan {id} is out of date: the hosts are not as they were when it was made.", fix=again)
+        return _followed(self._run(planned.operation, planned.hosts), hears)
+
+    def _now(
+        self, operation: Operation, hosts: tuple[str, ...], hears: Hears
+    ) -> tuple[str, tuple[dict[str, Any], ...]]:
+        """The digest of what would be done, and each task that would do something. Raises the error of a host that refuses."""
+        files = self._files()
+        result = _followed(self._run(operation, hosts, check=True, diff=True), hears).check()
+        if result.exit is Exit.OK:
+            return f"{files}:", ()
+        plan = tuple(
+            {"host": one.host, "task": one.name, "diff": [asdict(row) for row in one.diff]} for one in result.changes
+        )
+        text = json.dumps([operation, hosts, plan], sort_keys=True, default=str)
+        return f"{files}:{hashlib.sha256(text.encode()).hexdigest()}", plan
+
+    def _run(self, operation: Operation, hosts: tuple[str, ...], **options: Any) -> Run:
+        return self._fleet.run_playbook(operation, ",".join(hosts), **options)
+
+    def _files(self) -> str:
+        try:
+            return plan_cache.inputs(self._fleet.root)
+        except (OSError, ValueError) as error:
+            raise Refused(f"the project's files can't be read: {error}.", where=str(self._fleet.root)) from None
+
+
+def _followed(run: Run, hears: Hears) -> RunResult:
+    for event in run:
+        hears(event)
+    return run.result()

@@ -1,0 +1,246 @@
+"""The server: tools that read, resources, and, where it was allowed, the two tools that change hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from anyio import from_thread
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from sparkwright import __version__, here
+from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
+from sparkwright.app import docs as module_docs
+from sparkwright.app import findings, schemas
+from sparkwright.app.connect import choose
+from sparkwright.app.questions import fleet_status
+from sparkwright.mcp import output
+from sparkwright.mcp.changes import LASTS_S, Changes, Operation
+from sparkwright.modules import registry
+from sparkwright.program import typed
+from sparkwright.project.documents.checked import nearest
+from sparkwright.remote.ssh import ssh_link
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+Hosts = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=300,
+        pattern=r"^[A-Za-z0-9_.,:!*@-]+$",
+        description="hosts of the inventory: spark1, spark1,spark2, a group, all, lab:!spark3",
+    ),
+]
+RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; empty for the newest")]
+Lines = Annotated[int, Field(ge=1, le=1000, description="how many lines from the end")]
+Last = Annotated[int, Field(ge=1, le=100, description="how many, newest first")]
+Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
+Topic = Annotated[
+    str, Field(max_length=80, pattern=r"^[a-z0-9_-]*$", description="a module or a rule; empty for the list")
+]
+PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
+
+#: imported before the server is ready: the first question to a host would wait for it
+CONNECTS = ssh_link.SshLink
+
+READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+
+INSTRUCTIONS = f"""Model servers (vLLM, SGLang, llama.cpp) on DGX Spark hosts, as the project in one folder describes them.
+{output.NOTE} Unknown is a value: null and "unknown" are never good news."""
+READ_ONLY = " This server is read only: it was started without --allow-changes."
+CONFIRMED = f""" To change hosts: plan_change, show its plan to the user, and call apply_change with its id only after the user
+confirmed that plan. An id lasts {LASTS_S / 60:g} minutes, for one change, while hosts and project files stay as they are."""
+
+
+def serve(fleet: Fleet, *, allow_changes: bool) -> None:
+    """Serve over standard input and output until the client leaves."""
+    with contextlib.suppress(SparkwrightError), here.opened(fleet.root):
+        fleet_status.pinned(
+            choose("all")
+        )  # with what reads the files, for which the first question would wait half a second
+    made(fleet, allow_changes=allow_changes).run("stdio")
+
+
+def made(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
+    """The server with its tools. allow_changes: with those that change hosts."""
+    about = INSTRUCTIONS + (CONFIRMED if allow_changes else READ_ONLY)
+    server: MCPServer[Any] = MCPServer("sparkwright", instructions=about, version=__version__, log_level="WARNING")
+    for tool in _reading(fleet):
+        server.add_tool(_saying(tool, ToolError), annotations=READS)
+    for change, hints in _changing(Changes(fleet)) if allow_changes else ():
+        server.add_tool(_saying(change, ToolError), annotations=hints)
+    _resources(server, fleet)
+    return server
+
+
+def _reading(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
+    def hosts(hosts: Hosts = "all") -> dict[str, Any]:
+        """List the hosts of the inventory: address, groups, recipe. Asks no host."""
+        return output.answer("hosts", fleet.hosts(hosts))
+
+    def status(hosts: Hosts = "all") -> dict[str, Any]:
+        """Show what each host serves now: state, why, model, tok/s, memory, drift. From its last scheduled check, or of now."""
+        return output.answer("hosts", fleet.status(hosts))
+
+    def health(hosts: Hosts, context: Context) -> dict[str, Any]:
+        """Check the servers' health now: a generated token, not a status code."""
+        return _ended(fleet.health(hosts), _progress(context))
+
+    def plan(hosts: Hosts, context: Context) -> dict[str, Any]:
+        """Show what a deploy would change, field by field. Changes nothing."""
+        return _ended(fleet.plan(hosts), _progress(context))
+
+    def diagnose(hosts: Hosts) -> dict[str, Any]:
+        """Tell why a server is slow or down: causes with evidence and fix. Measures an idle server, up to a minute."""
+        return output.answer("hosts", fleet.diagnose(hosts))
+
+    def logs(hosts: Hosts, lines: Lines = 100) -> dict[str, Any]:
+        """Read the end of each server's log, and what its last start reported."""
+        found = [
+            {"host": one.host, "text": one.text[-output.LOG :], "error": one.error}
+            for one in fleet.logs(hosts, tail=lines)
+        ]
+        return output.answer("hosts", found, text=output.LOG)
+
+    def history(hosts: Hosts, last: Last = 20) -> dict[str, Any]:
+        """List what was done to each server: who, when, what differed, what was measured."""
+        return output.answer("hosts", fleet.history(hosts, last=last))
+
+    def incident(hosts: Hosts, run: RunId = "") -> dict[str, Any]:
+        """Read the diagnostics that were kept when a server failed: log, inspect, memory, kernel messages, events."""
+        return output.answer("hosts", fleet.incident(hosts, run=run), text=output.LOG)
+
+    def report(hosts: Hosts = "all", since: Since = "7d") -> dict[str, Any]:
+        """Summarise the scheduled checks: states, throughput and temperatures over time."""
+        return output.answer("hosts", fleet.report(hosts, since=since))
+
+    def docs(topic: Topic = "") -> dict[str, Any]:
+        """Read the documentation of a playbook module or of a rule; without a topic the list of both."""
+        return {"topic": topic, "text": _page(topic)}
+
+    return hosts, status, health, plan, diagnose, logs, history, incident, report, docs
+
+
+def _changing(changes: Changes) -> Sequence[tuple[Callable[..., dict[str, Any]], ToolAnnotations]]:
+    def plan_change(operation: Operation, hosts: Hosts, context: Context) -> dict[str, Any]:
+        """Plan a deploy, a restart or a rollback, and change nothing. Show the plan to the user; its id is for apply_change."""
+        planned = changes.plan(operation, hosts, _progress(context))
+        if planned is None:
+            return {"id": "", "plan": [], "summary": f"Nothing to {operation}: every host is as it should be."}
+        about = {"id": planned.id, "operation": operation, "hosts": list(planned.hosts), "lasts_s": LASTS_S}
+        return about | output.answer("plan", planned.plan)
+
+    def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
+        """Make a change that plan_change planned and the user confirmed. Refused if anything is not as it was planned."""
+        return _result(changes.apply(id, _progress(context)))
+
+    return (plan_change, READS), (apply_change, CHANGES)
+
+
+def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
+    json_type = "application/json"
+
+    @server.resource("sparkwright://hosts", mime_type=json_type, description="The inventory.")
+    @_raising(ResourceError)
+    def hosts() -> dict[str, Any]:
+        return output.answer("hosts", fleet.hosts())
+
+    @server.resource(
+        "sparkwright://status", mime_type=json_type, description="What every host does; without sandboxes."
+    )
+    @_raising(ResourceError)
+    def status() -> dict[str, Any]:
+        return output.answer("hosts", fleet.status())
+
+    @server.resource("sparkwright://docs", mime_type="text/plain", description="The modules and rules there are.")
+    @_raising(ResourceError)
+    def index() -> str:
+        return _page("")
+
+    @server.resource(
+        "sparkwright://docs/{topic}", mime_type="text/markdown", description="A module's page, or a rule's."
+    )
+    @_raising(ResourceError)
+    def page(topic: str) -> str:
+        return _page(topic)
+
+    @server.resource("sparkwright://schemas/events", mime_type=json_type, description="The JSON Schema of an event.")
+    @_raising(ResourceError)
+    def events() -> dict[str, Any]:
+        return schemas.schema(schemas.EVENTS)
+
+
+def _page(topic: str) -> str:
+    """Of a module, a rule, or the list of both. Raises Refused for neither."""
+    if not topic:
+        titles = "\n".join(f"{name}: {title}" for name, title in sorted(findings.rules().items()))
+        return f"Modules\n\n{module_docs.index()}\n\nRules\n\n{titles}\n"
+    if topic in registry.NAMES:
+        return module_docs.module(topic)
+    if rules := findings.explained(topic):
+        return "\n\n".join(map(findings.rule_text, rules))
+    raise Refused(
+        f"no module and no rule is called {topic!r}.", fix=nearest(topic, [*registry.NAMES, *findings.rules()])
+    )
+
+
+def _ended(run: Any, hears: Callable[[Event], None]) -> dict[str, Any]:
+    for event in run:
+        hears(event)
+    return _result(run.result())
+
+
+def _result(result: RunResult) -> dict[str, Any]:
+    """How it ended, on each host, with the tasks that changed or failed."""
+    shown = [one for one in result.tasks if one.status not in ("ok", "skipped")] or list(result.tasks)
+    rows = [
+        {"host": one.host, "task": one.name, "status": one.status, "msg": one.msg, "fix": one.fix, "diff": one.diff}
+        for one in shown
+    ]
+    hosts = list(result.hosts.values())
+    ended = {
+        "exit": int(result.exit),
+        "ended": result.exit.name.lower(),
+        "fine": result.exit in (Exit.OK, Exit.CHANGES),
+    }
+    return ended | output.answer("run", {"hosts": hosts, "tasks": rows, "stopped": result.stopped})
+
+
+def _progress(context: Context) -> Callable[[Event], None]:
+    """Tells the client of each task that begins, and of each download under way. Called in a thread of the server's."""
+    count = 0
+
+    def hears(event: Event) -> None:
+        nonlocal count
+        if event.kind not in ("task_started", "host_finished"):
+            return
+        count += 1
+        what = event.fields.get("name") or "done"
+        from_thread.run(context.report_progress, count, None, f"{event.host}: {what}"[:300])
+
+    return hears
+
+
+def _raising(kind: type[Exception]) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
+    return functools.partial(_saying, kind=kind)
+
+
+def _saying(act: Callable[Given, Answer], kind: type[Exception]) -> Callable[Given, Answer]:
+    """An error's sentence reaches the client; of anything that nobody foresaw, the SDK keeps the text to itself."""
+
+    @functools.wraps(act)
+    def run(*args: Given.args, **options: Given.kwargs) -> Answer:
+        try:
+            return act(*args, **options)
+        except SparkwrightError as error:
+            raise kind(typed(str(error))) from None
+
+    return run

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.gateway import drained
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """gateways: at which it is drained, by their names. running, verified: of the server."""
+
+    gateways: list[str] = field(default_factory=list)
+    running: bool = False
+    verified: bool = False
+
+
+class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
+    """A server that `drain` drained at its gateways gets requests from them again, once it is verified.
+
+    It waits until they find it up, 30 s at most. A gateway that does not answer is named and fails nothing: the next run or
+    health check that finds the server well returns it there. A server that does not run, or that nobody verified, stays drained.
+
+    Returns: returned (names of gateways).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        proved: bool = arg("this run has just checked it; else only the last verified server counts", default=False)
+
+    def read(self, args: Args, context: Context) -> Found:
+        names = [one.name for one in drained.of(context.state)]
+        container = (containers.inspect(context.docker(), args.name) or {}) if names else {}
+        good = good_states.last(context.state).get("container_id")
+        running = bool(container) and bool(container["State"]["Running"])
+        return Found(names, running, bool(container) and container["Id"] == good)
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        if not found.running or not (args.proved or found.verified):
+            return []
+        return [Change(f"gateway {name}", "draining", "ready") for name in found.gateways]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        stays = bool(found.gateways) and not self.differences(args, found)
+        message = (
+            f"stays drained at {', '.join(found.gateways)}: it is not a verified server that runs" if stays else ""
+        )
+        return {"returned": [], "msg": message}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        returned, problems = drained.give_back(context.state)
+        for problem in problems:
+            context.note(f"{problem}.")
+        return {"returned": returned, "msg": f"gets requests again from {', '.join(returned)}" if returned else ""}

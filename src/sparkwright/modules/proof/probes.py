@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright.engines import openai_api
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.http import Http
+from sparkwright.engines.probes import table
+from sparkwright.engines.probes.probe import Probe, Reply, Seen, Verdict
+from sparkwright.errors import Exit, Refused
+from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.module import Context, Module
+from sparkwright.measure import http_probe
+from sparkwright.modules.proof.verdict import ASIDE
+from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import one_line
+
+SHOWN_CHARS = 200
+#: for the longest probe, some 1,500 tokens of thinking
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One probe's row. fix: the flag that causes it, by what is known of the engine; empty for none."""
+
+    check: str
+    verdict: Verdict
+    evidence: str
+    fix: str = ""
+
+
+class Probes(Module["Probes.Args"]):
+    """The server answers as its clients need it: what the recipe asks for in `expect.probes`, one small request each.
+
+    tool_call: a tool call arrives in `tool_calls`, with JSON arguments. reasoning: the thinking is in a field of its own and the
+    answer in the content. json_schema: the content is JSON of the request's schema. image: the colour of a picture is named.
+    embedding_dimension: a vector has so many numbers. language: a question in that language is answered in it. Greedy, with a
+    bounded number of tokens; judged by rules, never by a text.
+
+    A failure quotes what came and names the flag that causes it with this engine. An answer that did not end within its tokens,
+    or did not come in time, is inconclusive: the run goes on and ends with 4.
+
+    Returns: checks (check, verdict: proved, disproved or inconclusive, evidence, fix), thinking_field (the name under which the
+    thinking came; empty for none seen).
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name")
+        probes: list[Any] = arg(
+            "what to ask for, as in a recipe's `expect.probes`; empty: nothing", default_factory=list
+        )
+        api_key_secret: str = server_key.secret_arg()
+        timeout_s: float = arg("how long one answer may take, seconds", default=TIMEOUT_S)
+
+    def run(self, args: Args, context: Context) -> Result:
+        try:
+            probes = table.of(args.probes)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        if not probes:
+            return Result(msg="no probes", data={"verdict": ASIDE})
+        engine = engine_of.at(context, args.base_url)
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        seen = []
+        for probe in probes:
+            reply = _asked(engine.http, args, probe, key)
+            seen.append((probe, reply, _judged(probe, reply, args.timeout_s)))
+        checks = [_check(engine, probe, found) for probe, _, found in seen]
+        fields = {reply.thinking_field for _, reply, _ in seen if isinstance(reply, Reply)} - {""}
+        return result_of(checks, next(iter(sorted(fields)), ""))
+
+
+def result_of(checks: list[Check], thinking_field: str = "") -> Result:
+    """What all rows together come to. Pure."""
+    data = {"checks": [asdict(one) for one in checks], "thinking_field": thinking_field}
+    failed = [one for one in checks if one.verdict == "disproved"]
+    if failed:
+        data["evidence"] = [f"{one.check}: {one.evidence}" for one in failed]
+        more = f" ({len(failed)} of {len(checks)} probes failed)" if len(failed) > 1 else ""
+        first = failed[0]
+        return Result(failed=True, msg=f"{first.check}: {first.evidence}{more}.", fix=first.fix, data=data)
+    names = ", ".join(one.check for one in checks)
+    if unclear := [one for one in checks if one.verdict == "inconclusive"]:
+        msg = "; ".join(f"{one.check}: {one.evidence}" for one in unclear)
+        return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
+    return Result(msg=f"answers as its clients need it: {names}", data=data)
+
+
+def _asked(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Answer:
+    """The reply, or the answer of a server that gave none."""
+    body: dict[str, Any] = {"model": args.model, **probe.body}
+    if probe.path == openai_api.CHAT:
+        body |= {"temperature": 0, **(http.thinking if probe.thinks else http.plain)}
+        answer = http_probe.ask_plainly(http, args.base_url, body, api_key=key, timeout_s=args.timeout_s)
+    else:
+        answer = http_probe.ask(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
+    if answer.status == 0:
+        return answer
+    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, answer.json())
+
+
+def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) -> Seen:
+    if isinstance(reply, http_probe.Answer):
+        if reply.error == "timeout":
+            return Seen("inconclusive", f"no answer within {timeout_s:g} s")
+        return Seen("disproved", f"no answer: {one_line(reply.error, at_most=SHOWN_CHARS)}")
+    if reply.status != 200 or reply.message:
+        words = one_line(reply.message, at_most=SHOWN_CHARS)
+        return Seen("disproved", f"refused with {reply.status}: {words}", probe.refused)
+    return probe.judge(reply)
+
+
+def _check(engine: Engine, probe: Probe, seen: Seen) -> Check:
+    cause = engine.probe_flags.causes.get(seen.fault, "") if seen.fault else ""
+    return Check(probe.name, seen.verdict, seen.evidence, f"Likely cause: {cause}." if cause else "")

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.compile_caches import MOUNT, set_by_us
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers, engine_words
+from sparkwright.host.containers.running import Running
+from sparkwright.host.images.image_names import digests_of
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.container import OWN_LABELS
+from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.image_name import digest_of, pinned, tagged
+from sparkwright.trust.secret_names import is_secret, names_a_secret
+from sparkwright.units import GIB
+from sparkwright.visible import first
+
+#: stands in place of a secret, which does not leave the host
+HIDDEN = "***"
+#: what Docker gives a container that asks for nothing
+USUAL_SHM_BYTES = 64 * 2**20
+#: of HostConfig, under a recipe's names
+LISTS = {
+    "cap_add": "CapAdd",
+    "cap_drop": "CapDrop",
+    "security_opt": "SecurityOpt",
+    "group_add": "GroupAdd",
+    "extra_hosts": "ExtraHosts",
+    "dns": "Dns",
+}
+#: of a container that names no network
+OWN_NETWORKS = ("", "default", "bridge")
+MOST_NAMES = 8
+
+
+class ContainerSettings(Module["ContainerSettings.Args"]):
+    """What a running container was made with, in a recipe's words. Changes nothing.
+
+    Values of variables and options that are named like a secret do not leave the host: their names do.
+
+    Returns: name, image, entrypoint and command (as made; the entrypoint is null where it is the image's), env (beside the
+    image's), ports, volumes, network, options (of `container` in a recipe), running.
+
+    Fails when there is no such container, naming those that run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container")
+
+    def run(self, args: Args, context: Context) -> Result:
+        client = context.docker()
+        inspected = containers.inspect(client, args.name)
+        if inspected is None:
+            names = [str(row["Names"][0]).lstrip("/") for row in containers.running_rows(context) if row.get("Names")]
+            running = f"Running: {first(sorted(names), MOST_NAMES)}." if names else "None is running."
+            raise Failed(f"there is no container {args.name}.", fix=running)
+        image = containers.image_of(client, inspected)
+        own, host = inspected["Config"], inspected["HostConfig"]
+        made = image.get("Config") or {}
+        inherited = engine_words.env(made.get("Env"))
+        variables = engine_words.env(own.get("Env"))
+        caches = set_by_us(variables)
+        env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in caches}
+        entrypoint = own.get("Entrypoint") or []
+        data = {
+            "name": Running(inspected, image).name,
+            "image": _image(own, image),
+            "entrypoint": None if entrypoint == (made.get("Entrypoint") or []) else entrypoint,
+            "program": entrypoint,
+            "command": _without_secrets(own.get("Cmd") or []),
+            "env": {k: HIDDEN if names_a_secret(k) or is_secret(k, v) else v for k, v in env.items()},
+            "ports": _ports(host.get("PortBindings") or {}),
+            "volumes": [one for one in host.get("Binds") or () if f":{MOUNT}" not in one],
+            "network": "" if (host.get("NetworkMode") or "") in OWN_NETWORKS else str(host["NetworkMode"]),
+            "options": _options(host, own, made),
+            "running": bool(inspected["State"]["Running"]),
+        }
+        return Result(msg=f"{data['name']}: {data['image']}", data=data)
+
+
+def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
+    """As it was named; with its registry's digest, where it has one."""
+    named = str(own.get("Image") or "")
+    tag = next(iter(image.get("RepoTags") or ()), "") if named.startswith("sha256:") else tagged(named)
+    return pinned(tag or named, digest_of(named) or next(iter(digests_of(image)), ""))
+
+
+def _without_secrets(words: Iterable[str]) -> list[str]:
+    """The words of a command; what follows an option that is named like a secret is hidden."""
+    found: list[str] = []
+    hide = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = name.startswith("--") and names_a_secret(name.lstrip("-"))
+        found.append(HIDDEN if hide else f"{name}={HIDDEN}" if secret and equals else word)
+        hide = secret and not equals
+    return found
+
+
+def _ports(bindings: Mapping[str, Any]) -> list[str]:
+    """ "8000:8000", "127.0.0.1:8000:8000"."""
+    found = []
+    for inside, rows in bindings.items():
+        for row in rows or ():
+            address = str(row.get("HostIp") or "")
+            shown = f"[{address}]:" if ":" in address else f"{address}:" if address not in ("", "0.0.0.0") else ""
+            found.append(f"{shown}{row['HostPort']}:{inside.removesuffix('/tcp')}")
+    return found
+
+
+def _options(host: Mapping[str, Any], own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from a container that asks for nothing."""
+    found: dict[str, Any] = {name: list(host[key]) for name, key in LISTS.items() if host.get(key)}
+    restart = str((host.get("RestartPolicy") or {}).get("Name") or "no")
+    found["restart"] = restart
+    found["gpus"] = _gpus(host.get("DeviceRequests") or ())
+    found["ipc"] = str(host.get("IpcMode") or "")
+    if (size := host.get("ShmSize") or 0) not in (0, USUAL_SHM_BYTES):
+        found["shm_size"] = _size(size)
+    if rows := host.get("Ulimits"):
+        found["ulimits"] = {row["Name"]: _limit(row) for row in rows}
+    if rows := host.get("Devices"):
+        found["devices"] = [_device(row) for row in rows]
+    if host.get("Privileged"):
+        found["privileged"] = True
+    if memory := host.get("Memory"):
+        found["memory"] = _size(memory)
+    for name, key in (("user", "User"), ("working_dir", "WorkingDir")):
+        if own.get(key) and own.get(key) != made.get(key):
+            found[name] = str(own[key])
+    labels = {k: v for k, v in (own.get("Labels") or {}).items() if (made.get("Labels") or {}).get(k) != v}
+    if mine := {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}:
+        found["labels"] = mine
+    return found
+
+
+def _gpus(rows: Iterable[Mapping[str, Any]]) -> str:
+    for row in rows:
+        ids = row.get("DeviceIDs") or ()
+        return f"device={','.join(ids)}" if ids else "all" if row.get("Count") == -1 else str(row.get("Count") or "all")
+    return ""
+
+
+def _size(number: int) -> str:
+    return f"{number // GIB}gb" if number % GIB == 0 else f"{number}b"
+
+
+def _limit(row: Mapping[str, Any]) -> str:
+    return str(row["Soft"]) if row["Soft"] == row["Hard"] else f"{row['Soft']}:{row['Hard']}"
+
+
+def _device(row: Mapping[str, Any]) -> str:
+    source, target = str(row["PathOnHost"]), str(row["PathInContainer"])
+    return source if source == target else f"{source}:{target}"

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.host import files
+from sparkwright.host import settings_table as table
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.settings_table import Setting
+from sparkwright.protocol.result import Change, arg
+from sparkwright.trust import bounds
+
+RECORD = "/var/lib/sparkwright/host-settings.json"
+MOST_BYTES = 1 << 20
+#: made with their first file, and removed with the last
+OWN_FOLDERS = ("ollama.service.d", "sparkwright")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """files: what stands at each setting's path; None for nothing. live: kernel values now. record: what was before."""
+
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    live: Mapping[str, str] = field(default_factory=dict)
+    record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class HostSettings(StateModule["HostSettings.Args", Found]):
+    """Settings of the host that keep it cool and its memory free: a file each and the command that applies it, undone by `undo`.
+
+    What was there before is kept in /var/lib/sparkwright/host-settings.json, root's own, before anything is written. `undo`
+    restores exactly that and forgets it; a file that somebody changed since is left alone, and refused by name. A setting that
+    is null is left as it is. Needs root (`become: true`); nothing is installed.
+
+    Returns: settings (those that are in force by the record). Fails when earlyoom is not installed, or a command fails.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        clock_cap_mhz: int | None = arg(
+            "highest SM clock, MHz (nvidia-smi -lgc), now and at boot; null: as it is", default=None
+        )
+        swappiness: int | None = arg("vm.swappiness, 0 to 200; null: as it is", default=None)
+        earlyoom_percent: int | None = arg("earlyoom acts below this share of memory; null: as it is", default=None)
+        ollama_limits: dict[str, Any] = arg(
+            "of Ollama's service: max_loaded_models, context_length (tokens), keep_alive (as 5m); empty: as it is",
+            default_factory=dict,
+        )
+        undo: bool = arg("restore what was before instead", default=False)
+
+    def read(self, args: Args, context: Context) -> Found:
+        try:
+            wanted = table.wanted(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        record = _record(context)
+        names = {*record, *(one.name for one in wanted)}
+        texts = {name: _text(context, table.PATHS[name]) for name in table.PATHS if name in names}
+        live = {name: (_text(context, path) or "").strip() for name, path in table.LIVE.items() if name in names}
+        return Found(texts, live, record)
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        if args.undo:
+            return [Change(name, "set", "as before", table.PATHS[name]) for name in found.record]
+        changes = []
+        for one in _wanted(args):
+            before = found.files.get(one.name)
+            after = one.content(before or "")
+            cut_off = not found.record.get(one.name, {}).get(
+                "applied", True
+            )  # its command failed, or the run was killed
+            if before != after or cut_off:
+                changes.append(Change(one.name, one.shown_of(before or ""), one.shown, table.PATHS[one.name]))
+        return changes
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"settings": sorted(found.record)}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        fields = {one.field for one in changes}
+        if args.undo:
+            return self._undo(found, context)
+        record = {name: dict(one) for name, one in found.record.items()}
+        for one in _wanted(args):
+            if one.name not in fields:
+                continue
+            before = found.files.get(one.name)
+            if one.needs_file and before is None:
+                raise Failed(f"{one.name}: {table.PATHS[one.name]} is missing.", fix=one.needs_file)
+            after = one.content(before or "")
+            kept = record.setdefault(one.name, {"before": before, "live": found.live.get(one.name, "")})
+            kept |= {"wrote": _digest(after), "applied": False}
+            _keep(context, record)
+            _put(context, table.PATHS[one.name], after)
+            _do(context, one.apply)
+            kept["applied"] = True
+            _keep(context, record)
+        return {"settings": sorted(record)}
+
+    @staticmethod
+    def _undo(found: Found, context: Context) -> dict[str, Any]:
+        record = {name: dict(one) for name, one in found.record.items()}
+        for name, kept in found.record.items():
+            now = found.files.get(name)
+            if now is not None and _digest(now) != kept.get("wrote"):
+                path = table.PATHS[name]
+                raise Refused(
+                    f"{name}: {path} was changed since.",
+                    fix=f"Restore or remove it by hand, or delete its entry in {RECORD}.",
+                )
+            _do(context, table.BEFORE_UNDO.get(name, ()))
+            _put(context, table.PATHS[name], kept.get("before"))
+            _do(context, table.undo(name, str(kept.get("live") or "")))
+            del record[name]
+            _keep(context, record)
+        return {"settings": sorted(record)}
+
+
+def _wanted(args: HostSettings.Args) -> list[Setting]:
+    return table.wanted(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
+
+
+def _text(context: Context, path: str) -> str | None:
+    try:
+        return context.machine.path(path).read_bytes()[:MOST_BYTES].decode(errors="replace")
+    except OSError:
+        return None
+
+
+def _record(context: Context) -> dict[str, dict[str, Any]]:
+    text = _text(context, RECORD)
+    try:
+        found = bounds.json_of((text or "{}").encode())
+    except ValueError:
+        raise Refused(
+            f"{RECORD} is damaged: what was before is not known.", fix="Restore the host's settings by hand."
+        ) from None
+    rows = found.items() if isinstance(found, dict) else ()
+    return {name: one for name, one in rows if name in table.PATHS and isinstance(one, dict)}
+
+
+def _keep(context: Context, record: Mapping[str, Any]) -> None:
+    _put(context, RECORD, json.dumps(record, indent=1) if record else None)
+
+
+def _put(context: Context, path: str, text: str | None) -> None:
+    """A file with this content; None for none."""
+    at = context.machine.path(path)
+    if text is not None:
+        at.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    wanted = files.Wanted("file", "0644", content=text) if text is not None else files.Wanted("absent")
+    found = files.Standing.at(at)
+    if files.differences(wanted, found):
+        files.bring_about(wanted, found)
+    if text is None and at.parent.name in OWN_FOLDERS:
+        with contextlib.suppress(OSError):  # somebody else's file is in it
+            at.parent.rmdir()
+
+
+def _do(context: Context, commands: tuple[tuple[str, ...], ...]) -> None:
+    for argv in commands:
+        answer = context.machine.run(list(argv))
+        if not answer.ok:
+            raise Failed(f"`{' '.join(argv)}` failed: {(answer.err or answer.out).strip()[-200:]}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""The alert rules, as a rules file of Prometheus. Each has a section of docs/alerts.md, which its runbook link leads to.
+
+Limits are those of the health check, so that an alert and a record never disagree about what is bad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from sparkwright.health.judging.observation import Limits
+from sparkwright.health.notify_shapes import RUNBOOKS
+from sparkwright.health.textfile import PREFIX
+from sparkwright.measure.smoke import MAX_TOLERANCE
+
+_LIMITS = Limits()
+#: a check that is so old has stopped running: three of the default interval
+CHECK_LATE_S = 900
+#: below this part of the host's own baseline a decode rate is low whatever its spread
+SLOW = 1 - MAX_TOLERANCE
+#: what Prometheus calls the scrape of a gateway
+GATEWAY_JOB = "sparkwright-gateway"
+
+HEAD = """\
+# Written by `sparkwright monitoring.install`. Hosts are told apart by `instance`, as node_exporter's scrape names them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """name: of the alert, and of its section in docs/alerts.md. expr: in PromQL. for_: how long it must hold.
+
+    severity: critical (nobody is served), warning (look today), info. summary: one sentence, a template of Prometheus.
+    """
+
+    name: str
+    expr: str
+    for_: str
+    severity: str
+    summary: str
+
+    def rule(self) -> dict[str, Any]:
+        """As a rules file has it."""
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            "for": self.for_,
+            "labels": {"severity": self.severity},
+            "annotations": {"summary": self.summary, "runbook_url": f"{RUNBOOKS}#{self.name.lower()}"},
+        }
+
+
+def _m(text: str) -> str:
+    """A query with our prefix where `%` stands."""
+    return text.replace("%", PREFIX)
+
+
+_HOST = "{{ $labels.instance }}"
+#: of a host with several servers, which one
+_SERVER = _HOST + "{{ with $labels.server }} ({{ . }}){{ end }}"
+
+ALERTS: tuple[Alert, ...] = (
+    Alert(
+        "SparkwrightServerDown",
+        _m('%health_state{state=~"down|wedged|stalled|crash-looping"} == 1'),
+        "1m",
+        "critical",
+        f"The server on {_SERVER} is {{{{ $labels.state }}}}.",
+    ),
+    Alert(
+        "SparkwrightCheckMissing",
+        _m(f"time() - %health_check_timestamp_seconds > {CHECK_LATE_S}"),
+        "1m",
+        "critical",
+        f"The server on {_SERVER} was last checked {{{{ $value | humanizeDuration }}}} ago.",
+    ),
+    Alert(
+        "SparkwrightHostMissing",
+        _m("(%health_check_timestamp_seconds offset 1h) unless %health_check_timestamp_seconds"),
+        "5m",
+        "critical",
+        f"{_HOST} no longer has metrics of sparkwright, and had an hour ago.",
+    ),
+    Alert(
+        "SparkwrightServerDegraded",
+        _m('%health_state{state="degraded"} == 1'),
+        "15m",
+        "warning",
+        f"The server on {_SERVER} is degraded.",
+    ),
+    Alert(
+        "SparkwrightFlapping",
+        _m("%health_flapping == 1"),
+        "10m",
+        "warning",
+        f"The server on {_SERVER} comes and goes.",
+    ),
+    Alert(
+        "SparkwrightHealed",
+        _m("%heal_restarts_last_day >= 3"),
+        "0m",
+        "warning",
+        f"The health check has restarted the server on {_HOST} {{{{ $value }}}} times in a day.",
+    ),
+    Alert(
+        "SparkwrightSlow",
+        _m(f"%decode_tokens_per_second < {SLOW} * %decode_baseline_tokens_per_second"),
+        "0m",
+        "warning",
+        f"The server on {_SERVER} generates {{{{ $value | humanize }}}} tok/s to one stream, which is below its baseline.",
+    ),
+    Alert(
+        "SparkwrightQueue",
+        _m("%server_waiting_requests > 0"),
+        "30m",
+        "info",
+        f"{{{{ $value }}}} requests wait at {_SERVER}.",
+    ),
+    Alert(
+        "SparkwrightMemoryLow",
+        _m(f"%memory_available_bytes < {_LIMITS.available_bytes}"),
+        "5m",
+        "warning",
+        f"{_HOST} has {{{{ $value | humanize1024 }}}}B of memory left.",
+    ),
+    Alert(
+        "SparkwrightDiskLow",
+        _m(f"%disk_free_bytes < {_LIMITS.disk_free_bytes}"),
+        "5m",
+        "warning",
+        f"{_HOST} has {{{{ $value | humanize1024 }}}}B of disk left.",
+    ),
+    Alert(
+        "SparkwrightHot",
+        _m(f"%gpu_temperature_celsius > {_LIMITS.temperature_c:g}"),
+        "10m",
+        "warning",
+        f"The GPU of {_HOST} is at {{{{ $value }}}} °C.",
+    ),
+    Alert(
+        "SparkwrightDrift",
+        _m("%drift_fields > 0"),
+        "1h",
+        "info",
+        f"What runs on {_SERVER} differs from what was verified.",
+    ),
+    Alert(
+        "SparkwrightGatewayModelDown",
+        f'haproxy_backend_active_servers{{job="{GATEWAY_JOB}"}} == 0',
+        "2m",
+        "critical",
+        f"The gateway on {_HOST} has no server for {{{{ $labels.proxy }}}}.",
+    ),
+)
+
+
+def text() -> str:
+    """The rules file."""
+    groups = [{"name": "sparkwright", "rules": [one.rule() for one in ALERTS]}]
+    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

@@ -1,0 +1,196 @@
+"""The dashboard, as Grafana imports it: the fleet, one host, one model, and the gateway, each a row of panels.
+
+Panels are rows of data below; what Grafana wants around them is made in one place. Schema version 39 is that of Grafana 10.4, and
+newer ones read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.health.record import STATES, severity
+from sparkwright.health.textfile import PREFIX
+from sparkwright.monitoring.alerts import GATEWAY_JOB
+
+TITLE, UID = "sparkwright", "sparkwright-fleet"
+SCHEMA_VERSION = 39
+COLUMNS, HEIGHT = 24, 8
+SOURCE = {"type": "prometheus", "uid": "${source}"}
+#: of states, from best to worst, as Grafana names colours
+COLOURS = ("green", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """queries: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the chosen hosts. unit: as Grafana calls it.
+
+    kind: Grafana's panel type. width: in the dashboard's 24 columns. least, most: of the axis.
+    """
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    least: float | None = 0
+    most: float | None = None
+
+
+_STATE = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
+_OF_STATE = f"sum by (instance, server) ({_STATE.replace(' + ', ' or ')})"
+#: of a host with several servers, which one
+_SERVER = "{{instance}} {{server}}"
+_MODEL = " * on (instance, server) group_left (model) %server_info{@}"
+_IN_JOB = f'{{job="{GATEWAY_JOB}"}}'
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Fleet": (
+        Panel("State", {_SERVER: _OF_STATE}, kind="state-timeline", width=24, least=None),
+        Panel(
+            "Decode rate of one stream against its baseline",
+            {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"},
+            "percentunit",
+        ),
+        Panel("Tokens per second, all streams", {_SERVER: "%server_served_tokens_per_second{@}"}),
+        Panel("Time of a check's token", {_SERVER: "%server_token_seconds{@}"}, "s"),
+    ),
+    "Host $instance": (
+        Panel(
+            "Memory available",
+            {_SERVER: "%memory_available_bytes{@}", "swap {{instance}}": "%swap_used_bytes{@}"},
+            "bytes",
+        ),
+        Panel("GPU temperature", {_SERVER: "%gpu_temperature_celsius{@}"}, "celsius"),
+        Panel("GPU power", {_SERVER: "%gpu_power_watts{@}"}, "watt"),
+        Panel("GPU clock", {_SERVER: "%gpu_sm_clock_hertz{@}"}, "hertz"),
+        Panel("GPU busy", {_SERVER: "%gpu_busy_ratio{@}"}, "percentunit", most=1),
+        Panel("Disk free", {_SERVER: "%disk_free_bytes{@}"}, "bytes"),
+        Panel("Age of the last check", {_SERVER: "time() - %health_check_timestamp_seconds{@}"}, "s"),
+        Panel("Restarts by the health check in a day", {_SERVER: "%heal_restarts_last_day{@}"}),
+        Panel("Fields that differ from what was verified", {_SERVER: "%drift_fields{@}"}),
+    ),
+    "Model": (
+        Panel(
+            "Requests",
+            {
+                "running, {{model}}": f"sum by (model) (%server_running_requests{{@}}{_MODEL})",
+                "waiting, {{model}}": f"sum by (model) (%server_waiting_requests{{@}}{_MODEL})",
+            },
+        ),
+        Panel(
+            "Tokens per second",
+            {"{{model}}": f"sum by (model) (%server_served_tokens_per_second{{@}}{_MODEL})"},
+        ),
+        Panel(
+            "KV cache in use",
+            {f"{{{{model}}}}, {_SERVER}": f"%server_kv_cache_used_ratio{{@}}{_MODEL}"},
+            "percentunit",
+            most=1,
+        ),
+    ),
+    "Gateway": (
+        Panel(
+            "Requests a second",
+            {"{{proxy}}": f"rate(haproxy_backend_http_requests_total{_IN_JOB}[5m])"},
+            "reqps",
+            width=6,
+        ),
+        Panel("Requests that wait", {"{{proxy}}": f"haproxy_backend_current_queue{_IN_JOB}"}, width=6),
+        Panel("Servers up", {"{{proxy}}": f"haproxy_backend_active_servers{_IN_JOB}"}, width=6),
+        Panel(
+            "Errors a second",
+            {"{{proxy}}": f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx"}}[5m])'},
+            "reqps",
+            width=6,
+        ),
+    ),
+}
+
+
+def text() -> str:
+    """The dashboard's JSON."""
+    return json.dumps(_dashboard(), indent=1) + "\n"
+
+
+def queries() -> list[str]:
+    """Every query of it, for all hosts."""
+    panels = [panel for row in ROWS.values() for panel in row]
+    return [_expr(one).replace("$instance", ".*") for panel in panels for one in panel.queries.values()]
+
+
+def _dashboard() -> dict[str, Any]:
+    return {
+        "uid": UID,
+        "title": TITLE,
+        "tags": ["sparkwright"],
+        "timezone": "browser",
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": True,
+        "refresh": "1m",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [_source(), _instance()]},
+        "panels": list(_panels()),
+    }
+
+
+def _source() -> dict[str, Any]:
+    return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": {}}
+
+
+def _instance() -> dict[str, Any]:
+    query = f"label_values({PREFIX}health_check_timestamp_seconds, instance)"
+    every = {"text": "All", "value": "$__all"}
+    about = {"name": "instance", "label": "Host", "type": "query", "datasource": SOURCE, "query": query}
+    return {**about, "refresh": 2, "multi": True, "includeAll": True, "current": every, "sort": 1}
+
+
+def _panels() -> Iterator[dict[str, Any]]:
+    ids = iter(range(1, 1000))
+    y = 0
+    for title, panels in ROWS.items():
+        at = {"h": 1, "w": COLUMNS, "x": 0, "y": y}
+        yield {"id": next(ids), "type": "row", "title": title, "collapsed": False, "gridPos": at, "panels": []}
+        x, y = 0, y + 1
+        for panel in panels:
+            if x + panel.width > COLUMNS:
+                x, y = 0, y + HEIGHT
+            yield _panel(panel, next(ids), {"h": HEIGHT, "w": panel.width, "x": x, "y": y})
+            x += panel.width
+        y += HEIGHT
+
+
+def _panel(panel: Panel, number: int, at: dict[str, int]) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + n), "datasource": SOURCE, "expr": _expr(expr), "legendFormat": legend}
+        for n, (legend, expr) in enumerate(panel.queries.items())
+    ]
+    shown: dict[str, Any] = {"unit": panel.unit}
+    shown |= {} if panel.least is None else {"min": panel.least}
+    shown |= {} if panel.most is None else {"max": panel.most}
+    if panel.kind == "state-timeline":
+        shown["mappings"] = [{"type": "value", "options": _words()}]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "datasource": SOURCE,
+        "gridPos": at,
+        "fieldConfig": {"defaults": shown, "overrides": []},
+        "options": {},
+        "targets": targets,
+    }
+
+
+def _words() -> dict[str, dict[str, Any]]:
+    return {
+        str(severity(state)): {"text": state, "color": colour, "index": severity(state)}
+        for state, colour in zip(STATES, COLOURS, strict=True)
+    }
+
+
+def _expr(query: str) -> str:
+    chosen = 'instance=~"$instance"'
+    return query.replace("{@}", f"{{{chosen}}}").replace("@}", f",{chosen}}}").replace("%", PREFIX)

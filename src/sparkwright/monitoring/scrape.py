@@ -1,0 +1,58 @@
+"""What Prometheus has to scrape: node_exporter on each host, and each gateway, as a file for its `scrape_config_files`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from sparkwright.monitoring.alerts import GATEWAY_JOB
+
+#: node_exporter's own port (its README)
+NODE_PORT = 9100
+NODE_JOB = "sparkwright-hosts"
+KEY_FILE = "/etc/prometheus/{name}.gateway-key"
+
+HEAD = """\
+# Written by `sparkwright monitoring.install`. Prometheus 2.43 and newer: `scrape_config_files: [{file}]`; older: paste it into
+# prometheus.yml. `instance` is the host's name in the inventory.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One that answers with metrics. name: the `instance` that its metrics get. keyed: it asks for its API key."""
+
+    name: str
+    address: str
+    port: int
+    tls: bool = False
+    keyed: bool = False
+
+    def at(self) -> str:
+        """As Prometheus writes it; an IPv6 address in brackets."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def text(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
+    """The file. file: its own name."""
+    jobs = [_job(NODE_JOB, [_static(one) for one in hosts]), *(_gateway(one) for one in gateways)]
+    return HEAD.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
+
+
+def _job(name: str, statics: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"job_name": name, "static_configs": statics}
+
+
+def _static(one: Endpoint) -> dict[str, Any]:
+    return {"targets": [one.at()], "labels": {"instance": one.name}}
+
+
+def _gateway(one: Endpoint) -> dict[str, Any]:
+    """A job of its own: each may have another key. Its alerts and panels go by the label `job`, which is set for all alike."""
+    static = _static(one)
+    static["labels"]["job"] = GATEWAY_JOB
+    job = _job(f"{GATEWAY_JOB}-{one.name}", [static])
+    job |= {"scheme": "https"} if one.tls else {}
+    return job | ({"authorization": {"credentials_file": KEY_FILE.format(name=one.name)}} if one.keyed else {})

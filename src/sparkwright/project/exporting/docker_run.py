@@ -1,0 +1,53 @@
+"""A recipe as a docker run line that a person can paste."""
+
+from __future__ import annotations
+
+from sparkwright.errors import Refused
+from sparkwright.project.exporting.export import HOME, Export
+from sparkwright.shell import join, quote
+
+
+def refuse_cluster(one: Export) -> None:
+    """Raises Refused for a recipe of several hosts: each member has a container of its own."""
+    if one.recipe.split is not None:
+        fix = "`render --host CLUSTER` prints the script of each member."
+        raise Refused("a cluster's members have a container each.", where=one.recipe.source.where("parallel"), fix=fix)
+
+
+def note_model(one: Export) -> None:
+    """What has to be on the host first: neither docker nor compose downloads a model."""
+    model = one.recipe.file.model
+    revision = ["--revision", one.commit] if one.commit else []
+    fetched = join(["hf", "download", model.id, *revision, "--local-dir"])
+    one.notes.append(f"the model has to be in {model.dir} first: `{fetched} {model.dir}`")
+
+
+def text(one: Export) -> str:
+    """The line. Raises Refused for a recipe of several hosts."""
+    refuse_cluster(one)
+    note_model(one)
+    spec = one.spec
+    rows = [["docker", "run", "-d", "--name", spec.name, "--restart", spec.restart]]
+    rows += [[flag, value] if value else [flag] for flag, value in spec.docker_options()]
+    entrypoint = spec.entrypoint or ()
+    rows += [["--entrypoint", entrypoint[0]]] if entrypoint else []
+    rows += [[one.image], *_paired([*entrypoint[1:], *spec.command])]
+    return " \\\n  ".join(" ".join(map(_word, row)) for row in rows) + "\n"
+
+
+def _word(word: str) -> str:
+    """The home folder is for the shell to fill in, which it does not between quotes."""
+    if word.startswith(f"{HOME}/"):
+        return f'"$HOME"{quote(word.removeprefix(HOME))}'
+    return quote(word)
+
+
+def _paired(words: list[str]) -> list[list[str]]:
+    """An option and its values on a line."""
+    rows: list[list[str]] = []
+    for word in words:
+        if word.startswith("-") or not rows:
+            rows.append([word])
+        else:
+            rows[-1].append(word)
+    return rows

@@ -1,0 +1,97 @@
+"""The words of a serving command: which engine it starts, its model and its flags, read by that engine's own table of options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.imports import Imports
+from sparkwright.errors import Refused
+from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.report import Report
+from sparkwright.visible import one_line
+
+#: runtimes of other tools that stand for an engine here
+RUNTIMES = {
+    "vllm": "vllm", "vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "eugr": "vllm",
+    "sglang": "sglang", "llama-cpp": "llama_cpp", "llama.cpp": "llama_cpp",
+}  # fmt: skip
+#: what starts a server that is none of the engines with a table
+OTHERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
+
+
+@dataclass
+class Serving:
+    """engine, imports: which it is. model: as the command names it. flags: by their own names."""
+
+    engine: Engine
+    imports: Imports
+    model: str
+    flags: dict[str, Any]
+
+
+def read(found: Foreign, report: Report) -> Serving:
+    """What the command serves. Raises Refused where it starts no engine that recipes are taken in for."""
+    own = engine.of(_engine_of(found, report))
+    imports = own.imports
+    if imports is None:
+        raise Refused(f"recipes for {own.title} are not taken in.", fix="Write one by hand: docs/files/recipe.md.")
+    words = imports.spelled_out(_after_program(found.words, imports))
+    parsed = own.command(words)
+    flags = dict(parsed.flags)
+    model = parsed.model or _stray_model(flags, own)
+    for name in flags:
+        _say(name, own, report)
+    return Serving(own, imports, model, flags)
+
+
+def _engine_of(found: Foreign, report: Report) -> str:
+    if found.engine:
+        if found.engine not in RUNTIMES:
+            able = ", ".join(sorted(RUNTIMES))
+            message = f"the runtime '{one_line(found.engine, at_most=60)}' is none that recipes are taken in for."
+            raise Refused(message, fix=f"Runtimes: {able}. `engine: openai` serves others: docs/openai.md.")
+        return RUNTIMES[found.engine]
+    named = [word.rpartition("/")[2] for word in [*(found.entrypoint or ()), *found.words[:4]]]
+    for text in [*named, found.image]:
+        for name in engine.TITLES:
+            imports = engine.of(name).imports
+            if imports and any(one in text for one in imports.names):
+                return name
+    other = next((OTHERS[word] for word in named if word in OTHERS), "")
+    if other:
+        fix = "Describe it in a recipe with `engine: openai` (docs/openai.md)."
+        raise Refused(f"it starts {other}, for which recipes are not taken in.", fix=fix)
+    choices = [name for name in engine.TITLES if engine.of(name).imports]
+    return report.ask("engine", "neither the command nor the image says which engine serves", choices) or engine.USUAL
+
+
+def _after_program(words: Sequence[str], imports: Imports) -> list[str]:
+    """The words after the program's own: `python3 -m vllm...` and the like stand before the first option."""
+    rest = list(words)
+    while rest and (rest[0].rpartition("/")[2] in (*imports.names, "serve", "python", "python3")):
+        rest.pop(0)
+    if rest[:1] == ["-m"]:
+        rest = rest[2:]
+    return rest
+
+
+def _stray_model(flags: dict[str, Any], own: Engine) -> str:
+    """A model that stands after a switch, where the reader took it for the switch's value."""
+    for name, value in flags.items():
+        if isinstance(value, str) and "/" in value and "switch" in own.flags.misfit(flags, name):
+            flags[name] = True
+            return value
+    return ""
+
+
+def _say(name: str, own: Engine, report: Report) -> None:
+    known = own.flags.properties()
+    head = name.partition(".")[0]
+    if head in known or head in own.flags.SET_BY:
+        return
+    why = f"{own.title}'s table of options does not have it: kept as it is, the image decides"
+    report.add("note", f"--{name}", why)

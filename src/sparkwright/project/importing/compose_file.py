@@ -1,0 +1,162 @@
+"""A compose file: the one service that serves. Source: the Compose specification (services, interpolation)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing.foreign import Foreign, mapping, text, texts
+from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.shell_words import assignments, split, unwrapped
+from sparkwright.visible import one_line
+
+KIND = "a compose file"
+_VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
+#: keys of a service that are options of a recipe's container, under their own names there
+SAME = {
+    "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
+    "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "restart": "restart", "mem_limit": "memory",
+    "memswap_limit": "memory_swap", "oom_score_adj": "oom_score_adj", "cpuset": "cpuset_cpus", "container_name": "name",
+}  # fmt: skip
+LISTS = {
+    "cap_add": "cap_add", "cap_drop": "cap_drop", "security_opt": "security_opt", "devices": "devices",
+    "extra_hosts": "extra_hosts", "dns": "dns", "tmpfs": "tmpfs", "group_add": "group_add",
+}  # fmt: skip
+READ = {
+    "image",
+    "command",
+    "entrypoint",
+    "environment",
+    "ports",
+    "volumes",
+    "network_mode",
+    "ulimits",
+    "labels",
+    "deploy",
+}
+DROPPED = {
+    "healthcheck": "sparkwright checks that it generates (`health.install`)",
+    "depends_on": "a recipe starts one container",
+    "env_file": "its variables are not in the file: add them under container.env",
+    "networks": "Docker's own bridge is used, and the port published",
+    "runtime": "`gpus` gives it the GPU",
+    "logging": "Docker's own log driver; `log_driver` and `log_options` set another",
+    "build": "nothing is built; `image` names what is pulled",
+    "platform": "a Spark's is linux/arm64",
+}
+
+
+def is_one(data: dict[str, Any]) -> bool:
+    """Whether a YAML file is of this format."""
+    return isinstance(data.get("services"), dict)
+
+
+def read(data: dict[str, Any], report: Report) -> Foreign:
+    """The container of its service. Raises Refused for a file without one."""
+    name, service = _service(mapping(data["services"], "services"), report)
+    fill = _filler(report)
+    image = fill(text(service.get("image"), "image"))
+    if not image and "build" in service:
+        sentence = "its image is built from a folder: which image, as REPOSITORY:TAG"
+        image = report.ask("image", sentence) or "owner/image:tag"
+    entrypoint = _words(service.get("entrypoint"), "entrypoint", fill)
+    found = Foreign(KIND, name, image=image, entrypoint=entrypoint or None)
+    env, found.words = assignments(unwrapped([*entrypoint, *_words(service.get("command"), "command", fill)]))
+    found.env = {key: fill(value) for key, value in _pairs(service.get("environment"), "environment").items()} | env
+    found.ports = [_port(one, fill) for one in service.get("ports") or () if isinstance(one, str | int | dict)]
+    found.volumes = [_volume(one, fill) for one in service.get("volumes") or () if isinstance(one, str | dict)]
+    found.network = text(service.get("network_mode"), "network_mode")
+    _options(service, found, fill, report)
+    return found
+
+
+def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
+    if not services:
+        raise Refused("`services` is empty.")
+    names = [name for name, one in services.items() if isinstance(one, dict) and ("image" in one or "build" in one)]
+    if not names:
+        raise Refused("no service of the compose file has an image.")
+    answer = (
+        names[0]
+        if len(names) == 1
+        else report.ask("service", f"which service serves the model: {', '.join(names)}", names)
+    )
+    for other in names:
+        if answer and other != answer:
+            report.add("dropped", f"service {other}", "a recipe starts one container")
+    name = answer or names[0]
+    return name, mapping(services[name], f"services.{name}")
+
+
+def _filler(report: Report) -> Callable[[str], str]:
+    """Variables of a compose file: with the default that stands beside them, else asked for."""
+
+    def one(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        name, operator, default = match[1] or match[4], match[2] or "", match[3] or ""
+        if operator.endswith("-"):
+            report.add("note", f"${{{name}}}", f"its default, '{one_line(default, at_most=60)}'")
+            return default
+        if name in ("HOME", "PWD"):
+            return match[0]
+        return report.ask(f"variable.{name}", f"the file takes {name} from its environment") or match[0]
+
+    return lambda written: _VARIABLE.sub(one, written)
+
+
+def _words(value: Any, what: str, fill: Callable[[str], str]) -> list[str]:
+    if isinstance(value, list):
+        return [fill(word) for word in texts(value, what)]
+    return split(fill(text(value, what))) if value else []
+
+
+def _pairs(value: Any, what: str) -> dict[str, str]:
+    """A mapping, or a list of NAME=VALUE; a name alone is taken from the environment there."""
+    if isinstance(value, list):
+        rows = (one.partition("=") for one in texts(value, what))
+        return {name: given if equals else f"${{{name}}}" for name, equals, given in rows}
+    return {name: text(one, what) if one is not None else f"${{{name}}}" for name, one in mapping(value, what).items()}
+
+
+def _port(value: Any, fill: Callable[[str], str]) -> str:
+    if isinstance(value, dict):
+        return f"{text(value.get('published'), 'published')}:{text(value.get('target'), 'target')}"
+    return fill(str(value))
+
+
+def _volume(value: Any, fill: Callable[[str], str]) -> str:
+    if isinstance(value, dict):
+        end = ":ro" if value.get("read_only") is True else ""
+        return fill(f"{text(value.get('source'), 'source')}:{text(value.get('target'), 'target')}{end}")
+    return fill(value)
+
+
+def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str], report: Report) -> None:
+    for key, value in service.items():
+        if key in SAME:
+            found.options[SAME[key]] = value if isinstance(value, bool) else fill(text(value, key))
+        elif key in LISTS:
+            found.options[LISTS[key]] = tuple(
+                fill(one) for one in texts(value if isinstance(value, list) else [value], key)
+            )
+        elif key == "ulimits":
+            found.options[key] = {name: _limit(one) for name, one in mapping(value, key).items()}
+        elif key == "labels":
+            found.options[key] = _pairs(value, key)
+        elif key in DROPPED:
+            report.add("dropped", key, DROPPED[key])
+        elif key == "deploy":
+            report.add("translated", key, "gpus: all, a recipe's default")
+        elif key not in READ:
+            report.add("dropped", str(key), "it has no place in a recipe")
+    if isinstance(found.options.get("oom_score_adj"), str):
+        found.options["oom_score_adj"] = int(found.options["oom_score_adj"] or 0)
+
+
+def _limit(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{text(value.get('soft'), 'soft')}:{text(value.get('hard'), 'hard')}"
+    return text(value, "ulimits")

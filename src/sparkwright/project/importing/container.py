@@ -1,0 +1,113 @@
+"""The container of a recipe of others: what a recipe's `container` has of it, and what is left out aloud."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing import environment
+from sparkwright.project.importing.command import Serving
+from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.report import Report
+from sparkwright.trust.network_words import HOST
+from sparkwright.visible import one_line
+
+#: options of `docker run` that a person has to write in the recipe: nothing asks for them by itself
+DROPPED_OPTIONS = {
+    "privileged": "the server needs no rights of the host's root; `devices` and `cap_add` give single ones",
+    "restart": "the restart policy is `unless-stopped`, once the server is verified",
+    "healthcheck": "sparkwright checks that it generates (`health.install`)",
+    "pid": "the server has no need of the host's processes",
+}
+
+
+def of(
+    name: str, found: Foreign, serving: Serving, section: dict[str, Any], cluster: bool, report: Report
+) -> dict[str, Any]:
+    """The recipe's `container`. section: the engine's flags; the port is taken out. cluster: on its hosts' network."""
+    box: dict[str, Any] = {"name": name}
+    set_by_cluster = frozenset(serving.engine.parallel.VARIABLES if cluster and serving.engine.parallel else ())
+    if found.adopted:
+        return box | _as_it_runs(found, report)
+    for option, value in found.options.items():
+        if option in DROPPED_OPTIONS:
+            report.add("dropped", f"{option} {one_line(str(value), at_most=60)}", DROPPED_OPTIONS[option])
+        elif option == "name":
+            report.add("translated", f"container {value}", f"container.name: {name}")
+        else:
+            box[option] = list(value) if isinstance(value, tuple) else value
+            report.add("kept", f"{option} {one_line(str(value), at_most=60)}")
+    if found.network and not cluster:
+        why = (
+            "the port is published instead"
+            if found.network == "host"
+            else "Docker's own bridge is used, and the port published"
+        )
+        report.add("dropped", f"network {found.network}", why)
+    if not cluster:
+        box["ports"] = [_port(found, serving, section, report)]
+    if env := environment.kept(found.env, set_by_cluster, report):
+        box["env"] = env
+    if volumes := _volumes(found, report):
+        box["volumes"] = volumes
+    if found.entrypoint is not None:
+        report.add("translated", "entrypoint", "the image's own, or the engine's program")
+    return box
+
+
+def _as_it_runs(found: Foreign, report: Report) -> dict[str, Any]:
+    """All that the container was made with, under its own name."""
+    box = dict(found.options)
+    if found.network:
+        box["network"] = found.network
+        if found.network == HOST and not found.ports:
+            why = "a deploy names the port, by which the container is found, and so replaces it once"
+            report.add("note", "network host", why)
+    box["ports"] = found.ports
+    if found.entrypoint is not None:
+        box["entrypoint"] = found.entrypoint
+    if found.env:
+        box["env"] = found.env
+    if found.volumes:
+        box["volumes"] = found.volumes
+    for name, value in box.items():
+        report.add("kept", f"container.{name} {one_line(str(value), at_most=60)}")
+    return box
+
+
+def _port(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
+    """HOST:CONTAINER. The server listens on its engine's usual port in its container; the host's is what clients know."""
+    own = serving.engine.flags
+    listed = isinstance(own.value(section, own.PORT), list | tuple | dict)
+    wrong = "must be a port" if listed else own.misfit(section, own.PORT)
+    if wrong:
+        raise Refused(f"`--{own.PORT}` {wrong}.")
+    inside = own.port(section)
+    given = section.pop(own.PORT, None)
+    published = next((one for one in found.ports if one.partition("/")[0].rpartition(":")[2] == str(inside)), "")
+    outside = published.rpartition("/")[0] or published
+    host = outside.rpartition(":")[0].rpartition(":")[2] or str(inside)
+    if published or given is not None:
+        report.add("translated", f"port {published or given}", f"container.ports: {host}:{serving.imports.port_inside}")
+    for other in found.ports:
+        if other != published:
+            report.add("dropped", f"port {other}", "nothing of the server listens there")
+    return f"{host}:{serving.imports.port_inside}"
+
+
+def _volumes(found: Foreign, report: Report) -> list[str]:
+    kept = []
+    for volume in found.volumes:
+        source = volume.partition(":")[0].replace("${HOME}", "~").replace("$HOME", "~")
+        if "huggingface" in volume or "/.cache" in volume:
+            report.add(
+                "dropped",
+                f"volume {volume}",
+                "a cache: the host downloads the model, and keeps what the engine compiles",
+            )
+        elif source.startswith(("/", "~/")) and "$" not in source and ".." not in volume.split("/"):
+            kept.append(source + volume[len(volume.partition(":")[0]) :])
+            report.add("kept", f"volume {volume}")
+        else:
+            report.add("dropped", f"volume {volume}", "not a folder of the host by an absolute path")
+    return kept

@@ -1,0 +1,168 @@
+"""The flags of a recipe of others: what another key says here, what a cluster sets, what names a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing.command import Serving
+from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.report import DROP, KEEP, Report
+from sparkwright.trust.file_words import why_not_a_place
+from sparkwright.visible import one_line
+
+MOST_HOSTS = 64
+#: where a file of the project is put in a container
+FILES_FOLDER = "/etc/sparkwright"
+KEY_VARIABLE = "SPARK_KEY"
+
+
+def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
+    """How the model is split over hosts, as a recipe's `parallel`; {} for one host. The flags that say so are taken out.
+
+    Raises Refused where it needs several hosts and the engine serves from one only here.
+    """
+    imports, flags = serving.imports, serving.flags
+    tensor, pipeline = (_count(flags.pop(name, 1)) if name else 1 for name in (imports.tensor, imports.pipeline))
+    for name in imports.replicas:
+        if _count(flags.get(name, 1)) > 1:
+            fix = "A recipe starts one server; `gateway:` gives several one address (docs/gateway.md)."
+            raise Refused(f"`--{name} {flags[name]}` starts several copies of the model.", fix=fix)
+        flags.pop(name, None)
+    asked = tensor * pipeline
+    if asked == 1 and found.hosts > 1:
+        tensor = asked = found.hosts
+        report.add(
+            "note", "hosts", f"it is for {found.hosts} hosts and says no split: tensor parallelism over all of them"
+        )
+    if asked > 1 and found.hosts == 1:
+        report.add("dropped", f"split over {asked}", "it is for one host, and a Spark has one GPU")
+        tensor = pipeline = asked = 1
+    elif asked > 1 and not found.hosts:
+        sentence = f"the model is split over {asked} GPUs, and a Spark has one: how many hosts are to serve it"
+        if report.ask("hosts", sentence, ("1", str(asked))) == "1":
+            tensor = pipeline = asked = 1
+    for name in imports.backends:
+        if name in flags:
+            why = "the cluster sets it for each member" if asked > 1 else "there is one host"
+            report.add("dropped", f"--{name} {flags.pop(name)}", why)
+    if asked == 1:
+        return {}
+    if asked > MOST_HOSTS:
+        raise Refused(f"it is split over {asked} hosts; at most {MOST_HOSTS} are a cluster.")
+    if serving.engine.parallel is None:
+        fix = "Choose a smaller quantisation, or a recipe of another engine."
+        raise Refused(f"it needs {asked} hosts, and {serving.engine.title} is served from one host only.", fix=fix)
+    why = f"parallel: a cluster of {asked} hosts, one GPU each (docs/clusters.md)"
+    report.add("translated", f"split over {asked}", why)
+    return {name: size for name, size in (("tensor", tensor), ("pipeline", pipeline)) if size > 1}
+
+
+def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the flags for the recipe's section, further keys of the recipe). adopted: it runs so already."""
+    imports, flags, more = serving.imports, serving.flags, {}
+    if (address := flags.pop(imports.host, None)) is not None and adopted:
+        flags[imports.host] = address
+    elif address is not None and not cluster:
+        report.add(
+            "dropped", f"--{imports.host} {address}", "`publish` and `container.ports` say who reaches the server"
+        )
+    elif cluster and address not in (None, "0.0.0.0", "::"):
+        flags[imports.host] = address
+    for name in imports.key:
+        if flags.pop(name, None) is None:
+            continue
+        if serving.engine.key is None:
+            report.add(
+                "secret",
+                f"--{name}",
+                f"not written: {serving.engine.title} reads no key from a file; `publish: loopback`",
+            )
+        else:
+            more["server_key"] = {"env": KEY_VARIABLE}
+            report.add(
+                "secret", f"--{name}", f"not written: `server_key: {{env: {KEY_VARIABLE}}}` reads the key on the laptop"
+            )
+    for name in imports.tokens:
+        if flags.pop(name, None) is not None:
+            report.add("secret", f"--{name}", "not written: the host downloads the model itself")
+    for name in imports.downloads:
+        if name in flags:
+            report.add("dropped", f"--{name} {flags.pop(name)}", "the host downloads the model, and mounts its folder")
+    files = {} if adopted else _files(serving, report)
+    if not adopted:
+        _further_models(serving, report)
+    for name in flags:
+        if adopted or cluster or name != serving.engine.flags.PORT:
+            report.add("kept", f"--{name}")
+    return flags, {**more, **({"files": files} if files else {})}
+
+
+def _files(serving: Serving, report: Report) -> dict[str, Any]:
+    """Flags that name a file: one of the image stays, another has to be given or left out."""
+    found: dict[str, Any] = {}
+    for name in serving.imports.files:
+        value = serving.flags.get(name)
+        if not isinstance(value, str) or "{" in value or "\n" in value:
+            continue
+        sentence = (
+            f"--{name} names the file {one_line(value, at_most=120)}, which is not in the recipe: `{KEEP}` if the image has it, "
+            f"`{DROP}` for none, or a file of this project"
+        )
+        answer = KEEP if _of_the_image(value) else report.ask(name, sentence)
+        if answer == DROP:
+            report.add("dropped", f"--{name} {value}", "as answered")
+            del serving.flags[name]
+        elif answer == KEEP:
+            report.add("note", f"--{name} {value}", "a file that the image must have")
+        elif answer:
+            place = f"{FILES_FOLDER}/{answer.rpartition('/')[2]}"
+            if reason := why_not_a_place(place):
+                raise Refused(f"`{name}`: '{one_line(place, at_most=120)}' {reason}.")
+            serving.flags[name] = place
+            found[place] = {"file": answer}
+            report.add("translated", f"--{name} {value}", f"files: {answer} of the project")
+    return found
+
+
+def _of_the_image(path: str) -> bool:
+    """A path that vLLM's and others' images have: their examples, or an absolute one that no volume covers."""
+    return path.startswith(("examples/", "/vllm-workspace/", "/app/", "/sgl-workspace/"))
+
+
+def _further_models(serving: Serving, report: Report) -> None:
+    """Models beside the one that is mounted: a drafter, a tokenizer. The container would download them, unpinned."""
+    for name, key in serving.imports.further_models.items():
+        value = serving.flags.get(name)
+        inner = _parsed(value) if key else None
+        model = str(inner.get(key) or "") if isinstance(inner, Mapping) else str(value or "") if not key else ""
+        if "/" not in model or model.startswith("/"):
+            continue
+        sentence = (
+            f"--{name} names a second model, {one_line(model, at_most=100)}, which spark.lock does not pin: `{KEEP}` (the "
+            f"container downloads it at each start that does not have it) or `{DROP}`"
+        )
+        answer = report.ask(name, sentence, (KEEP, DROP))
+        if answer == DROP:
+            gone = [one for one in serving.flags if one.partition(".")[0] == name.partition(".")[0]]
+            for one in gone:
+                del serving.flags[one]
+            report.add("dropped", f"--{name.partition('.')[0]}", f"as answered: {model} is not used")
+        elif answer == KEEP:
+            report.add("note", model, "a second model, not pinned: the container needs the hub at its start")
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _count(value: Any) -> int:
+    number = str(value)
+    return int(number) if number.isdigit() and len(number) < 6 else 1

@@ -1,0 +1,121 @@
+"""The model of a recipe of others: a name on the hub, a file of one, or a folder that was mounted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing.command import Serving
+from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.report import Report
+from sparkwright.trust import model_files
+from sparkwright.visible import one_line
+
+#: what stands in a quantisation's name, so that it can be a part of a pattern
+_QUANTISATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+
+
+@dataclass
+class Model:
+    """As a recipe's `model`. dir, mount: "" for the usual ones."""
+
+    id: str
+    revision: str = ""
+    file: str = ""
+    dir: str = ""
+    mount: str = ""
+
+    def to_yaml(self) -> dict[str, Any]:
+        """The recipe's `model`, without what is usual."""
+        short = self.id.rpartition("/")[2].lower()
+        revision = {"revision": self.revision} if self.revision not in ("", "main") else {}
+        file = {"file": self.file} if self.file else {}
+        return {
+            "id": self.id,
+            **revision,
+            **file,
+            "dir": self.dir or f"~/models/{short}",
+            "mount": self.mount or f"/models/{short}",
+        }
+
+
+def of(found: Foreign, serving: Serving, report: Report) -> Model:
+    """The model, with the flags that named it taken out of the command. Raises Refused for what is no model's name."""
+    imports, flags = serving.imports, serving.flags
+    written = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
+    file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
+    revision = found.revision or next((str(flags.pop(one)) for one in imports.revisions if one in flags), "")
+    name = written or serving.model or found.model
+    if found.model and serving.model and _is_id(serving.model) and serving.model != found.model:
+        report.add("note", found.model, f"the recipe's `model`; its command serves {serving.model}, which is taken")
+    if not written and name.startswith(("/", "./", "~")):
+        return _mounted(name, found, serving, report)
+    name, _, quantisation = name.partition(":")
+    if not name:
+        name = report.ask("model", "neither the recipe nor its command names a model: its id on the hub, as OWNER/NAME")
+    if name and (reason := model_files.why_not_an_id(name)):
+        raise Refused(f"the model '{one_line(name, at_most=80)}' {reason}.")
+    if name and "/" not in name:
+        report.add("note", name, "a model without an owner on the hub")
+    model = Model(name or "owner/name", revision)
+    if serving.engine.files is not None:
+        model.file = _file(file, quantisation, serving, report)
+    if found.adopted:
+        report.add(
+            "note",
+            model.id,
+            "the container downloaded it itself: a deploy mounts the model's folder, and so replaces it",
+        )
+    if not revision:
+        report.add("note", model.id, "no revision is named: `main`, of which `invoke lock` pins the commit")
+    return model
+
+
+def _is_id(name: str) -> bool:
+    return not model_files.why_not_an_id(name.partition(":")[0])
+
+
+def _file(file: str, quantisation: str, serving: Serving, report: Report) -> str:
+    chooses = serving.engine.files
+    suffix = chooses.SUFFIX if chooses else ""
+    if file:
+        return file
+    if quantisation and _QUANTISATION.fullmatch(quantisation):
+        pattern = f"*{quantisation}*{suffix}"
+        report.add("translated", quantisation, f"model.file: {pattern}; `lock` says whether it means one model")
+        return pattern
+    title = serving.engine.title
+    sentence = f"which file of the repository, by pattern, e.g. *Q4_K_M*{suffix}: it names none, and {title} serves one"
+    return report.ask("file", sentence) or f"*{suffix}"
+
+
+def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Model:
+    """A model that lies in a folder of the host, which is mounted: the hub's name of it is not in the recipe."""
+    inside = PurePosixPath(path)
+    single = serving.engine.files is not None and inside.suffix == serving.engine.files.SUFFIX
+    folder = inside.parent if single else inside
+    host, volume = _on_the_host(folder, found.volumes)
+    sentence = f"the model is a folder, {one_line(path, at_most=120)}: its id on the hub, as OWNER/NAME"
+    name = report.ask("model", sentence) or "owner/name"
+    if reason := model_files.why_not_an_id(name):
+        raise Refused(f"the model '{one_line(name, at_most=80)}' {reason}.")
+    if volume:
+        found.volumes.remove(volume)
+        report.add("translated", f"volume {volume}", f"model.dir: {host}, mounted at {folder}")
+    else:
+        report.add("note", path, "no volume of the recipe holds it: the usual folder of the host is taken")
+    return Model(name, found.revision, inside.name if single else "", host, str(folder))
+
+
+def _on_the_host(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
+    """The host's folder that a folder of the container is, and the volume that says so; "" for none."""
+    for volume in volumes:
+        source, _, target = volume.partition(":")
+        mount = PurePosixPath(target.partition(":")[0])
+        if mount == folder or mount in folder.parents:
+            below = folder.relative_to(mount)
+            return (source if str(below) == "." else f"{source.rstrip('/')}/{below}"), volume
+    return "", ""

@@ -1,0 +1,149 @@
+"""From a recipe of others in its one form to a recipe of ours: checked as if a person had written it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparkwright.engines.http import GENERATE
+from sparkwright.engines.imports import Imports
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.documents.checked import check
+from sparkwright.project.importing import command, container, flags, model
+from sparkwright.project.importing.command import Serving
+from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.report import Report
+from sparkwright.project.recipe import parallel_rules, rules
+from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.trust.image_name import Name, why_not_an_image
+from sparkwright.visible import one_line
+
+#: images without a registry that others build on their own machine
+LOCAL = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
+#: what sparkrun takes in place of the image that eugr's recipes build (core/recipe.py of 0.4.2); its tag moves every night
+STANDS_FOR = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
+NAME_CHARS = 60
+
+
+@dataclass
+class Taken:
+    """text: the recipe's file; "" while questions are open. name: the file's. image_digest: what the source pinned it to."""
+
+    name: str
+    text: str
+    report: Report
+    image_digest: str = ""
+
+
+def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
+    """The recipe's file. name: as the user wants it, "" for its own. origin: where it is from, for the file's first line.
+
+    Raises Refused for what is no recipe here, with the sentence that says why.
+    """
+    serving = command.read(found, report)
+    chosen = model.of(found, serving, report)
+    own_name = slug(name or found.name or chosen.id.rpartition("/")[2])
+    parallel = flags.split(found, serving, report)
+    section, more = flags.settled(serving, report, cluster=bool(parallel), adopted=found.adopted)
+    found.task = found.task or _task(found, serving, section, report)
+    image, digest = _image(found, serving.imports, report)
+    data: dict[str, Any] = {
+        "description": _line(found.description) or own_name,
+        "image": image,
+        "model": chosen.to_yaml(),
+    }
+    if serving.engine.name != "vllm" or found.task:
+        data |= {"engine": serving.engine.name}
+    if found.task:
+        data["task"] = found.task
+    data["container"] = container.of(own_name, found, serving, section, bool(parallel), report)
+    if not parallel and "server_key" not in more and not found.adopted:
+        data["publish"] = "loopback"
+        report.add(
+            "note", "publish: loopback", "only the host itself reaches it; `server_key` or `publish: lan` for others"
+        )
+    data |= more
+    data[serving.engine.name] = section
+    if parallel:
+        data["parallel"] = parallel
+    report.refuse_unheard()
+    if report.questions:
+        return Taken(own_name, "", report, digest)
+    source = _line(origin) if origin == found.kind else f"{_line(origin)} ({found.kind})"
+    text = f"# Imported from {source}.\n\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)}"
+    _checked(text, own_name)
+    return Taken(own_name, text, report, digest)
+
+
+def _task(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
+    """What it does where its flags say that it generates no text; "" where it does, or they don't say."""
+    excluded = serving.engine.task_flags.excludes.get(GENERATE, {})
+    telling = [f"--{name} {section[name]}" for name, values in excluded.items() if section.get(name) in values]
+    if not telling:
+        return ""
+    named = f"{found.name} {found.model}".lower()
+    task = next((task for word, task in (("embed", "embed"), ("rerank", "rerank")) if word in named), "")
+    if task:
+        report.add("translated", telling[0], f"task: {task}, as its name says")
+        return task
+    return report.ask(
+        "task",
+        f"{telling[0]} is a server that generates no text: vectors (embed) or scores (rerank)",
+        ("embed", "rerank"),
+    )
+
+
+def slug(text: str) -> str:
+    """A name for a file and a container."""
+    plain = re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:NAME_CHARS].strip("-._")
+    return plain if len(plain) > 1 else f"imported-{plain}".rstrip("-")
+
+
+def _checked(text: str, name: str) -> None:
+    """As `recipe.load` checks a file."""
+    source = document.parse(text, Path(f"recipes/{name}.yml"))
+    file = check(RecipeFile, source)
+    rules.refuse(parallel_rules.applied(file, source) if file.parallel is not None else file, source)
+
+
+def _image(found: Foreign, imports: Imports, report: Report) -> tuple[str, str]:
+    """(REPOSITORY:TAG, digest): what the recipe names, else the release that the engine's tables are of."""
+    written = found.image.strip()
+    if not written:
+        report.add(
+            "translated", "image", f"it names none: {imports.image}, the release that sparkwright's tables are of"
+        )
+        return imports.image, ""
+    local = LOCAL.fullmatch(written) is not None
+    instead = f"; {STANDS_FOR[written]} is built from the same" if written in STANDS_FOR else ""
+    if local and found.adopted:
+        report.add(
+            "note", written, "an image that is not from a registry: `lock` cannot pin it until it is pushed to one"
+        )
+        return Name.parse(written).by_tag, ""
+    if local or "$" in written or "{" in written:
+        why = "is not in a registry: its author built it" if local else "is filled from a shell"
+        example = f"as REPOSITORY:TAG, e.g. {imports.image}{instead}"
+        sentence = f"the image {one_line(written, at_most=80)} {why}: which image, {example}"
+        answer = report.ask("image", sentence)
+        if not answer:
+            return imports.image, ""
+        report.add("translated", f"image {written}", f"{answer}, as answered")
+        written = answer
+    if reason := why_not_an_image(written):
+        raise Refused(f"the image '{one_line(written, at_most=80)}' {reason}.")
+    image = Name.parse(written)
+    pinned = f"; the source pins {image.digest}" if image.digest else ""
+    report.add(
+        "kept", f"image {image.by_tag}", f"`invoke lock` pins its digest, and proves that it is for arm64{pinned}"
+    )
+    return image.by_tag, image.digest
+
+
+def _line(text: str) -> str:
+    return one_line(" ".join(text.split()), at_most=160)

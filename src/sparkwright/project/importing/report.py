@@ -1,0 +1,85 @@
+"""What became of each part of a recipe that was taken in, and what is still to be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.visible import one_line
+
+Sort = Literal["kept", "translated", "dropped", "secret", "note"]
+#: in the report's order
+SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note")
+#: an answer that takes out what is asked about
+DROP = "drop"
+#: an answer that leaves it as it is
+KEEP = "keep"
+SHOWN_CHARS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """what: a key, a flag or an option. why: what was made of it, or why it is gone."""
+
+    sort: Sort
+    what: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What only a person can say. key: the name for `--answer KEY=VALUE`. choices: the answers there are; empty for any."""
+
+    key: str
+    sentence: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass
+class Report:
+    """Filled in while a recipe is read. answers: what was answered, by the questions' keys."""
+
+    answers: Mapping[str, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    heard: set[str] = field(default_factory=set)
+
+    def add(self, sort: Sort, what: str, why: str = "") -> None:
+        """One more row; the same one is not repeated."""
+        row = Row(sort, one_line(what, at_most=SHOWN_CHARS), why)
+        if row not in self.rows:
+            self.rows.append(row)
+
+    def ask(self, key: str, sentence: str, choices: Iterable[str] = ()) -> str:
+        """The answer to a question; empty while there is none, and then it is among the questions.
+
+        Raises Refused for an answer that is none of the choices.
+        """
+        offered = tuple(choices)
+        self.heard.add(key)
+        answer = self.answers.get(key, "")
+        if not answer and all(one.key != key for one in self.questions):
+            self.questions.append(Question(key, sentence, offered))
+        if answer and offered and answer not in offered:
+            message = f"'{one_line(answer, at_most=80)}' is not an answer to `{key}`."
+            raise Refused(message, fix=nearest(answer, offered))
+        return answer
+
+    def refuse_unheard(self) -> None:
+        """Raises Refused for an answer to a question that nobody asks."""
+        spare = sorted(set(self.answers) - self.heard)
+        if spare and not self.questions:
+            fix = f"Questions: {', '.join(sorted(self.heard))}." if self.heard else "Nothing is asked."
+            raise Refused(f"`--answer {one_line(spare[0], at_most=80)}=...` answers no question.", fix=fix)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "rows": [{"sort": one.sort, "what": one.what, "why": one.why} for one in self.rows],
+            "questions": [
+                {"key": one.key, "question": one.sentence, "choices": list(one.choices)} for one in self.questions
+            ],
+        }

@@ -1,0 +1,39 @@
+"""A container that runs on a host, as it was made: kept as it is, for a deploy that finds nothing to change replaces nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.shell_words import assignments, unwrapped
+
+#: how `container_settings` hides a secret
+HIDDEN = "***"
+
+
+def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
+    """settings: what the module `container_settings` returned. host: its name."""
+    found = Foreign(
+        kind=f"the container {settings['name']} of {host}",
+        name=str(settings["name"]),
+        image=str(settings["image"]),
+        ports=list(settings["ports"]),
+        volumes=list(settings["volumes"]),
+        network=str(settings["network"]),
+        options={**settings["options"], "name": str(settings["name"])},
+        entrypoint=settings["entrypoint"],
+        hosts=1,
+        adopted=True,
+    )
+    env, words = assignments(unwrapped([*settings["program"], *settings["command"]]))
+    found.words = words
+    found.env = {name: value for name, value in {**settings["env"], **env}.items() if value != HIDDEN}
+    for name, value in settings["env"].items():
+        if value == HIDDEN:
+            report.add("secret", name, "its value stays on the host: a recipe holds no secret")
+    report.add(
+        "note", found.name, f"it goes on serving: importing changed nothing on {host}; `plan` says what a deploy would"
+    )
+    return found

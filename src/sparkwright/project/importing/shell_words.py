@@ -1,0 +1,89 @@
+"""A command line of others as words. Nothing of it is run: what only a shell could do is refused by name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing.foreign import MOST_CHARS, MOST_WORDS
+from sparkwright.visible import one_line
+
+#: what a shell acts on, by what it is called
+OPERATORS = {
+    "|": "a pipe",
+    "&": "`&` or `&&`",
+    ";": "`;`",
+    "<": "a redirection",
+    ">": "a redirection",
+    "(": "a subshell",
+}
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_VARIABLE = re.compile(r"\$(?:\{[^}]{0,200}\}|[A-Za-z_]\w{0,100})")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w{0,100}=")
+SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
+
+
+def split(line: str) -> list[str]:
+    """The words of one command. Raises Refused for several commands, and for what a shell would have to run or fill in."""
+    if len(line) > MOST_CHARS:
+        raise Refused(f"the command line is longer than {MOST_CHARS} characters.")
+    joined = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
+    _refuse_shell(joined)
+    try:
+        words = shlex.split(joined, comments=False)
+    except ValueError as error:
+        raise Refused(f"the command line cannot be split into words: {str(error).lower()}.") from None
+    if len(words) > MOST_WORDS:
+        raise Refused(f"the command line has more than {MOST_WORDS} words.")
+    return words
+
+
+def unwrapped(words: list[str]) -> list[str]:
+    """The words of a command that a shell was given as text (`bash -c "vllm serve ..."`), without `exec`."""
+    if len(words) >= 3 and words[0] in SHELLS and words[1].startswith("-") and words[1].endswith("c"):
+        words = split(words[2])
+    return words[1:] if words[:1] == ["exec"] else words
+
+
+def assignments(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that stand before a command (`A=1 vllm serve ...`, also after `env`), and the command."""
+    rest = words[1:] if words[:1] == ["env"] else list(words)
+    found: dict[str, str] = {}
+    while rest and _ASSIGNMENT.match(rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        found[name] = value
+    return found, rest
+
+
+def variables(word: str) -> list[str]:
+    """The shell's variables that a word names, as $HOME or ${HOME}."""
+    return _VARIABLE.findall(word)
+
+
+def _refuse_shell(line: str) -> None:
+    """Raises Refused for the first thing outside of quotes that is not a word."""
+    quote, skip = "", False
+    for n, letter in enumerate(line):
+        if skip:
+            skip = False
+        elif letter == "\\" and quote != "'":
+            skip = True
+        elif letter in "\"'" and quote in ("", letter):
+            quote = "" if quote else letter
+        elif quote == "'":
+            continue
+        elif letter == "`" or line.startswith("$(", n):
+            raise _refused("a command in its place (`$(...)`)", line, n)
+        elif not quote and letter == "\n":
+            raise _refused("a second command, on a line of its own", line, n)
+        elif not quote and letter in OPERATORS:
+            raise _refused(OPERATORS[letter], line, n)
+
+
+def _refused(what: str, line: str, at: int) -> Refused:
+    near = one_line(line[max(at - 20, 0) : at + 20], at_most=60)
+    fix = (
+        "Nothing of an imported recipe is run: take out what only a shell does, and import the one command that serves."
+    )
+    return Refused(f"the command has {what}, at '{near}'.", fix=fix)

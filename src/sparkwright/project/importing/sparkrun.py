@@ -1,0 +1,157 @@
+"""Recipes of sparkrun, version 2 and 1, and those of eugr/spark-vllm-docker, which are version 1.
+
+Sources: sparkrun 0.4.2 core/recipe.py (keys, order of values, placeholders) and runtimes/*.py (flags made from defaults);
+spark-arena/recipe-registry@3075780; spark-arena/eugr-recipes@0d81770.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines import concepts, engine
+from sparkwright.errors import Refused
+from sparkwright.project.importing import mods
+from sparkwright.project.importing.command import RUNTIMES
+from sparkwright.project.importing.foreign import Foreign, mapping, text
+from sparkwright.project.importing.placeholders import filled
+from sparkwright.project.importing.report import DROP, Report
+from sparkwright.project.importing.shell_words import assignments, split, unwrapped
+from sparkwright.visible import one_line
+
+#: defaults that are called otherwise than a flag of vLLM, by the flag that they stand for
+CALLED = {
+    "tensor_parallel": "tensor-parallel-size",
+    "pipeline_parallel": "pipeline-parallel-size",
+    "data_parallel": "data-parallel-size",
+    "ctx_size": "ctx-size",
+}
+#: keys that run something, each with what it would do
+HOOKS = {
+    "pre_exec": "commands in the container before the server starts",
+    "post_exec": "commands in the container after it started",
+    "post_commands": "commands on the machine that started it",
+}
+#: keys that are about sparkrun itself
+DROPPED = {
+    "benchmark": "`bench.serve` measures",
+    "readiness": "sparkwright proves that it generates, which is stricter",
+    "builder": "nothing is built; the image is pulled",
+    "builder_config": "nothing is built; the image is pulled",
+    "build_args": "nothing is built; the image is pulled",
+    "distribution_config": "the host downloads the model, members copy it over the fabric",
+    "executor": "Docker runs it",
+    "executor_config": "Docker runs it",
+    "scheduler": "there is none",
+    "include": "",
+}
+
+
+def is_one(data: dict[str, Any]) -> bool:
+    """Whether a YAML file is of this format."""
+    named = any(key in data for key in ("recipe_version", "sparkrun_version"))
+    return named or (isinstance(data.get("model"), str) and ("container" in data or "command" in data))
+
+
+def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
+    """The recipe. Raises Refused for mods and hooks, naming what they would do and the ways out."""
+    version = text(data.get("recipe_version"), "recipe_version") or "1"
+    kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
+    if data.get("include"):
+        fix = "Import the recipe that it includes, or write out what `include` brings."
+        raise Refused("it is a change to another recipe (`include`), which is not in the file.", fix=fix)
+    for name, what in HOOKS.items():
+        if data.get(name):
+            _hook(name, what, data[name], report)
+    mods.refuse(data.get("mods"), path, report)
+    values = {key: text(one, f"defaults.{key}") for key, one in mapping(data.get("defaults"), "defaults").items()}
+    model, _, quantisation = text(data.get("model"), "model").partition(":")
+    values = {"model": text(data.get("model"), "model"), **values}
+    about = mapping(data.get("metadata"), "metadata")
+    found = Foreign(
+        kind,
+        path.stem,
+        description=text(data.get("description") or about.get("description") or data.get("name"), "description"),
+        engine=text(data.get("runtime"), "runtime") or "vllm",
+        image=text(data.get("container"), "container"),
+        model=f"{model}:{quantisation}" if quantisation else model,
+        revision=text(data.get("model_revision"), "model_revision"),
+        env={name: text(one, f"env.{name}") for name, one in mapping(data.get("env"), "env").items()},
+        hosts=_hosts(data),
+        folder=path.parent,
+    )
+    command = text(data.get("command"), "command")
+    words = split(filled(command, values, report)) if command else _from_defaults(found, values, report)
+    env, found.words = assignments(unwrapped(words))
+    found.env |= env
+    for key, why in DROPPED.items():
+        if data.get(key):
+            report.add("dropped", key, why)
+    report.add(
+        "dropped",
+        "privileged, host network, --rm",
+        "how sparkrun starts a container; a recipe's is started without them",
+    )
+    return found
+
+
+def _hosts(data: dict[str, Any]) -> int:
+    """How many hosts it is for; 0 where it can do with one and with several."""
+    least, most = (_number(data.get(key)) for key in ("min_nodes", "max_nodes"))
+    if data.get("solo_only") is True or most == 1 or text(data.get("mode"), "mode") == "solo":
+        return 1
+    if least > 1:
+        return least
+    return (
+        2
+        if data.get("cluster_only") is True and not _split(data)
+        else _split(data)
+        if data.get("cluster_only") is True
+        else 0
+    )
+
+
+def _split(data: dict[str, Any]) -> int:
+    defaults = mapping(data.get("defaults"), "defaults")
+    return (
+        max(_number(defaults.get("tensor_parallel")), 1) * max(_number(defaults.get("pipeline_parallel")), 1)
+        if defaults
+        else 0
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _hook(name: str, what: str, given: Any, report: Report) -> None:
+    shown = one_line(text(given, name) if isinstance(given, str) else repr(given), at_most=200)
+    if report.answers.get(name) != DROP:
+        report.heard.add(name)
+        fix = f"Give an image in which that is done, and `--answer {name}={DROP}`."
+        raise Refused(f"`{name}` would run {what}: {shown}.", fix=fix)
+    report.heard.add(name)
+    report.add("dropped", name, f"as answered; it would run {shown}")
+
+
+def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> list[str]:
+    """The flags that sparkrun makes of defaults where there is no command: by what the engine calls the same thing."""
+    name = RUNTIMES.get(found.engine, "")
+    if not name:
+        return []
+    own = engine.of(name)
+    words = [] if own.imports and own.imports.repository else [values["model"]]
+    for key, value in values.items():
+        if key == "model":
+            continue
+        written = CALLED.get(key, key.replace("_", "-"))
+        concept = concepts.CONCEPTS.get(concepts.of(written), {})
+        flag = next(iter(concept.get(name, ())), written)
+        if flag != written:
+            report.add("translated", key, f"--{flag}")
+        words += [f"--{flag}"] if value == "true" else [] if value == "false" else [f"--{flag}", value]
+    if own.imports and own.imports.repository:
+        words += [f"--{own.imports.repository}", values["model"]]
+    elif own.flags.SET_BY and name == "sglang":
+        words = [f"--{next(iter(own.flags.SET_BY))}", *words]
+    return words

@@ -1,0 +1,171 @@
+"""vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and what differs on a Spark.
+
+Source: vllm-project/recipes@8959cf6, taxonomy.yaml and src/lib/command-synthesis.js (the order of arguments).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing.foreign import Foreign, mapping, text, texts
+from sparkwright.project.importing.report import DROP, Report
+from sparkwright.visible import one_line
+
+KIND = "vllm-project/recipes"
+#: a Spark in its vocabulary: the profile, its brand and its generation
+PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
+#: GB that a Spark has for one server: 128 less what the system takes
+SPARK_GB = 112
+MOST_SPARKS = 8
+STRATEGY, STRATEGY_OF_SEVERAL = "single_node_tp", "multi_node_tp"
+TASKS = {"embedding": "embed", "embeddings": "embed", "rerank": "rerank", "reranking": "rerank", "reranker": "rerank"}
+
+
+def is_one(data: dict[str, Any]) -> bool:
+    """Whether a YAML file is of this format."""
+    return isinstance(data.get("model"), dict) and "variants" in data and "model_id" in data["model"]
+
+
+def read(data: dict[str, Any], report: Report) -> Foreign:
+    """The recipe for a Spark. Raises Refused for what vLLM-Omni serves, and for what no number of Sparks serves this way."""
+    meta, base = mapping(data.get("meta"), "meta"), mapping(data["model"], "model")
+    if data.get("omni"):
+        fix = "sparkwright proves a server by text, vectors or scores."
+        raise Refused("it is served by vLLM-Omni, which makes images, sound or video.", fix=fix)
+    name, variant = _variant(data, report)
+    hosts = _hosts(data, name, variant, report)
+    strategy = STRATEGY if hosts == 1 else STRATEGY_OF_SEVERAL
+    if PROFILE not in mapping(meta.get("hardware"), "meta.hardware"):
+        report.add("note", PROFILE, "the recipe does not list the DGX Spark among the hardware that it was run on")
+    args, env = _arguments(data, base, variant, strategy, report)
+    _dependencies(data, report)
+    model_id = text(variant.get("model_id") or base.get("model_id"), "model_id")
+    image = _image(base, variant, report)
+    tensor = ["--tensor-parallel-size", str(hosts)] if hosts > 1 else []
+    title = text(meta.get("title"), "meta.title")
+    precision = text(variant.get("precision"), "precision")
+    suffix = "" if name == "default" else f"-{name}"
+    return Foreign(
+        kind=KIND,
+        name=f"{text(base.get('model_id'), 'model_id').rpartition('/')[2]}{suffix}",
+        description=f"{title}, {precision}" if precision else title,
+        engine="vllm",
+        words=[model_id, *args, *tensor],
+        image=image,
+        model=model_id,
+        env=env,
+        hosts=hosts,
+        task=next((TASKS[one] for one in texts(meta.get("tasks"), "meta.tasks") if one in TASKS), ""),
+    )
+
+
+def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
+    """The checkpoint: the one that names the Spark, the only one that fits, else what a person says."""
+    all_ = {name: mapping(one, f"variants.{name}") for name, one in mapping(data["variants"], "variants").items()}
+    if not all_:
+        raise Refused("`variants` is empty.")
+    ours = [
+        name for name, one in all_.items() if PROFILE in mapping(one.get("hardware_overrides"), "hardware_overrides")
+    ]
+    fits = [name for name, one in all_.items() if 0 < _gb(one) <= SPARK_GB and not _elsewhere(one)]
+    split = [name for name, one in all_.items() if 0 < _gb(one) <= SPARK_GB * MOST_SPARKS and not _elsewhere(one)]
+    few = ours or fits or split or list(all_)
+    if len(few) == 1:
+        report.add("note", f"variant {few[0]}", _about(all_[few[0]]))
+        return few[0], all_[few[0]]
+    offered = "; ".join(f"{name} ({_about(all_[name])})" for name in few)
+    answer = report.ask("variant", f"which checkpoint: {one_line(offered, at_most=600)}", few)
+    chosen = answer or few[0]
+    return chosen, all_[chosen]
+
+
+def _elsewhere(variant: dict[str, Any]) -> bool:
+    """Whether a variant is for other hardware than NVIDIA's."""
+    only = texts(variant.get("supported_hardware"), "supported_hardware")
+    brand = text(mapping(variant.get("precision_hardware"), "precision_hardware").get("brand"), "brand")
+    return (bool(only) and PROFILE not in only) or brand.lower() not in ("", BRAND)
+
+
+def _gb(variant: dict[str, Any]) -> float:
+    found = variant.get("vram_minimum_gb")
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else 0.0
+
+
+def _about(variant: dict[str, Any]) -> str:
+    return f"{text(variant.get('precision'), 'precision')}, needs {_gb(variant):g} GB"
+
+
+def _hosts(data: dict[str, Any], name: str, variant: dict[str, Any], report: Report) -> int:
+    """One Spark where its memory is enough, else as many as have it: a power of two, which attention heads divide by."""
+    needed, hosts = _gb(variant), 1
+    while hosts * SPARK_GB < needed:
+        hosts *= 2
+    if hosts == 1:
+        return 1
+    able = texts(data.get("compatible_strategies"), "compatible_strategies")
+    fix = "Choose a smaller checkpoint with `--answer variant=NAME`, where it has one."
+    if hosts > MOST_SPARKS:
+        raise Refused(f"the checkpoint {name} needs {needed:g} GB: more than {MOST_SPARKS} Sparks have.", fix=fix)
+    if STRATEGY_OF_SEVERAL not in able:
+        message = (
+            f"the checkpoint {name} needs {needed:g} GB, more than a Spark has, and it is not split over hosts there."
+        )
+        raise Refused(message, fix=fix)
+    report.add("note", f"{needed:g} GB", f"more than one Spark has: {hosts} of them, {SPARK_GB} GB each")
+    return hosts
+
+
+def _arguments(
+    data: dict[str, Any], base: dict[str, Any], variant: dict[str, Any], strategy: str, report: Report
+) -> tuple[list[str], dict[str, str]]:
+    """All arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
+    own = mapping(variant.get("hardware_overrides"), "hardware_overrides")
+    general = mapping(data.get("hardware_overrides"), "hardware_overrides")
+    chosen = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
+    by_strategy = mapping(chosen.get("hardware_overrides"), "hardware_overrides")
+    replaced = by_strategy.get(GENERATION) or by_strategy.get(BRAND)
+    generation = [replaced] if replaced else [general.get(GENERATION) or general.get(BRAND), own.get(GENERATION)]
+    layers = [variant, own.get(PROFILE), chosen, *generation, general.get(PROFILE)]
+    words, env = texts(base.get("base_args"), "base_args"), mapping(base.get("base_env"), "base_env")
+    for layer in (mapping(one, "hardware_overrides") for one in layers):
+        words += texts(layer.get("extra_args"), "extra_args")
+        env |= mapping(layer.get("extra_env"), "extra_env")
+    opt_in = texts(data.get("opt_in_features"), "opt_in_features")
+    for name, one in mapping(data.get("features"), "features").items():
+        feature = mapping(one, f"features.{name}")
+        if name in opt_in or "modes" in feature:
+            report.add("dropped", f"feature {name}", "it is opt-in there: add its flags by hand")
+        else:
+            words += texts(feature.get("args"), f"features.{name}.args")
+    if PROFILE in own:
+        report.add("kept", f"hardware_overrides.{PROFILE}", "what its author changed for a Spark")
+    return words, {name: text(value, f"env {name}") for name, value in env.items()}
+
+
+def _dependencies(data: dict[str, Any], report: Report) -> None:
+    """Packages that it installs beside vLLM: an image that has them is needed, for nothing is installed in a container."""
+    rows = [mapping(one, "dependencies") for one in data.get("dependencies") or () if isinstance(one, dict)]
+    needed = [text(one.get("command"), "command") for one in rows if not one.get("optional")]
+    if needed:
+        listed = one_line("; ".join(needed), at_most=300)
+        sentence = (
+            f"it installs packages beside vLLM ({listed}): give `image` one that has them, and answer `{DROP}` here"
+        )
+        if report.ask("dependencies", sentence, (DROP,)):
+            report.add("dropped", "dependencies", f"not installed: {listed}")
+
+
+def _image(base: dict[str, Any], variant: dict[str, Any], report: Report) -> str:
+    own = mapping(mapping(variant.get("hardware_overrides"), "hardware_overrides").get(PROFILE), PROFILE)
+    written = own.get("docker_image") or variant.get("docker_image") or base.get("docker_image")
+    while isinstance(written, dict):
+        written = next((written[key] for key in (BRAND, "cu130", "default") if key in written), None)
+    image = text(written, "docker_image")
+    least = text(variant.get("min_vllm_version") or base.get("min_vllm_version"), "min_vllm_version")
+    if not image and (base.get("nightly_required") or least == "nightly"):
+        sentence = "it needs a vLLM newer than any release: which image, as REPOSITORY:TAG (a nightly of that day, not `nightly`)"
+        return report.ask("image", sentence)
+    if not image and least:
+        report.add("note", f"vLLM {least} or newer", "what the recipe asks for")
+    return image

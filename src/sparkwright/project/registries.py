@@ -1,0 +1,115 @@
+"""registries.yml: repositories of recipes that the user names; registries.lock: the commit at which each is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field
+
+from sparkwright.errors import Refused
+from sparkwright.host.state import write_atomically
+from sparkwright.project.documents import document
+from sparkwright.project.documents.checked import Strict, check, nearest, rule
+from sparkwright.trust.names import why_not_a_file
+from sparkwright.visible import one_line
+
+FILE, LOCK = "registries.yml", "registries.lock"
+HEAD = "# Written by sparkwright: the commit at which each registry is read. Commit it.\n"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+#: as git takes them, without user, password, options or anything that runs a program
+_REMOTE = re.compile(
+    r"(https|ssh)://(?:[A-Za-z0-9._-]{1,64}@)?[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,500}"
+)
+_LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
+
+
+def why_not_a_url(url: str) -> str:
+    """Why git is not asked for this; empty when it is."""
+    if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
+        return ""
+    return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
+
+
+def why_not_a_folder(path: str) -> str:
+    """Why this is no folder of a repository; empty when it is."""
+    steps = path.strip("/").split("/") if path else []
+    bad = path.startswith("/") or any(step in ("..", "") or why_not_a_file(step) for step in steps)
+    return "is not a folder of the repository, as official-recipes" if bad else ""
+
+
+class RegistryFile(Strict):
+    """One repository of recipes."""
+
+    url: Annotated[str, rule(why_not_a_url)] = Field(description="https://, ssh:// or file:///, as git takes it")
+    recipes: Annotated[str, rule(why_not_a_folder)] = Field("", description="the folder with its recipes; empty: all")
+    ref: str = Field(
+        "HEAD", description="branch or tag that `--update` follows", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$"
+    )
+
+
+@dataclass(frozen=True)
+class Registry:
+    """commit: at which it is read; "" while it was never fetched."""
+
+    name: str
+    url: str
+    recipes: str
+    ref: str
+    commit: str = ""
+
+
+def load(project: Path) -> list[Registry]:
+    """Those of registries.yml with their commits. Raises Refused with file and line, also where there is no such file."""
+    path = project / FILE
+    if not document.is_file(path):
+        fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
+        raise Refused(f"no {FILE} in {project}.", fix=fix)
+    source = document.load(path)
+    if not isinstance(source.data, dict):
+        raise Refused("must be a mapping of registries.", where=source.where())
+    pinned = commits(project)
+    found = []
+    for name, data in source.data.items():
+        if not isinstance(name, str) or "/" in name or why_not_a_file(name):
+            raise Refused(f"'{one_line(str(name), at_most=60)}' is not a registry's name.", where=source.where(name))
+        one = check(RegistryFile, source, data, (name,))
+        commit, url = pinned.get(name, ("", ""))
+        found.append(Registry(name, one.url, one.recipes, one.ref, commit if url == one.url else ""))
+    return found
+
+
+def of(project: Path, name: str) -> Registry:
+    """One of them. Raises Refused naming the nearest."""
+    found = {one.name: one for one in load(project)}
+    if name not in found:
+        raise Refused(f"no registry '{one_line(name, at_most=60)}' in {FILE}.", fix=nearest(name, found))
+    return found[name]
+
+
+def commits(project: Path) -> dict[str, tuple[str, str]]:
+    """(commit, url) of each registry that was fetched. Raises Refused for a damaged file."""
+    path = project / LOCK
+    if not document.is_file(path):
+        return {}
+    source = document.load(path)
+    rows = source.data if isinstance(source.data, dict) else {}
+    found = {}
+    for name, row in rows.items():
+        commit, url = (row.get("commit"), row.get("url")) if isinstance(row, dict) else (None, None)
+        if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(url, str):
+            raise Refused(
+                "must have `url` and `commit`.", where=source.where(name), fix=f"Delete {LOCK}; it is made again."
+            )
+        found[str(name)] = (commit, url)
+    return found
+
+
+def pin(project: Path, one: Registry, commit: str) -> None:
+    """Write a registry's commit."""
+    rows = {name: {"url": url, "commit": held} for name, (held, url) in commits(project).items()}
+    rows[one.name] = {"url": one.url, "commit": commit}
+    write_atomically(project / LOCK, (HEAD + yaml.safe_dump(rows)).encode(), mode=0o644)

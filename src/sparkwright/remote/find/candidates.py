@@ -1,0 +1,43 @@
+"""The hosts that a new project may be for, all sources asked at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.remote.find import mdns, ssh_names
+
+#: how a GB10 is called out of the box or by most people: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
+LIKELY = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
+CONFIG, KNOWN, NETWORK = "ssh configuration", "known_hosts", "mDNS"
+#: that a person is shown
+MOST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """address: as ssh takes it. source: where it was found."""
+
+    address: str
+    source: str
+
+
+def find(ssh_folder: Path, network: Callable[[], Sequence[str]] = mdns.hosts) -> list[Candidate]:
+    """The hosts that the user's ssh files and the local network name, those with a Spark's name first, in two seconds at most.
+
+    Of known_hosts only those with a Spark's name or of the local network count: the others are anybody's. ssh_folder: ~/.ssh.
+    """
+    with ThreadPoolExecutor(max_workers=3) as at_once:
+        config = at_once.submit(ssh_names.of_config, ssh_folder / "config")
+        known = at_once.submit(ssh_names.of_known_hosts, ssh_folder / "known_hosts")
+        near = at_once.submit(network)
+    rows = [Candidate(name, CONFIG) for name in config.result()]
+    rows += [Candidate(name, NETWORK) for name in near.result()]
+    rows += [Candidate(name, KNOWN) for name in known.result() if LIKELY.search(name) or name.endswith(".local")]
+    first: dict[str, Candidate] = {}
+    for one in rows:
+        first.setdefault(one.address.lower(), one)
+    return sorted(first.values(), key=lambda one: not LIKELY.search(one.address))

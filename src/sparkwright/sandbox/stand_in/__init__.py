@@ -1,0 +1,1 @@
+"""What answers for a simulated Spark's gateway where HAProxy is not installed."""

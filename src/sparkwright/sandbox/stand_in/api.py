@@ -1,0 +1,151 @@
+"""The HTTP side of the stand-in: the key, the path, the method and the length are checked before a body is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from sparkwright.gateway import answers, operations, render
+from sparkwright.sandbox.stand_in.routing import NoServer, Routing, asked
+from sparkwright.sandbox.web import Handler
+
+if TYPE_CHECKING:
+    from sparkwright.sandbox.stand_in.process import StandIn
+
+NOT_UP = "No server of this model is up. Try again."
+
+
+class GatewayApi(Handler):
+    """One request, or more of one connection. What is read anew meanwhile counts from the next one."""
+
+    owner: StandIn
+
+    def parse_request(self) -> bool:
+        """Whether its body is to be read: what is refused is answered already."""
+        self.owner = self.server.owner  # type: ignore[attr-defined]
+        self.routing: Routing = self.owner.routing
+        if self.owner.stopped.is_set() or not super().parse_request():
+            self.close_connection = True
+            return False
+        refused = self._refused()
+        if refused:
+            self.close_connection = True
+            self._error(*refused)
+        return not refused
+
+    def _refused(self) -> tuple[int, str, str] | None:
+        files, path = self.routing.files, self.path.partition("?")[0]
+        scheme, _, key = self.headers.get("Authorization", "").partition(" ")
+        hashed = hashlib.sha256(key.encode()).hexdigest() if scheme.lower() == "bearer" else ""
+        self.operator = files.operators.get(hashed, "")
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal():
+            return 400, *answers.OWN[400]
+        if path == render.HEALTH:
+            return None
+        if path.startswith(operations.PATH):
+            return None if self.operator else (401, "This is for the gateway's own hosts.", "invalid_operator_key")
+        if files.keys is not None and hashed not in files.keys:
+            return 401, "The gateway asks for its API key, as `Authorization: Bearer KEY`.", "invalid_api_key"
+        if path == render.MODELS:
+            return None
+        if path not in render.PATHS:
+            return 404, f"The gateway has no such path; it routes {', '.join(render.PATHS)}.", "unknown_url"
+        if self.command != "POST":
+            return 405, "Use POST.", "method_not_allowed"
+        return self._too_large() if int(length) > files.body_bytes else None
+
+    def route(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == render.HEALTH:
+            self.reply(200, b"ok", {"Content-Type": "text/plain"})
+        elif path.startswith(operations.PATH):
+            self._operate()
+        elif path == render.MODELS:
+            there = self.routing.files.backends.items()
+            self.reply(200, {"object": "list", "data": [one.row for name, one in there if self.routing.up(name)]})
+        elif len(self.raw) > self.routing.files.body_bytes:
+            self._error(*self._too_large())
+        else:
+            self._pass_on()
+
+    def _operate(self) -> None:
+        """A host asks of its own servers."""
+        if self.command != "POST":
+            self.reply(200, self.routing.statistics().encode(), {"Content-Type": "text/plain"})
+            return
+        text = self.raw.decode(errors="replace")
+        if f"{self.operator} {text}" not in self.routing.files.allowed:
+            self._error(403, "A host drains and returns its own servers only.", "not_allowed")
+            return
+        words = {name: values[0] for name, values in parse_qs(text).items()}
+        self.routing.force(words["b"], words["s"], words["action"])
+        self.reply(303, b"", {"Location": f"{operations.PATH}{operations.DONE}"})
+
+    def _pass_on(self) -> None:
+        body = self.body()
+        model = body.get("model") if isinstance(body, dict) else None
+        if not isinstance(model, str):
+            self._error(
+                400,
+                "The gateway reads no `model` in the body: it must be JSON with `model` as a string.",
+                "model_missing",
+            )
+            return
+        backend = self.routing.files.models.get(model)
+        if backend is None:
+            message = f"The gateway serves no model of this name; {render.MODELS} lists those that it serves."
+            self._error(404, message, "model_not_found")
+            return
+        try:
+            self._ask(backend)
+        except NoServer as no:
+            self._error(503, NOT_UP if no.code == "model_not_up" else answers.OWN[503][0], no.code)
+            self.routing.errors[backend] += 1
+
+    def _ask(self, backend: str) -> None:
+        """Ask one server after another until one answers. Raises NoServer."""
+        files, tried = self.routing.files, set[str]()
+        while True:
+            with self.routing.taken(backend, tried) as server:
+                try:
+                    answer = asked(server, files.backends[backend].key, self.path, self.raw, files.answer_s)
+                except TimeoutError:
+                    self._error(504, *answers.OWN[504])
+                    return
+                except (OSError, http.client.HTTPException):
+                    tried.add(server.name)
+                    continue
+                with answer:
+                    self._answer(answer)
+                return
+
+    def _answer(self, answer: http.client.HTTPResponse) -> None:
+        """Pass an answer on as it comes. Where its server ends in the middle of it, so does the connection."""
+        kind = answer.getheader("Content-Type") or "application/json"
+        try:
+            if answer.status == 200 and answer.length is None:
+                self.stream(self._parts(answer), kind)
+            else:
+                self.reply(answer.status, answer.read(), {"Content-Type": kind})
+        except http.client.HTTPException:
+            self.close_connection = True
+
+    def _parts(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+        while part := answer.read1(65536):
+            if self.owner.stopped.is_set():
+                raise ConnectionResetError
+            yield part
+
+    def _too_large(self) -> tuple[int, str, str]:
+        return 413, f"The request is larger than {self.routing.files.body_bytes} bytes.", "request_too_large"
+
+    def _error(self, status: int, message: str, code: str) -> None:
+        name, _, value = answers.HEADERS.get(status, "").removeprefix("hdr ").partition(" ")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.reply(status, json.loads(answers.body(status, message, code)), {name: value} if name else {})

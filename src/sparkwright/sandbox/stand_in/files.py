@@ -1,0 +1,117 @@
+"""What the files of a gateway's folder say, for the stand-in: only lines as gateway/render.py writes them are known. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.gateway import operations, render
+
+#: before the row of a model in the configuration
+LISTED = "%[var(txn.models)],"
+
+
+class Unread(Exception):
+    """A folder that the stand-in can make nothing of; its text is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """slots: requests that it serves at a time; 0: as many as come."""
+
+    name: str
+    address: str
+    port: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """check: path, body and the pattern of a good answer. row: of /v1/models. key: what its servers ask for; empty for none."""
+
+    check: tuple[str, str, str]
+    servers: tuple[Server, ...]
+    row: Any
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """description: the gateway's name and the digest of its files. keys: SHA-256 of the clients'; None: it asks for none.
+
+    models: backends' names by model. operators: hosts by the SHA-256 of their keys. allowed: what each may ask for.
+    """
+
+    description: str
+    port: int
+    body_bytes: int
+    queue_s: float
+    answer_s: float
+    check_s: float
+    keys: frozenset[str] | None
+    models: dict[str, str]
+    backends: dict[str, Backend]
+    operators: dict[str, str]
+    allowed: frozenset[str]
+
+
+def read(files: Mapping[str, str]) -> Files:
+    """The files by name. Raises Unread."""
+    front, *behind = files.get(render.CONFIG, "").split("\nbackend ")
+    if re.search(r"(?m)^ *bind .* ssl ", front):
+        raise Unread("the sandbox's stand-in for HAProxy speaks no TLS: install haproxy, or set `tls: none`.")
+    rows = dict(map(_listed, filter(lambda line: LISTED in line, front.splitlines())))
+    keys = _pairs(files, render.SERVER_KEYS)
+    backends = dict(_backend(text, rows, keys) for text in behind)
+    hashes = files.get(render.CLIENT_KEYS)
+    return Files(
+        description=_first(r"description '(.*)'", front),
+        port=int(_first(r"bind \S*:([0-9]+)", front)),
+        body_bytes=int(_first(r"req\.body_size gt ([0-9]+)", front)),
+        queue_s=float(_first(r"timeout queue ([0-9]+)s", front)),
+        answer_s=float(_first(r"timeout server ([0-9]+)s", front)),
+        check_s=float(_first(r" inter ([0-9]+)s", behind[0] if behind else "")),
+        keys=None if hashes is None else frozenset(hashes.split()),
+        models=_pairs(files, render.ROUTES),
+        backends=backends,
+        operators=_pairs(files, operations.OPERATORS),
+        allowed=frozenset(files.get(operations.OPERATIONS, "").splitlines()),
+    )
+
+
+def _backend(text: str, rows: Mapping[str, Any], keys: Mapping[str, str]) -> tuple[str, Backend]:
+    name = text.partition("\n")[0]
+    words = shlex.split(_first(r"http-check send (.*)", text))
+    check = words[words.index("uri") + 1], words[words.index("body") + 1], _first(r"expect rstring (.*)", text)
+    found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?$", text)
+    servers = tuple(Server(host, at, int(port), int(slots or 0)) for host, at, port, slots in found)
+    return name, Backend(check, servers, rows.get(name), keys.get(name, ""))
+
+
+def _listed(line: str) -> tuple[str, Any]:
+    """A backend's name, and the row of /v1/models while it is up."""
+    row, _, condition = line.partition(LISTED)[2].partition("' if ")
+    try:
+        return condition.partition("nbsrv(")[2].partition(")")[0], json.loads(row.replace("%%", "%"))
+    except ValueError:
+        raise Unread(
+            f"the sandbox's stand-in for HAProxy can't read a row of {render.MODELS} in {render.CONFIG}."
+        ) from None
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    if found is None:
+        raise Unread(
+            f"the sandbox's stand-in for HAProxy finds no `{pattern}` in {render.CONFIG}: it reads no other lines."
+        )
+    return found[1]
+
+
+def _pairs(files: Mapping[str, str], name: str) -> dict[str, str]:
+    rows = (line.partition(" ") for line in files.get(name, "").splitlines())
+    return {key: value for key, _, value in rows}

@@ -1,0 +1,173 @@
+"""The servers behind the stand-in: which are up, which takes a request, and how many they have."""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import io
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from sparkwright.gateway import operations, render
+from sparkwright.gateway.statistics import BACKEND
+from sparkwright.sandbox.stand_in.files import Backend, Files, Server
+
+FALL = 3
+#: of an answer to a check
+CHECK_BYTES = 65536
+#: of `show servers state`: forced into maintenance, forced to drain
+FORCED = {"": 0, operations.REST: 1, operations.DRAIN: 8}
+STATE_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
+STATUS = {"": "UP", operations.REST: "MAINT", operations.DRAIN: "DRAIN"}
+
+
+class NoServer(Exception):
+    """Nobody takes the request. code: of the answer."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Upstream:
+    """A server now. It begins as HAProxy begins: up, until one check fails. forced: what its operator asked for, or ""."""
+
+    def __init__(self, server: Server, forced: str) -> None:
+        self.server, self.forced = server, forced
+        self.failures = FALL - 1
+        self.running = self.requests = 0
+
+    @property
+    def up(self) -> bool:
+        return self.failures < FALL and not self.forced
+
+    @property
+    def status(self) -> str:
+        return "DOWN" if self.failures >= FALL and not self.forced else STATUS[self.forced]
+
+
+class Routing:
+    """What one reading of the files routes; requests that it began end with it. drained: the text of operations.STATES."""
+
+    def __init__(self, files: Files, drained: str) -> None:
+        self.files = files
+        self.ended = threading.Event()
+        self._changed = threading.Condition()
+        forced = _forced(drained)
+        self._servers = {
+            name: [Upstream(one, forced.get((name, one.name), "")) for one in backend.servers]
+            for name, backend in files.backends.items()
+        }
+        self._queued, self.errors = dict.fromkeys(files.backends, 0), dict.fromkeys(files.backends, 0)
+
+    def start(self) -> None:
+        """Check the servers from now on."""
+        for name, servers in self._servers.items():
+            for one in servers:
+                threading.Thread(target=self._check, args=(self.files.backends[name], one), daemon=True).start()
+
+    def up(self, backend: str) -> bool:
+        """Whether a server of it is up."""
+        return any(one.up for one in self._servers[backend])
+
+    @contextmanager
+    def taken(self, backend: str, tried: set[str]) -> Iterator[Server]:
+        """The server that takes a request, for as long as that runs. tried: those that did not. Raises NoServer."""
+        until_s = time.monotonic() + self.files.queue_s
+        with self._changed:
+            self._queued[backend] += 1
+            try:
+                while (found := self._free(backend, tried)) is None:
+                    if not self._changed.wait(until_s - time.monotonic()):
+                        raise NoServer("overloaded")
+            finally:
+                self._queued[backend] -= 1
+            found.running, found.requests = found.running + 1, found.requests + 1
+        try:
+            yield found.server
+        finally:
+            with self._changed:
+                found.running -= 1
+                self._changed.notify_all()
+
+    def _free(self, backend: str, tried: set[str]) -> Upstream | None:
+        there = [one for one in self._servers[backend] if one.up]
+        if not there:
+            raise NoServer("model_not_up")
+        left = [one for one in there if one.server.name not in tried]
+        if not left:
+            raise NoServer("overloaded")
+        free = [one for one in left if not one.server.slots or one.running < one.server.slots]
+        return min(free, key=lambda one: one.running, default=None)
+
+    def force(self, backend: str, name: str, action: str) -> None:
+        """Drain or return a server."""
+        with self._changed:
+            for one in self._servers.get(backend, ()):
+                if one.server.name == name:
+                    was, one.forced = one.forced, "" if action == operations.READY else action
+                    # as HAProxy: who leaves maintenance has to pass a check, soon
+                    one.failures = FALL - 1 if was == operations.REST else one.failures
+            self._changed.notify_all()
+
+    def statistics(self) -> str:
+        """As `show stat`, with the columns that are asked for."""
+        rows = io.StringIO("# ")
+        table = csv.writer(rows, lineterminator="\n")
+        rows.seek(2)
+        table.writerow(("pxname", "svname", "qcur", "scur", "stot", "hrsp_5xx", "status"))
+        for name, servers in self._servers.items():
+            for one in servers:
+                table.writerow((name, one.server.name, 0, one.running, one.requests, 0, one.status))
+            queued, status = self._queued[name], "UP" if self.up(name) else "DOWN"
+            running, total = (sum(getattr(one, what) for one in servers) for what in ("running", "requests"))
+            table.writerow((name, BACKEND, queued, running + queued, total, self.errors[name], status))
+        return rows.getvalue()
+
+    def states(self) -> str:
+        """As `show servers state`, with the columns that are asked for."""
+        rows = [f"{name} {one.server.name} {one.server.address} {FORCED[one.forced]} {one.server.port}\n"
+                for name, servers in self._servers.items() for one in servers]  # fmt: skip
+        return "".join(("1\n# ", " ".join(STATE_COLUMNS), "\n", *rows))
+
+    def _check(self, backend: Backend, one: Upstream) -> None:
+        while not self.ended.is_set():
+            if one.forced != operations.REST:
+                well = _well(backend, one.server)
+                with self._changed:
+                    one.failures = 0 if well else min(FALL, one.failures + 1)
+                    self._changed.notify_all()
+            soon_s = min(render.FAST_CHECK_S, self.files.check_s)
+            self.ended.wait(soon_s if one.failures or one.forced else self.files.check_s)
+
+
+def asked(server: Server, key: str, path: str, body: bytes, timeout_s: float) -> http.client.HTTPResponse:
+    """The answer of a server as it begins. Raises OSError or HTTPException; the connection is closed with the answer."""
+    link = http.client.HTTPConnection(server.address, server.port, timeout=timeout_s)
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    try:
+        link.request("POST", path, body, {**headers, **({"Authorization": f"Bearer {key}"} if key else {})})
+        return link.getresponse()
+    except BaseException:
+        link.close()
+        raise
+
+
+def _well(backend: Backend, server: Server) -> bool:
+    path, body, expected = backend.check
+    try:
+        with asked(server, backend.key, path, body.encode(), render.CHECK_S) as answer:
+            return re.search(expected, answer.read(CHECK_BYTES).decode(errors="replace")) is not None
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _forced(drained: str) -> Mapping[tuple[str, str], str]:
+    """What was drained when the files were read anew."""
+    _, header, *rows = [*drained.splitlines(), "", ""]
+    found = [dict(zip(header.removeprefix("# ").split(), row.split(), strict=False)) for row in rows if row]
+    names = {str(number): name for name, number in FORCED.items()}
+    return {(one["be_name"], one["srv_name"]): names.get(one["srv_admin_state"], "") for one in found}

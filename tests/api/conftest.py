@@ -1,0 +1,26 @@
+"""A project with a sandbox of its own, and a fleet opened from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright import Fleet
+from tests.e2e.conftest import Desk, fresh_desk
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Desk]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    monkeypatch.delenv("SPARKWRIGHT_SANDBOX", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with fresh_desk() as one:
+        (one.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
+        yield one
+
+
+@pytest.fixture
+def fleet(desk: Desk) -> Fleet:
+    return Fleet.open(desk.root)

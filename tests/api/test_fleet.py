@@ -1,0 +1,153 @@
+"""`from sparkwright import Fleet`, as a program uses it: from another folder, several in one process, nothing printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkwright import Fleet
+from sparkwright.api import Exit, Inconclusive, Refused, Unreachable
+from tests.e2e.conftest import TOP, Desk, fresh_desk
+
+
+def test_two_fleets_live_in_one_process_and_print_nothing(
+    desk: Desk, fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with fresh_desk() as second:
+        other = Fleet.open(str(second.root / "recipes"))
+        desk.deployed()
+        assert (fleet.root, other.root) == (desk.root, second.root)
+        runs = fleet.plan("sandbox"), other.plan("sandbox")
+        same, new = (run.result() for run in runs)
+        states = fleet.status("sandbox")[0].state, other.status("sandbox")[0].state
+    assert (same.exit, new.exit) == (Exit.OK, Exit.CHANGES)
+    assert states == ("up", "down")
+    assert "Start the server" in [task.name for task in new.changes] and not same.changes
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == [] and Path.cwd() == tmp_path
+
+
+def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) -> None:
+    with fleet.deploy("sandbox") as run:
+        events = list(run)
+    result = run.result()
+    assert events[0].kind == "play_started" and events[-1].kind == "recap"
+    assert {"task_started", "task_finished", "host_finished"} <= {one.kind for one in events}
+    finished = [one.fields["name"] for one in events if one.kind == "task_finished"]
+    assert finished == [task.name for task in result.tasks]
+    if result.exit is not Exit.INCONCLUSIVE:  # this machine was too busy to measure
+        assert result.check() is result and result.hosts["sandbox"].changed > 3
+        (history,) = fleet.history("sandbox")
+        assert history.acts[0]["what"] == "verified"
+
+
+def test_what_is_asked_of_a_server_is_typed(desk: Desk, fleet: Fleet) -> None:
+    desk.deployed()
+    (health,) = fleet.health("sandbox").result().hosts.values()
+    (diagnosis,) = fleet.diagnose("sandbox")
+    (log,) = fleet.logs("sandbox", tail=5)
+    assert health.exit is Exit.OK
+    assert diagnosis.container["name"] == "qwen35" and {one.verdict for one in diagnosis.causes} >= {"excluded"}
+    assert len(log.text.splitlines()) <= 5 and log.state["version"] and log.known
+    assert fleet.verify("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
+
+
+def test_a_host_that_is_away_is_a_row_and_a_typed_error(fleet: Fleet) -> None:
+    asked = (fleet.status("away"), fleet.diagnose("away"), fleet.logs("away"), fleet.history("away"))
+    for (one,) in (*asked, fleet.incident("away"), fleet.report("away")):
+        assert one.exit == Exit.UNREACHABLE and "refuses connections" in one.error
+    result = fleet.plan("away").result()
+    assert result.exit is Exit.UNREACHABLE
+    with pytest.raises(Unreachable, match="refuses connections"):
+        result.check()
+
+
+def test_mistakes_are_refused_with_their_place(desk: Desk, fleet: Fleet, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="nobody"):
+        fleet.status("nobody")
+    with pytest.raises(Refused, match="nobody"):
+        fleet.deploy("nobody").result()
+    with pytest.raises(Refused, match=str(tmp_path)):
+        Fleet.open(tmp_path)
+    with pytest.raises(TypeError, match="cannary"):
+        fleet.deploy("sandbox", cannary=1)
+    desk.edit("recipes/qwen3.5-35b.yml", "image:", "imagee:")
+    with pytest.raises(Refused, match=r"recipes/qwen3\.5-35b\.yml:\d+"):
+        fleet.plan("sandbox").result().check()
+
+
+def test_a_run_that_is_left_goes_on_at_the_host(desk: Desk, fleet: Fleet) -> None:
+    desk.deployed()
+    run = fleet.restart("sandbox")
+    for event in run:
+        if event.kind == "task_started":
+            break
+    with pytest.raises(Inconclusive, match="still running on sandbox"):
+        run.result()
+    assert fleet.attach("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
+
+
+def test_a_run_that_is_stopped_ends_at_a_safe_point(desk: Desk, fleet: Fleet) -> None:
+    desk.deployed()
+    hold = f"until find {desk.sandbox} -name stop | grep -q .; do sleep 0.05; done"  # until the host was asked
+    desk.before("Stop the server", f"{{name: Hold, command: {{argv: [sh, -c, '{hold}']}}}}")
+    run = fleet.restart("sandbox")
+    for event in run:
+        if event.kind == "task_started" and event.fields["name"] == "Hold":
+            run.stop()
+    result = run.result()
+    assert result.exit is Exit.FAILED
+    assert "Stop the server" not in [task.name for task in result.tasks]
+
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", (TOP / "docs/api.md").read_text(), re.S)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_documentation_runs(
+    desk: Desk, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.deployed()
+    (desk.root / "hosts/away.yml").unlink()
+    (desk.root / "hosts/spark1.yml").unlink()
+    (tmp_path / "my-sparks").symlink_to(desk.root)
+    exec(compile(example, "docs/api.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+INTERRUPTED = """
+import sys
+from sparkwright import Fleet
+for event in Fleet.open(sys.argv[1]).restart("sandbox"):
+    print(event.kind, flush=True)
+"""
+
+
+def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(desk: Desk, fleet: Fleet) -> None:
+    desk.deployed()
+    env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
+    words = [sys.executable, "-c", INTERRUPTED, str(desk.root)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) as program:
+        assert program.stdout is not None
+        for line in program.stdout:
+            if line == "task_started\n":
+                program.send_signal(signal.SIGINT)
+                break
+        _, err = program.communicate(timeout=60)
+    assert err.endswith("KeyboardInterrupt\n") and program.returncode in (1, -signal.SIGINT, 130)
+    assert fleet.attach("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("imported", ["sparkwright", "sparkwright.cli"])
+def test_nobody_pays_for_the_api_who_does_not_use_it(imported: str) -> None:
+    program = f"import sys, json, {imported}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert not [one for one in found if one.startswith(("sparkwright.api", "mcp", "pydantic"))]

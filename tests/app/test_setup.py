@@ -1,0 +1,125 @@
+"""What is proposed for a host, and the texts that are written for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.app.setup import files, proposal
+from sparkwright.app.setup.files import NewHost
+from sparkwright.errors import Refused
+from sparkwright.project import recipe, starter
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.units import GIB
+
+RECIPES = [recipe.load(starter.source(), name) for name in recipe.names(starter.source())]
+
+
+def seen(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict[str, Any]:
+    return {"memory_bytes": int(memory_gib * GIB), "models": list(models), "servers": list(servers)}
+
+
+def named(name: str, survey: dict[str, Any] | None) -> proposal.Choice:
+    return next(one for one in proposal.choices(RECIPES, survey) if one.name == name)
+
+
+def on_disk(
+    model: str, size_gib: float, folder: str = "/home/ops/models/there", place: str = "folder"
+) -> dict[str, Any]:
+    return {"id": model, "dir": folder, "place": place, "size_bytes": int(size_gib * GIB)}
+
+
+def test_nothing_fits_before_the_models_size_is_known() -> None:
+    assert {one.verdict for one in proposal.choices(RECIPES, seen())} == {"unknown"}
+    assert proposal.choices(RECIPES, seen())[0].name == proposal.USUAL
+
+
+def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
+    rows = proposal.choices(RECIPES, seen(24))
+    assert (rows[-1].verdict, named("qwen3.5-35b", seen(24)).why) == (
+        "too large",
+        "the engine takes 20.4 of 24.0 GiB, 4 GiB must stay free",
+    )
+    assert rows[0].name == "gpt-oss-120b-gguf" or rows[0].verdict == "unknown"
+
+
+def test_a_model_on_the_disk_comes_first_and_its_size_decides() -> None:
+    model = "zai-org/GLM-4.7-Flash"
+    first = proposal.choices(RECIPES, seen(models=[on_disk(model, 58)]))[0]
+    assert (first.name, first.verdict, first.moved) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
+    assert named("glm-4.7-flash", seen(models=[on_disk(model, 110)])).verdict == "too large"
+
+
+def test_a_folder_that_ends_like_the_recipes_own_is_another() -> None:
+    there = on_disk("openai/gpt-oss-120b", 60, "/models/gpt-oss-120b")
+    assert named("gpt-oss-120b", seen(models=[there])).moved == "/models/gpt-oss-120b"
+
+
+def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
+    model = "zai-org/GLM-4.7-Flash"
+    own = on_disk(model, 58, "/home/ops/models/glm-4.7-flash", "own")
+    cached = on_disk(model, 58, "/home/ops/.cache/huggingface/hub/models--x/snapshots/1", "hub cache")
+    assert [named("glm-4.7-flash", seen(models=[one])).moved for one in (own, cached)] == ["", ""]
+    assert named("glm-4.7-flash", seen(models=[cached, own])).found == own
+
+
+@pytest.mark.parametrize("name", recipe.names(starter.source()))
+def test_a_recipe_takes_another_folder_and_nothing_else_changes(name: str, tmp_path: Path) -> None:
+    before = (starter.source() / f"recipes/{name}.yml").read_text()
+    after = yaml.safe_load(files.with_dir(before, "/data/my models: x", "spark1"))
+    assert after["model"].pop("dir") == "/data/my models: x"
+    expected = yaml.safe_load(before)
+    del expected["model"]["dir"]
+    assert after == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "host"),
+    [
+        ("spark-1a2b.local", ("spark-1a2b", "spark-1a2b.local", None, None)),
+        ("ops@10.0.0.7:2222", ("10.0.0.7", "10.0.0.7", "ops", 2222)),
+        ("ops@fe80::1", ("fe80-1", "fe80::1", "ops", None)),
+    ],
+)
+def test_what_is_typed_for_a_host(typed: str, host: tuple[object, ...]) -> None:
+    one = NewHost.typed(typed)
+    assert (one.name, one.address, one.user, one.port) == host
+
+
+@pytest.mark.parametrize("typed", ["", "a b", "-oProxyCommand=x", "x:70000", "a@b@c", "[::1]:22"])
+def test_what_is_no_address_is_refused(typed: str) -> None:
+    with pytest.raises(Refused, match="is no address"):
+        NewHost.typed(typed)
+
+
+@pytest.mark.parametrize("name", ["all", "groups", "a,b", "x*", "../x", ""])
+def test_a_name_that_means_something_else_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="can't be a"):
+        files.refuse_name(name)
+
+
+def test_the_written_files_are_an_inventory(tmp_path: Path) -> None:
+    host = NewHost("no", "no", "yes", 2222, ("lab", "on"), "qwen3.5-35b")
+    groups = files.with_groups((starter.source() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups)
+    strange = "Docker: 'x'\nrecipe: evil"
+    starter.lay(tmp_path, {"hosts/no.yml": files.host_text(host, [strange], "init"), "hosts/groups.yml": groups})
+    read = Inventory.load(tmp_path).hosts["no"]
+    assert (read.address, read.user, read.port, read.groups) == ("no", "yes", 2222, ("lab", "on"))
+    assert read.recipe == "qwen3.5-35b"
+
+
+def test_a_start_that_is_cut_off_leaves_no_file_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, write, count = tmp_path / "a/b", Path.write_bytes, iter(range(1000))
+
+    def interrupted(path: Path, data: bytes) -> int:
+        if next(count) == 20:
+            raise KeyboardInterrupt
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        starter.lay(folder)
+    assert list(tmp_path.iterdir()) == []

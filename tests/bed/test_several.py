@@ -1,0 +1,67 @@
+"""Two servers on one host: over a real sshd, on a real Docker Engine, checked by a real systemd."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bed.conftest import Lab
+
+pytestmark = pytest.mark.bed
+AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
+NAMES = ("qwen35", "small")
+
+
+def started(lab: Lab, name: str) -> str:
+    return lab.on("spark1", f"docker inspect -f '{{{{.Id}}}} {{{{.State.StartedAt}}}}' {name}")
+
+
+@pytest.fixture
+def both(bare: Lab) -> Lab:
+    """spark1, on which a first server was deployed alone, is to serve a second one."""
+    assert bare.run("deploy", "--host", "spark1", "--json").code == 0
+    text = (bare.root / "recipes/bed.yml").read_text()
+    for before, after in (
+        ("name: qwen35", "name: small"),
+        ("8000:8000", "8001:8000"),
+        ("gpu-memory-utilization: 0.30", "gpu-memory-utilization: 0.20"),
+        ("served-model-name: qwen3.5-35b", "served-model-name: small"),
+    ):
+        assert before in text, before
+        text = text.replace(before, after)
+    (bare.root / "recipes/small.yml").write_text(text)
+    with (bare.root / "hosts/spark1.yml").open("a") as host:
+        host.write("serves: [bed, small]\n")
+    return bare
+
+
+def test_a_second_server_beside_the_first_and_one_timer_for_both(both: Lab) -> None:
+    lab, first = both, started(both, "qwen35")
+    try:
+        said = lab.run("deploy", "--host", "spark1")
+        assert said.code == 0, said.out + said.err
+        assert started(lab, "qwen35") == first
+        second = started(lab, "small")
+        assert lab.run("restart", "--host", "spark1", "--recipe", "small").code == 0
+        assert started(lab, "qwen35") == first and started(lab, "small") != second
+        again = lab.run("deploy", "--host", "spark1")
+        assert again.code == 0 and "2 hosts: 2 ok" in again.out, again.out
+
+        done = lab.run("health.install", "--host", "spark1", "--every", "5m", "--heal", "restart", "--smoke-every", "0")
+        assert done.code == 0, done.out + done.err
+        lab.on("spark1", "docker stop -t 1 small")
+        lab.on("spark1", AS_USER + "start sparkwright-health.service")  # returns when both were checked
+        states = {
+            name: json.loads(lab.on("spark1", f"cat .local/state/sparkwright/servers/{name}/health.json"))["state"]
+            for name in NAMES
+        }
+        assert states == {"qwen35": "ok", "small": "down"}
+        rows = [json.loads(line) for line in lab.run("status", "--host", "spark1", "--json").out.splitlines()]
+        assert [(row["host"], row["state"]) for row in rows] == [("spark1/bed", "ok"), ("spark1/small", "down")]
+        assert started(lab, "qwen35") == first
+    finally:
+        lab.run("health.uninstall", "--host", "spark1")
+        lab.on("spark1", "docker rm -f small small-previous")
+    left = lab.on("spark1", "find .local/state/sparkwright -name 'health*'")
+    assert left == ""

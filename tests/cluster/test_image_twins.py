@@ -1,0 +1,139 @@
+"""An image between two Docker Engines when one half of the fabric's port fails: two loopback addresses, each behind a relay."""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.images import image_copy
+from sparkwright.host.images.platform import platform_of
+from sparkwright.host.peers import alive, asking
+from sparkwright.modules.image.share_image import ShareImage
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+from tests.modules.test_twins import TWINS, Relay, notes
+
+TOKEN = Secret("one-time-token")
+LAYER_BYTES, CUT_AFTER = 24 * 2**20, 5 * 2**20
+
+
+class Cable(Relay):
+    """A way that is unplugged instead of cut: nothing passes any more, and neither side is told."""
+
+    def close(self) -> None:
+        port = self.url.rpartition(":")[2]
+        for rule in (("-d", TWINS[0], "--dport", port), ("-s", TWINS[0], "--sport", port)):
+            self.rules.append(["-p", "tcp", *rule, "-j", "DROP"])
+            subprocess.run(["iptables", "-I", "INPUT", *self.rules[-1]], check=True, timeout=20)
+
+    def remove(self) -> None:
+        for rule in self.rules:
+            subprocess.run(["iptables", "-D", "INPUT", *rule], check=True, timeout=20)
+        super().close()
+
+    @property
+    def rules(self) -> list[list[str]]:
+        return self.__dict__.setdefault("_rules", [])
+
+
+@dataclass
+class Members:
+    """The giver has the image in this machine's engine, the taker nothing in one of its own."""
+
+    giver: RecordingContext
+    taker: RecordingContext
+    ref: str
+    image: str
+
+    def serve(self) -> list[dict[str, Any]]:
+        """What the giver offers at each half of the port."""
+        about = {"ref": self.ref, "ids": [self.image]}
+        return [ShareImage().run(ShareImage.Args(**about, bind=address), self.giver).data["offer"] for address in TWINS]
+
+    def copy(self, ways: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
+        offer = {**offer, "urls": [one.url for one in ways]}
+        return image_copy.copy(self.taker, self.ref, [self.image], platform_of(self.taker.machine), "one", offer)
+
+    def taken(self) -> set[str]:
+        return {one["Id"] for one in self.taker.docker().api.images(all=True)}
+
+
+@pytest.fixture
+def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
+    def context(name: str, engine: str) -> RecordingContext:
+        return RecordingContext(
+            tmp_path / name, secrets={asking.TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
+        )
+
+    giver, taker = context("one", ""), context("two", second_engine)
+    name = f"127.0.0.1:5000/test-{secrets.token_hex(4)}/vllm:v1"
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        about = tarfile.TarInfo("weights")
+        about.size = LAYER_BYTES
+        tar.addfile(about, io.BytesIO(os.urandom(LAYER_BYTES)))
+    giver.docker().api.import_image_from_data(layer.getvalue(), *name.rsplit(":", 1))
+    image = giver.docker().api.inspect_image(name)["Id"]
+    try:
+        yield Members(giver, taker, f"{name}@sha256:{secrets.token_hex(32)}", image)
+    finally:
+        giver.docker().api.remove_image(image, force=True)
+        for one in taker.docker().api.images(quiet=True):
+            taker.docker().api.remove_image(one, force=True)
+
+
+def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: Members) -> None:
+    offers = members.serve()
+    ways = [Relay(TWINS[0], offers[0]["urls"][0], CUT_AFTER), Relay(TWINS[1], offers[1]["urls"][0])]
+    assert members.copy(ways, offers[0])["Id"] == members.image
+    assert members.taken() == {members.image}
+    assert 0 < ways[0].passed < LAYER_BYTES < ways[1].passed
+    (said,) = notes(members.taker)
+    assert "one: the copy broke off after" in said and said.endswith(f"Retrying at {ways[1].url}.")
+
+
+def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() or not shutil.which("iptables"):
+        pytest.skip("silencing a way needs root and iptables")
+    for name, value in {"IDLE_S": 1, "EVERY_S": 1, "QUESTIONS": 2}.items():
+        monkeypatch.setattr(alive, name, value)
+    offers = members.serve()
+    cable = Cable(TWINS[0], offers[0]["urls"][0], CUT_AFTER)
+    ways = [cable, Relay(TWINS[1], offers[1]["urls"][0])]
+    try:
+        assert members.copy(ways, offers[0])["Id"] == members.image
+    finally:
+        cable.remove()
+    assert members.taken() == {members.image}
+    assert 0 < cable.passed < LAYER_BYTES < ways[1].passed
+    assert any(f"Retrying at {ways[1].url}." in note for note in notes(members.taker)), notes(members.taker)
+
+
+def test_both_halves_cut_is_a_failure_that_leaves_nothing(members: Members) -> None:
+    offers = members.serve()
+    ways = [Relay(address, offer["urls"][0], CUT_AFTER) for address, offer in zip(TWINS, offers, strict=True)]
+    with pytest.raises(Failed, match="the copy broke off after"):
+        members.copy(ways, offers[0])
+    assert all(one.passed for one in ways)
+    assert members.taken() == set()
+
+
+def test_a_half_that_never_answers_is_passed_over(members: Members) -> None:
+    offers = members.serve()
+    ways = [Relay(address, offer["urls"][0]) for address, offer in zip(TWINS, offers, strict=True)]
+    ways[0].close()
+    assert members.copy(ways, offers[0])["Id"] == members.image
+    assert ways[0].passed == 0 and members.taken() == {members.image}

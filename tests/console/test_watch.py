@@ -1,0 +1,69 @@
+"""The screen of `status --watch`: whole in 80 columns, the marked host always on it, and only what changed is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.app.questions.watch import Rates
+from sparkwright.console.status_row import GatewayRow, Routed, Row, Upstream
+from sparkwright.console.watch import frame
+from sparkwright.console.watch.frame import Act, Traffic, View
+
+
+def row(host: str, state: str = "ok", **more: Any) -> Row:
+    return Row(
+        host, state, recipe="qwen3.5-35b", tok_per_s=47.0, baseline_tok_per_s=48.0, checked_s=60, scheduled=True, **more
+    )
+
+
+def shown(view: View, width: int = 80, height: int = 24) -> list[str]:
+    return [line.plain for line in frame.lines(view, width, height)]
+
+
+def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() -> None:
+    rows = [row(f"spark{n}") for n in range(1, 8)] + [row("spark8", "degraded", why="swap is 93 % full")]
+    traffic = {"spark2": Traffic(3, 2, 141.5, 61)}
+    acts = {"spark2": [Act(1.8e9, "verified  by ops@laptop")]}
+    lines = shown(View(rows, traffic, acts, chosen=1, at="12:30:05"))
+    text = "\n".join(lines)
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert "12:30:05" in lines[0] and "7 ok, 1 degraded" in lines[0]
+    marked = next(line for line in lines if line.startswith(">"))
+    assert "spark2" in marked and "3 + 2 waiting" in marked and "141.5" in marked
+    assert "swap is 93 % full" in text and "verified  by ops@laptop" in text and "q quit" in lines[-1]
+
+
+@pytest.mark.parametrize("chosen", [0, 17, 39])
+def test_the_marked_host_is_on_the_screen_whatever_the_fleet(chosen: int) -> None:
+    lines = shown(View([row(f"spark{n}") for n in range(40)], chosen=chosen), height=16)
+    assert len(lines) <= 16
+    assert any(line.startswith(f">  spark{chosen} ") for line in lines) and any("more" in line for line in lines)
+
+
+def test_a_gateway_is_below_the_hosts() -> None:
+    models = [Routed("small", 7, 1, 2, 0, [Upstream("spark1", "up", 1, 7)])]
+    carrier = row("spark1", gateway=GatewayRow("lab", 8080, "up", models=models))
+    lines = shown(View([carrier, row("spark2")]), height=14)
+    at = next(n for n, line in enumerate(lines) if "lab (spark1:8080)" in line)
+    assert "small" in lines[at] and "spark2" in "\n".join(lines[:at]) and "q quit" in lines[-1]
+
+
+def test_what_a_host_says_is_text() -> None:
+    lines = shown(View([row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [Act(1.8e9, "x\x1b]0;y")]}))
+    assert not any("\x1b" in line for line in lines) and any("[bold]" in line for line in lines)
+
+
+def test_a_rate_needs_two_looks_at_one_server() -> None:
+    def answer(total: float | None) -> dict[str, Any]:
+        return {
+            "record": {"state": "ok", "why": ""},
+            "traffic": {} if total is None else {"generated": total, "running": 1},
+        }
+
+    rates = Rates()
+    assert rates.of("spark1", answer(100), 10.0).tok_per_s is None
+    assert rates.of("spark1", answer(350), 15.0) == Traffic(1, None, 50.0, None)
+    assert rates.of("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins anew
+    assert rates.of("spark1", answer(None), 25.0) == Traffic()

@@ -1,0 +1,140 @@
+"""The lab on a cluster of two simulated Sparks: each arm is started by all members, and all restore what served before."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.pair.desk import HOSTS, NAME, PairDesk, a_pair
+
+HERE = ("--host", "sandbox-pair")
+SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
+SWEEP = ("bench.sweep", *HERE, "--max-num-batched-tokens", "4096,8192", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[PairDesk]:
+    with pytest.MonkeyPatch.context() as patch, a_pair() as one:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        one.deployed()
+        yield one
+
+
+@pytest.fixture
+def served(pair: PairDesk) -> Iterator[dict[str, str]]:
+    """The Ids of the ranks that serve; afterwards the same serve, and nothing else is there."""
+    ids = pair.ids()
+    assert ids.keys() == set(HOSTS)
+    yield ids
+    assert pair.ids() == ids
+    assert pair.token()[0] == 200
+    for host in HOSTS:
+        assert [one.name for one in pair.engine_of(host).containers.list(all=True)] == [NAME]
+    assert pair.deploy().recap["changed"] == 0
+
+
+def results(pair: PairDesk, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pair.root / "results" / name / "results.json").read_text())
+    return found
+
+
+def laptop(pair: PairDesk, *words: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words, "--json"]
+    return subprocess.Popen(program, cwd=pair.root, stdout=subprocess.PIPE, text=True)
+
+
+def until(running: subprocess.Popen[str], task: str) -> None:
+    """Wait until a task of this name begins."""
+    assert running.stdout is not None
+    for line in running.stdout:
+        if '"event": "task_started"' in line and f'"name": "{task}' in line:
+            return
+    raise AssertionError(f"{task} never began")
+
+
+def test_two_arms_are_measured_there_and_back_through_the_head(pair: PairDesk, served: dict[str, str]) -> None:
+    said = pair.run("bench.ab", *HERE, "--flag", "chunked-prefill", "--json", *SMALL)
+    assert said.code == 0, said.out[-3000:] + said.err
+    cells = [(one["host"], one["data"]["cell"]["arm"]) for one in said.events() if (one.get("data") or {}).get("cell")]
+    assert cells == [(HOSTS[0], arm) for arm in "abba"]
+    joined = [one for one in said.events() if one.get("name") == "Wait until the rank has joined" and "msg" in one]
+    assert sorted({(one["host"], one["msg"]) for one in joined}) == [
+        ("sandbox1", "rank 0 of 2, over rdma"),
+        ("sandbox2", "rank 1 of 2, over rdma"),
+    ]
+    found = results(pair, "ab-sandbox-pair")
+    assert found["host"] == "sandbox-pair"
+    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
+
+
+def test_a_flag_that_does_nothing_is_found_out_by_all_members(pair: PairDesk, served: dict[str, str]) -> None:
+    said = pair.run("bench.ab", *HERE, "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
+    assert said.code == 0, said.out[-3000:] + said.err
+    assert "the flag does nothing" in said.out
+    assert results(pair, "nothing")["cells"] == []
+
+
+def test_an_arm_that_does_not_start_is_told_and_the_sweep_goes_on(pair: PairDesk, served: dict[str, str]) -> None:
+    pair.run("sandbox.fault", "worker-never-joins", "--host", "sandbox2")
+    running = laptop(pair, *SWEEP, "--name", "dies")
+    until(running, "Learn what the other members restore")
+    pair.run("sandbox.fault", "none", "--host", "sandbox2")
+    out = running.communicate(timeout=120)[0]
+    assert running.returncode == 1, out[-3000:]
+    found = results(pair, "dies")
+    assert [("has not joined its group" in arm.get("failed", "")) for arm in found["arms"]] == [True, False]
+    assert [cell["arm"] for cell in found["cells"]] == ["8192"]
+
+
+def test_a_rank_that_ends_while_it_is_measured_fails_for_all(pair: PairDesk, served: dict[str, str]) -> None:
+    running = laptop(pair, "bench.ab", *HERE, "--flag", "chunked-prefill", "--name", "killed", *SMALL)
+    until(running, "Measure a")
+    pair.engine_of("sandbox2").containers.get(NAME).kill()
+    out = running.communicate(timeout=120)[0]
+    assert running.returncode == 1, out[-3000:]
+    assert "rank 1 exited" in out
+
+
+def test_without_the_laptop_it_goes_on_and_no_cell_is_measured_twice(pair: PairDesk, served: dict[str, str]) -> None:
+    running = laptop(pair, *SWEEP, "--name", "alone")
+    until(running, "Measure 4096")
+    running.kill()
+    running.wait()
+    pair.run("attach", *HERE)
+    assert pair.ids() == served
+    said = pair.run(*SWEEP, "--name", "alone")
+    assert said.code == 0, said.out[-3000:] + said.err
+    assert "Start the head" not in said.out
+    assert [cell["arm"] for cell in results(pair, "alone")["cells"]] == ["4096", "8192"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_member_that_is_lost_leaves_what_the_same_command_finishes(
+    pair: PairDesk, served: dict[str, str], host: str
+) -> None:
+    name = f"lost-{host}"
+    running = laptop(pair, *SWEEP, "--name", name)
+    until(running, "Measure 8192")
+    lock = pair.folder_of(host) / "home/.local/state/sparkwright/lock"
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+    out = running.communicate(timeout=120)[0]
+    assert running.returncode == 1, out[-3000:]
+    assert re.search(rf"lost {host} \(rank \d\)|was interrupted", out)
+    said = pair.run(*SWEEP, "--name", name)
+    assert said.code == 0, said.out[-3000:] + said.err
+    assert "Measure 4096" not in said.out
+    assert [cell["arm"] for cell in results(pair, name)["cells"]] == ["4096", "8192"]
+
+
+def test_a_member_alone_is_refused_and_one_with_others_too(pair: PairDesk, served: dict[str, str]) -> None:
+    for hosts in ("sandbox2", "sandbox1"):
+        said = pair.run("bench.ab", "--host", hosts, "--flag", "chunked-prefill", *SMALL)
+        assert said.code == 5 and "Use `--host sandbox-pair`." in said.err, said.err

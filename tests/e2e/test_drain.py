@@ -1,0 +1,131 @@
+"""Servers that leave their gateway before they stop, and come back when they are verified: on two simulated Sparks."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+from collections.abc import Iterator
+
+import docker
+import pytest
+
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.runner.health_check import composed
+from sparkwright.sandbox import control
+from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
+from tests.gateway.steady import Steady
+
+pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Two]:
+    with two_hosts() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def up(two: Two) -> None:
+    two.wait(side1="up", side2="up")
+
+
+def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(two: Two) -> None:
+    steady = Steady(two.gateway, MODEL)
+    with steady.running():
+        steady.answered(20)
+        said = two.run("restart", "--host", "box", "--json", timeout_s=300)
+        steady.answered(20)
+    assert said.code in (0, 4), said.out[-3000:]
+    assert not steady.wrong
+    assert two.states() == {"side1": "up", "side2": "up"}
+
+
+def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: Two) -> None:
+    """It is found wanting after it started: what replaces it is the server of before."""
+    recipe = two.root / f"recipes/{MODEL}.yml"
+    text = recipe.read_text()
+    recipe.write_text(
+        re.sub(r"max-num-seqs: \d+", "max-num-seqs: 4", re.sub(r"tok_per_s: .*", "tok_per_s: 9000", text))
+    )
+    steady = Steady(two.gateway, MODEL)
+    try:
+        with steady.running():
+            steady.answered(20)
+            said = two.run("deploy", "--host", "box", "--canary", "1", "--json", timeout_s=300)
+            steady.answered(20)
+    finally:
+        recipe.write_text(text)
+    assert said.code == 1, said.out[-3000:]
+    assert not steady.wrong
+    assert two.states() == {"side1": "up", "side2": "up"}
+    assert two.run("deploy", "--host", "box", "--check", timeout_s=300).code == 0
+
+
+def kill_before(two: Two, task: str) -> None:
+    """A restart of the second host whose runner is killed before this task."""
+    books = {path: path.read_text() for path in (two.root / "playbooks").rglob("*.yml")}
+    two.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+    try:
+        two.run("restart", "--host", HOSTS[1], timeout_s=300)
+    finally:
+        for path, text in books.items():
+            path.write_text(text)
+    assert two.states()[HOSTS[1]] != "up"
+
+
+def test_a_health_check_returns_what_a_killed_run_left_drained(two: Two) -> None:
+    """With no laptop: the server was never stopped, and is well."""
+    kill_before(two, "Stop the server")
+    machine = Machine.here(control.up(two.sandbox / "hosts" / HOSTS[1]))
+    notes = list[str]()
+    context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda one: notes.append(one.get("text", "")))
+    composed(context, Settings(host=HOSTS[1]), scheduled=True).run()
+    assert "returned to the gateway box." in notes
+    assert two.states()[HOSTS[1]] == "up"
+
+
+@pytest.mark.parametrize("task", ["Stop the server", "Enable restart policy, remove previous container"])
+def test_a_run_that_was_killed_leaves_no_healthy_server_drained(two: Two, task: str) -> None:
+    """The next deploy returns it: what the run was about to do with it does not matter."""
+    kill_before(two, task)
+    said = two.run("deploy", "--host", "side2", "--json", timeout_s=300)
+    assert said.code in (0, 4), said.out[-3000:]
+    assert two.states() == {"side1": "up", "side2": "up"}
+
+
+def test_a_gateway_that_is_gone_keeps_nobody_from_restarting(two: Two) -> None:
+    engine = docker.DockerClient(base_url=control.up(two.sandbox / "hosts" / HOSTS[0])["DOCKER_HOST"])
+    engine.api.stop("gateway")
+    try:
+        said = two.run("restart", "--host", "side2", timeout_s=300)
+    finally:
+        engine.api.start("gateway")
+    assert said.code in (0, 4), said.out[-3000:]
+    assert "the gateway box does not answer: not drained there." in said.out
+
+
+def test_what_is_cut_is_said_and_in_the_history(two: Two) -> None:
+    """A stream that takes longer than `drain_s`."""
+    two.groups["box"]["vars"]["drain_s"] = 0.5
+    two.write()
+    links = list[http.client.HTTPConnection]()
+    try:
+        while two.served(HOSTS[1]) == 0:
+            links.append(http.client.HTTPConnection("127.0.0.1", two.gateway, timeout=60))
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 4000}
+            links[-1].request("POST", "/v1/chat/completions", json.dumps(body))
+        said = two.run("restart", "--host", HOSTS[1], "--json", timeout_s=300)
+    finally:
+        two.groups["box"]["vars"]["drain_s"] = 20
+        two.write()
+        for one in links:
+            one.close()
+    assert said.code in (0, 4), said.out[-3000:]
+    assert "aborted after" in said.task("Drain requests")["msg"]
+    rows = two.run("history", "--host", HOSTS[1], "--json").events()
+    assert any(row["what"] == "requests cut" and "aborted after" in row["why"] for row in rows)

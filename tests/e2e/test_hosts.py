@@ -1,0 +1,60 @@
+"""`hosts.check` and `hosts.add` in a project with a simulated Spark."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from sparkwright.project.inventory.inventory import Inventory
+from tests.e2e.conftest import Desk
+
+
+def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(desk: Desk) -> None:
+    desk.deployed()
+    said = desk.run("hosts.check", "--host", "sandbox", "--json")
+    row = json.loads(said.out)
+    (server,) = row["servers"]
+    assert (said.code, row["missing"], row["gpu"]["name"]) == (0, [], "NVIDIA GB10"), row["missing"]
+    assert (server["name"], server["models"], server["verified"]) == ("qwen35", ["qwen3.5-35b"], True)
+    assert row["models"][0]["id"] == "Qwen/Qwen3.5-35B-A3B-FP8"
+    shown = desk.run("hosts.check", "--host", "sandbox").out
+    assert f"qwen35:{desk.port}" in shown and shown.rstrip().endswith("nothing")
+
+
+def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: Desk) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {other.getsockname()[1]}")
+        said = desk.run("hosts.check", "--host", "sandbox", "--json")
+        shown = desk.run("hosts.check", "--host", "sandbox").out
+    assert (said.code, [one["check"] for one in json.loads(said.out)["missing"]]) == (1, ["port"])
+    assert "port: port" in shown
+
+
+def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(desk: Desk) -> None:
+    words = (
+        "hosts.add",
+        "spark2",
+        "--address",
+        "ops@10.0.0.7",
+        "--groups",
+        "lab,night",
+        "--recipe",
+        "llama-3.1-8b",
+        "--offline",
+    )
+    said = desk.run(*words)
+    assert said.code == 0 and "sparkwright doctor --host spark2" in said.out, said.err
+    inventory = Inventory.load(desk.root)
+    assert inventory.groups["night"] == ("spark2",) and inventory.hosts["spark2"].recipe == "llama-3.1-8b"
+    before = {path: path.read_bytes() for path in (desk.root / "hosts").iterdir()}
+    for name, recipe, sentence in (
+        ("spark2", "llama-3.1-8b", "there is a host spark2 already"),
+        ("lab", "llama-3.1-8b", "there is a group lab already"),
+        ("spark3", "lama", "Did you mean `llama-3.1-8b`?"),
+    ):
+        refused = desk.run("hosts.add", name, "--address", "10.0.0.8", "--recipe", recipe, "--offline")
+        assert refused.code == 5 and sentence in refused.err, refused.err
+    assert desk.run("hosts.add").code == 5
+    assert {path: path.read_bytes() for path in (desk.root / "hosts").iterdir()} == before

@@ -1,0 +1,191 @@
+"""A host that serves several recipes: each with its own record, none touched by what is done to another."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.conftest import Desk, fresh_desk
+from tests.remote.sshd import free_port
+
+CHAT, VECTORS = "qwen3.5-35b", "qwen3-embedding-0.6b"
+CONTAINERS = {CHAT: "qwen35", VECTORS: "qwen3-embedding"}
+TOTAL_GIB = 119.7
+
+
+def serves(desk: Desk, *recipes: str) -> None:
+    """Let the sandbox serve these, each on a port of its own."""
+    ports = [desk.port, *(free_port() for _ in recipes[1:])]
+    rows = "".join(f"\n  - {{recipe: {one}, port: {port}}}" for one, port in zip(recipes, ports, strict=True))
+    (desk.root / "hosts/sandbox.yml").write_text(f"connection: sandbox\nuser: spark\nserves:{rows}\n")
+
+
+def started(desk: Desk) -> dict[str, str]:
+    """When each container was started, by name: the same afterwards is one that nobody touched."""
+    api = desk.docker().api
+    rows = [api.inspect_container(row["Id"]) for row in api.containers(all=True)]
+    return {row["Name"].lstrip("/"): f"{row['Id']} {row['State']['StartedAt']}" for row in rows}
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Desk]:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        desk.deployed()
+        before = started(desk)
+        serves(desk, CHAT, VECTORS)
+        said = desk.run("deploy", "--host", "sandbox")
+        assert said.code == 0, said.out[-3000:]
+        assert started(desk)["qwen35"] == before["qwen35"], "the server that was there is the same"
+        yield desk
+
+
+def test_the_server_that_was_there_keeps_its_memory(both: Desk) -> None:
+    said = both.run("history", "--host", "sandbox", "--recipe", CHAT, "--json")
+    assert [row["what"] for row in said.events()] == ["verified"]
+    state = both.sandbox / "home/.local/state/sparkwright"
+    assert not (state / "verified.json").exists()
+    assert {path.parent.name for path in state.glob("servers/*/verified.json")} == set(CONTAINERS.values())
+
+
+def test_each_is_a_row_and_recipe_names_one(both: Desk) -> None:
+    rows = both.run("status", "--host", "sandbox", "--json").events()
+    assert [(row["host"], row["state"]) for row in rows] == [(f"sandbox/{CHAT}", "up"), (f"sandbox/{VECTORS}", "up")]
+    alone = both.run("status", "--host", "sandbox", "--recipe", VECTORS, "--json").events()
+    assert [row["recipe"] for row in alone] == [VECTORS]
+    unknown = both.run("status", "--host", "sandbox", "--recipe", "qwen3.5-35c")
+    assert unknown.code == 5 and f"Did you mean `{CHAT}`?" in unknown.err + unknown.out
+
+
+def test_health_and_verify_prove_each_by_what_it_does(both: Desk) -> None:
+    health = both.run("health.check", "--host", "sandbox")
+    assert health.code == 0 and "a token in" in health.out and "a vector in" in health.out
+    verified = both.run("verify", "--host", "sandbox", "--recipe", VECTORS)
+    assert verified.code == 0 and "a vector of 1024 numbers" in verified.out and "qwen35" not in verified.out
+    rows = both.run("status", "--host", "sandbox", "--json").events()
+    assert [row["state"] for row in rows] == ["ok", "ok"], "each has a health record of its own"
+
+
+def test_a_deploy_a_restart_and_a_rollback_of_one_leave_the_other(both: Desk) -> None:
+    before = started(both)
+    assert both.run("restart", "--host", f"sandbox/{VECTORS}").code == 0
+    both.edit(f"recipes/{VECTORS}.yml", "max-model-len: 8192", "max-model-len: 4096")
+    try:
+        assert both.run("deploy", "--host", "sandbox", "--recipe", VECTORS).code == 0
+        changed = started(both)
+        assert changed["qwen3-embedding"] != before["qwen3-embedding"]
+        assert both.run("rollback", "--host", "sandbox", "--recipe", VECTORS).code == 0
+    finally:
+        both.edit(f"recipes/{VECTORS}.yml", "max-model-len: 4096", "max-model-len: 8192")
+    assert started(both)["qwen35"] == before["qwen35"]
+    acts = [row["what"] for row in both.run("history", "--host", f"sandbox/{VECTORS}", "--json").events()]
+    assert acts[:1] == ["rolled back"]
+    plan = both.run("plan", "--host", "sandbox")
+    assert plan.code == 0, plan.out[-2000:]
+
+
+def test_one_that_fails_is_restored_and_its_incident_is_its_own(both: Desk) -> None:
+    before = started(both)
+    recipe = both.root / f"recipes/{VECTORS}.yml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace("8192", "4096") + "  log: [never seen]\n")
+    try:
+        assert both.run("deploy", "--host", "sandbox", "--recipe", VECTORS).code == 1
+    finally:
+        recipe.write_text(text)
+    assert started(both)["qwen35"] == before["qwen35"]
+    assert both.run("health.check", "--host", "sandbox").code == 0
+    assert both.run("incident", "--host", "sandbox", "--recipe", VECTORS).code == 0
+    none = both.run("incident", "--host", "sandbox", "--recipe", CHAT)
+    assert none.code == 1 and "no incidents of qwen35" in none.out + none.err
+
+
+def test_two_that_cannot_fit_are_refused_with_the_table(both: Desk) -> None:
+    before = started(both)
+    both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.05", "utilization: 0.2")
+    try:
+        said = both.run("deploy", "--host", "sandbox")
+    finally:
+        both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.2", "utilization: 0.05")
+    assert said.code == 5
+    table = [line.split()[1:3] for line in said.out.splitlines() if line.strip().startswith("|")]
+    assert [name for name, _ in table] == ["qwen3-embedding", "qwen35", "reserve", "together", "this"]
+    shares = [float(size) for _, size in table[:3]]
+    assert shares == [round(0.2 * TOTAL_GIB, 1), round(0.85 * TOTAL_GIB, 1), 4.0]
+    assert started(both) == before
+
+
+def test_the_laptop_refuses_what_two_cannot_share(both: Desk) -> None:
+    hosts = both.root / "hosts/sandbox.yml"
+    text = hosts.read_text()
+    cases = {
+        text.replace(
+            "serves:", "recipe: qwen3.5-35b\nserves:"
+        ): "hosts/sandbox.yml:3: `recipe` and `serves` are both set.",
+        text.replace("serves:", "serve_port: 8001\nserves:"): "hosts/sandbox.yml:3: `serve_port` cannot tell",
+        text.replace(
+            f"recipe: {VECTORS}", f"recipe: {CHAT}"
+        ): "hosts/sandbox.yml:5: the recipe qwen3.5-35b is listed twice.",
+        text.replace(f"recipe: {VECTORS}", "recipe: qwen3.5-35b-200k"): "would both run as the container 'qwen35'",
+        text[: text.rindex("port: ")] + f"port: {both.port}}}\n": f"both want port {both.port} of sandbox",
+    }
+    try:
+        for wrong, sentence in cases.items():
+            hosts.write_text(wrong)
+            said = both.run("plan", "--host", "sandbox")
+            assert said.code == 5 and sentence in said.out + said.err, (sentence, said.out[-800:] + said.err)
+    finally:
+        hosts.write_text(text)
+
+
+def test_the_doctor_examines_the_machine_once_and_each_port(both: Desk) -> None:
+    said = both.run("doctor", "--host", "sandbox", "--json")
+    (row,) = said.events()
+    ports = [one["evidence"] for one in row["findings"] if one["check"] == "port"]
+    assert len(ports) == 2 and all("used by this server" in one for one in ports)
+    assert len([one for one in row["findings"] if one["check"] == "disk"]) == 1
+
+
+def test_nothing_of_a_neighbour_is_taken_for_a_leftover(both: Desk) -> None:
+    caches = both.run("caches.list", "--host", "sandbox", "--json").events()[0]["caches"]
+    assert {row["container"] for row in caches if row["kept"]} == set(CONTAINERS.values())
+    models = both.run("models.prune", "--host", "sandbox", "--yes")
+    assert models.code == 0 and "nothing to free" in models.out
+    found = both.run("host.clean", "--host", "sandbox", "--check", "--json").events()[0]["items"]
+    servers = {row["name"]: row["kept"] for row in found if row["kind"] == "container"}
+    assert servers == dict.fromkeys(CONTAINERS.values(), "--server removes it")
+
+
+def test_a_host_goes_back_to_one_recipe_and_keeps_what_it_knew(both: Desk) -> None:
+    text = (both.root / "hosts/sandbox.yml").read_text()
+    before = started(both)
+    (both.root / "hosts/sandbox.yml").write_text(
+        f"connection: sandbox\nuser: spark\nrecipe: {CHAT}\nserve_port: {both.port}\n"
+    )
+    try:
+        assert both.deploy().code == 0
+        assert started(both) == before
+        acts = both.run("history", "--host", "sandbox", "--json").events()
+        assert [row["what"] for row in acts] == ["verified"]
+    finally:
+        (both.root / "hosts/sandbox.yml").write_text(text)
+    assert both.run("deploy", "--host", "sandbox").code == 0
+    assert started(both) == before
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
+    port = free_port()
+    groups = both.root / "hosts/groups.yml"
+    text, hosts = groups.read_text(), (both.root / "hosts/sandbox.yml").read_text()
+    groups.write_text(f"{text}\nhere: {{hosts: [sandbox], gateway: {{host: sandbox, port: {port}, tls: none}}}}\n")
+    try:
+        said = both.run("gateway.deploy", "--host", "here")
+        assert said.code == 0, said.out[-2000:]
+        status = both.run("gateway.status", "--host", "here")
+        assert status.code == 0 and f"sandbox:{CHAT}" in status.out and f"sandbox:{VECTORS}" in status.out, status.out
+    finally:
+        groups.write_text(text)
+        (both.root / "hosts/sandbox.yml").write_text(hosts)

@@ -1,0 +1,76 @@
+"""Two simulated Sparks that serve one model behind a gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk
+from tests.remote.sshd import free_port
+
+HOSTS = ("side1", "side2")  # a number at the end: a simulated Spark of its own
+MODEL = "qwen3.5-35b"
+
+
+class Two(Desk):
+    """A group `box` of two hosts that serve one model, behind a gateway on the first."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gateway = free_port()
+        for name in HOSTS:
+            text = f"connection: sandbox\nuser: spark\nrecipe: {MODEL}\nserve_port: {free_port()}\n"
+            (folder / f"hosts/{name}.yml").write_text(text)
+        (folder / "hosts/sandbox.yml").unlink()
+        about = {"host": HOSTS[0], "port": self.gateway, "tls": "none", "limits": {"check_s": 1}}
+        self.groups: dict[str, Any] = {
+            "lab": {},
+            "box": {"hosts": list(HOSTS), "gateway": about, "vars": {"drain_s": 20}},
+        }
+        self.write()
+
+    def write(self) -> None:
+        (self.root / "hosts/groups.yml").write_text(json.dumps(self.groups))
+
+    def home(self, host: str) -> Path:
+        return self.sandbox / "hosts" / host / "home/.local/state/sparkwright"
+
+    def states(self) -> dict[str, str]:
+        """Of each host, as the gateway has it."""
+        found = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
+        return {one["host"]: one["state"] for one in found["models"][0]["servers"]}
+
+    def served(self, host: str) -> int:
+        """How many requests the host answers now, as the gateway counts them."""
+        found = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
+        return next(int(one["running"]) for one in found["models"][0]["servers"] if one["host"] == host)
+
+    def wait(self, **states: str) -> None:
+        deadline_s = time.monotonic() + 30
+        while (found := self.states()) != {**found, **states}:
+            assert time.monotonic() < deadline_s, found
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Two]:
+    """Both deployed, and their gateway."""
+    speed = patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"})
+    with speed, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        desk = Two(Path(folder))
+        try:
+            said = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
+            assert said.code in (0, 4), said.out[-3000:] + said.err
+            said = desk.run("gateway.deploy", "--host", "box", "--json")
+            assert said.code == 0, said.out[-3000:] + said.err
+            yield desk
+        finally:
+            for name in HOSTS:
+                control.down(desk.sandbox / "hosts" / name)

@@ -1,0 +1,114 @@
+"""What an answer to a probe shows, from bodies as engines send them; random-weights answers are real ones of vLLM 0.32.0 on a CPU."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.probes import image, language, table
+from sparkwright.engines.probes.probe import Reply
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+LOOP = "icen Conicen+asedicen+icen+icen\n    icen\n    \n     them\n"
+
+
+def reply(reason: str = "stop", **message: Any) -> Reply:
+    return Reply(
+        200, "", {"choices": [{"message": {"role": "assistant", "content": None, **message}, "finish_reason": reason}]}
+    )
+
+
+def called(arguments: Any, name: str = "get_weather") -> Reply:
+    return reply("tool_calls", tool_calls=[{"type": "function", "function": {"name": name, "arguments": arguments}}])
+
+
+@pytest.mark.parametrize(
+    ("probe", "answer", "verdict", "fault"),
+    [
+        ("tool_call", reply("tool_calls", tool_calls=[CALL]), "proved", None),
+        ("tool_call", called("{not json"), "disproved", "tool call with bad arguments"),
+        ("tool_call", called("{}"), "disproved", "tool call with bad arguments"),
+        ("tool_call", called('{"city": "Paris"}', "get_time"), "disproved", "tool call with bad arguments"),
+        ("tool_call", reply(content='<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>'), "disproved", "tool call as text"),
+        ("tool_call", reply(content='[TOOL_CALLS]get_weather{"city": "Paris"}'), "disproved", "tool call as text"),
+        ("tool_call", reply(content='get_weather(city="Paris")'), "disproved", "tool call as text"),
+        ("tool_call", reply(reasoning="<function=get_weather>"), "disproved", "tool call in the thinking"),
+        ("tool_call", reply(), "disproved", "content null"),
+        ("tool_call", reply(content="It is sunny. I would use get_weather."), "disproved", "no tool call"),
+        ("tool_call", reply("length", content=LOOP), "inconclusive", None),
+        ("tool_call", reply("length", content='<tool_call>{"name": "get_weather", "arguments": false}'), "inconclusive", None),
+        ("reasoning", reply(content="9.9", reasoning="9.9 is 9.90."), "proved", None),
+        ("reasoning", reply(content="9.9", reasoning_content="9.9 is 9.90."), "proved", None),
+        ("reasoning", reply(content="<think>so</think>9.9"), "disproved", "thinking in content"),
+        ("reasoning", reply(content="so</think>9.9"), "disproved", "thinking in content"),
+        ("reasoning", reply(content="<|channel|>analysis so"), "disproved", "thinking in content"),
+        ("reasoning", reply(reasoning="all of it"), "disproved", "content null"),
+        ("reasoning", reply(content="9.9"), "disproved", "no thinking apart"),
+        ("reasoning", reply("length", reasoning=LOOP), "inconclusive", None),
+        ("json_schema", reply(content='{"city": "Oslo", "capital": true}'), "proved", None),
+        ("json_schema", reply(content='```json\n{"city": "Oslo", "capital": true}\n```'), "disproved", "not the schema"),
+        ("json_schema", reply(content='{"city": "Bergen", "capital": true}'), "disproved", "not the schema"),
+        ("json_schema", reply(content='{"city": "Oslo", "capital": 1}'), "disproved", "not the schema"),
+        ("json_schema", reply(), "disproved", "content null"),
+        ("json_schema", reply("length", content="{\n    \n    \n"), "inconclusive", None),
+        ("image", reply(content="Red."), "proved", None),
+        ("image", reply(content="Blue"), "disproved", "picture not seen"),
+        ("image", reply(content="I am bored"), "disproved", "picture not seen"),
+        ({"language": "de"}, reply(content="Eine Woche hat sieben Tage, und der erste ist der Montag."), "proved", None),
+        ({"language": "de"}, reply(content="A week has seven days, and the first is Monday."), "disproved", "another language"),
+        ({"language": "zh"}, reply(content="一周有七天，第一天是星期一。"), "proved", None),
+        ({"language": "zh"}, reply(content="A week has seven days."), "disproved", "another language"),
+        ({"embedding_dimension": 3}, Reply(200, "", {"data": [{"embedding": [0.1, 0.2, 0.3]}]}), "proved", None),
+        ({"embedding_dimension": 4}, Reply(200, "", {"data": [{"embedding": [0.1, 0.2, 0.3]}]}), "disproved", "another dimension"),
+    ],
+)  # fmt: skip
+def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
+    (one,) = table.of([probe])
+    found = one.judge(answer)
+    assert (found.verdict, found.fault) == (verdict, fault)
+    assert len(found.evidence) < 300
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], {"choices": []}, {"choices": [3]}, {"choices": [{"message": {"content": 7}}]}, {"data": 4}]
+)
+def test_an_answer_of_another_shape_is_never_taken_for_a_good_one(body: Any) -> None:
+    for one in table.of([*table.PLAIN, {"language": "fr"}, {"embedding_dimension": 3}]):
+        assert one.judge(Reply(200, "", body)).verdict == "disproved"
+
+
+def test_each_language_is_told_from_every_other_by_its_own_question() -> None:
+    for name in language.LANGUAGES:
+        spoken = [other for other, one in language.LANGUAGES.items() if language.speaks(name, one.prompt)]
+        assert name in spoken or name == "en", name
+        assert "en" not in spoken or name == "en", name
+
+
+def test_every_engine_names_a_flag_for_every_fault() -> None:
+    named = {name: set(engine.of(name).probe_flags.causes) for name in ("vllm", "sglang", "llama_cpp")}
+    assert named["vllm"] == named["sglang"] == named["llama_cpp"]
+    assert all("--" in cause for cause in engine.of("vllm").probe_flags.causes.values())
+
+
+def test_the_picture_is_a_whole_png_that_other_programs_read(tmp_path: Any) -> None:
+    data = image.png(2, b"\x01\x02\x03")
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert data.endswith(b"IEND\xaeB`\x82")  # its checksum is the same in every PNG
+
+
+def test_a_recipe_may_ask_for_nothing_else() -> None:
+    for wrong in (
+        "tools",
+        {"language": "xx"},
+        {"embedding_dimension": 0},
+        {"embedding_dimension": True},
+        {},
+        4,
+        None,
+        {"a": 1, "b": 2},
+    ):
+        assert table.why_not(wrong), wrong
+    assert json.dumps(table.schema())

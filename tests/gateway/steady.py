@@ -1,0 +1,104 @@
+"""Clients that never stop: streams and short requests through a gateway, each told apart as answered, failed or cut."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+#: how long one answer may take, seconds
+ANSWER_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. at_s: when it was sent. first_s: until the first byte of its answer. end: "answered", else what went wrong."""
+
+    at_s: float
+    first_s: float
+    end: str
+    stream: bool
+
+
+@dataclass
+class Steady:
+    """port: the gateway's. model: what is asked for. tokens: of each stream. key: of the clients, empty for none."""
+
+    port: int
+    model: str
+    key: str = ""
+    tokens: int = 40
+    clients: int = 8
+    asked: list[Asked] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def wrong(self) -> list[Asked]:
+        """Requests that failed, or whose stream was cut."""
+        return [one for one in self.asked if one.end != "answered"]
+
+    def between(self, start_s: float, end_s: float) -> list[Asked]:
+        """Those that were sent then."""
+        return [one for one in self.asked if start_s <= one.at_s < end_s]
+
+    def _client(self, stream: bool) -> None:
+        while not self.stop.is_set():
+            found = self._ask(stream)
+            self.asked.append(found)
+            if found.end != "answered":
+                time.sleep(0.05)
+
+    def _ask(self, stream: bool) -> Asked:
+        body = {"model": self.model, "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        at_s, first_s = time.monotonic(), 0.0
+        try:
+            content = json.dumps({**body, "max_tokens": self.tokens if stream else 2})
+            link.request("POST", "/v1/chat/completions", content, headers)
+            got = link.getresponse()
+            start = got.read(1)
+            first_s = time.monotonic() - at_s
+            return Asked(at_s, first_s, _end(got.status, start + got.read(), stream=stream), stream)
+        except (OSError, http.client.HTTPException) as error:
+            return Asked(at_s, first_s or time.monotonic() - at_s, f"cut: {type(error).__name__}", stream)
+        finally:
+            link.close()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Steady]:
+        """The clients ask, half of them for streams, until the block ends."""
+        threads = [threading.Thread(target=self._client, args=(n % 2 == 0,)) for n in range(self.clients)]
+        for one in threads:
+            one.start()
+        try:
+            yield self
+        finally:
+            self.stop.set()
+            for one in threads:
+                one.join(ANSWER_S)
+
+    def answered(self, more: int) -> None:
+        """Wait until so many more requests have ended."""
+        until, deadline_s = len(self.asked) + more, time.monotonic() + ANSWER_S
+        while len(self.asked) < until:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+
+
+def _end(status: int, body: bytes, *, stream: bool) -> str:
+    if status != 200:
+        return f"failed: {status} {_code(body)}"
+    return "answered" if not stream or body.rstrip().endswith(b"data: [DONE]") else "cut: no end of the stream"
+
+
+def _code(body: bytes) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found: Any = json.loads(body)["error"]
+        return str(found.get("code") or found.get("message"))[:80]
+    return body[:80].decode(errors="replace")

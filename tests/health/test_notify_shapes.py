@@ -1,0 +1,64 @@
+"""A message as its receiver takes it: nothing that a log says is markup, and an alert ends when the server is well."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from sparkwright.health import notify, notify_shapes
+from sparkwright.health.record import Evidence, Record
+
+NASTY = "<!channel> @everyone [here](https://evil.example) *bold* & more"
+
+
+def message(state: Any = "down", why: str = "nobody answers") -> dict[str, Any]:
+    bad = Evidence("/health", "bad", why)
+    found = Record(time_s=1.8e9, state=state, seen=state, since_s=1.0, why=why, evidence=(bad,))
+    return notify.to_tell(found, "spark1", "ok")
+
+
+@pytest.mark.parametrize(
+    ("url", "shape"),
+    [
+        ("https://hooks.slack.com/services/T0/B0/x", "slack"),
+        ("https://discord.com/api/webhooks/1/x", "discord"),
+        ("https://ntfy.sh/sparks", "ntfy"),
+        ("http://127.0.0.1:9093/api/v2/alerts", "alertmanager"),
+        ("https://hooks.slack.com.evil.example/", "json"),
+        ("http://[", "json"),
+    ],
+)
+def test_the_receiver_is_known_by_its_url(url: str, shape: str) -> None:
+    assert notify_shapes.shape_for(url, "auto") == shape
+    assert notify_shapes.shape_for(url, "ntfy") == "ntfy"
+
+
+def test_slack_mentions_nobody_and_links_nowhere() -> None:
+    text = json.loads(notify_shapes.shaped(message(why=NASTY), "slack").body)
+    assert set(text) == {"text"} and "<" not in text["text"] and "&lt;!channel&gt;" in text["text"]
+
+
+def test_discord_mentions_nobody_and_stays_within_its_limit() -> None:
+    sent = json.loads(notify_shapes.shaped(message(why=NASTY * 100), "discord").body)
+    assert sent["allowed_mentions"] == {"parse": []} and len(sent["content"]) <= 2000
+    assert r"\[here\](https" in sent["content"]
+
+
+def test_ntfy_gets_plain_text_and_a_priority() -> None:
+    down = notify_shapes.shaped(message(why="ü" * 5000), "ntfy")
+    assert (down.headers["Title"], down.headers["Priority"]) == ("spark1: down", "5")
+    assert len(down.body) <= 4096 and down.body.decode().startswith("spark1: ok -> down: ü")
+    assert notify_shapes.shaped(message("ok"), "ntfy").headers["Priority"] == "3"
+
+
+def test_an_alert_lasts_while_it_is_sent_and_ends_when_the_server_is_well() -> None:
+    down, well = (
+        json.loads(notify_shapes.shaped(message(state), "alertmanager", every_s=300).body) for state in ("down", "ok")
+    )
+    assert down[0]["labels"] == well[0]["labels"] == {"alertname": "SparkwrightServer", "host": "spark1"}
+    assert datetime.fromisoformat(down[0]["endsAt"]).timestamp() == 1.8e9 + 1200
+    assert datetime.fromisoformat(well[0]["endsAt"]).timestamp() == 1.8e9
+    assert down[0]["annotations"]["summary"] == "spark1 is down: nobody answers"

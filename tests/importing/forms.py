@@ -1,0 +1,92 @@
+"""Recipes of others in small, written for these tests after the keys and flags of the real ones.
+
+Sources: vllm-project/recipes@8959cf6 (models/Google, models/Qwen), spark-arena/recipe-registry@3075780, spark-arena/eugr-recipes@0d81770,
+scitrera/oss-spark-run@3190eb7.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkwright.project.importing import recipe_of, recognise
+from sparkwright.project.importing.recipe_of import Taken
+from sparkwright.project.importing.report import Report
+
+VLLM = """
+meta:
+  title: Tiny
+  tasks: [text]
+  hardware: {h100: verified, dgx_spark_gb10: verified}
+model:
+  model_id: acme/Tiny-30B
+  min_vllm_version: "0.24.0"
+  base_args: ["--max-num-seqs", "4"]
+  base_env: {VLLM_A: "1"}
+features:
+  tool_calling: {args: ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]}
+  spec_decoding: {args: ["--speculative-config", '{"method":"mtp"}']}
+opt_in_features: [spec_decoding]
+variants:
+  default: {precision: bf16, vram_minimum_gb: 64}
+  nvfp4:
+    model_id: acme/Tiny-30B-NVFP4
+    precision: nvfp4
+    vram_minimum_gb: 20
+    extra_args: ["--kv-cache-dtype", "fp8"]
+    hardware_overrides:
+      dgx_spark_gb10:
+        extra_args: ["--gpu-memory-utilization", "0.8", "--max-num-seqs", "8", "--default-chat-template-kwargs", '{"enable_thinking": true}']
+        extra_env: {VLLM_B: "2"}
+compatible_strategies: [single_node_tp]
+hardware_overrides: {amd: {extra_args: ["--amd-only"]}, blackwell: {extra_env: {VLLM_C: "3"}}}
+"""
+SPARKRUN_2 = """
+recipe_version: "2"
+model: acme/Tiny-30B-FP8
+runtime: vllm
+container: ghcr.io/acme/vllm:latest
+metadata: {description: Tiny on one Spark}
+max_nodes: 1
+defaults: {port: 8001, host: 0.0.0.0, tensor_parallel: 1, gpu_memory_utilization: 0.8, max_model_len: 4096}
+env: {VLLM_MARLIN_USE_ATOMIC_ADD: 1}
+command: |
+  vllm serve {model} --host {host} --port {port} --max-model-len {max_model_len} \\
+    --gpu-memory-utilization {gpu_memory_utilization} -tp {tensor_parallel} --load-format fastsafetensors
+"""
+EUGR = """
+recipe_version: "1"
+name: Tiny FP8
+model: acme/Tiny-30B-FP8
+container: vllm-node
+cluster_only: true
+defaults: {port: 8000, host: 0.0.0.0, tensor_parallel: 2, gpu_memory_utilization: 0.8}
+command: |
+  vllm serve acme/Tiny-30B-FP8 --port {port} --host {host} -tp {tensor_parallel} \\
+    --gpu-memory-utilization {gpu_memory_utilization} --distributed-executor-backend ray \\
+    --compilation-config '{{"cudagraph_mode":"FULL"}}' \\
+"""
+COMPOSE = """
+services:
+  web: {image: "nginx:1"}
+  llm:
+    image: lmsysorg/sglang:v0.5.23
+    command: python3 -m sglang.launch_server --model-path acme/Tiny --port 30000 --tp 1 --mem-fraction-static ${FRACTION:-0.7}
+    environment: ["HF_TOKEN=${HF_TOKEN:-}", SGLANG_A=1]
+    ports: ["8080:30000"]
+    volumes: ["~/.cache/huggingface:/root/.cache/huggingface", "./data:/data", "/srv/extra:/extra:ro"]
+    ipc: host
+    shm_size: 32gb
+    privileged: true
+    healthcheck: {test: curl -f http://localhost}
+"""
+
+
+def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> Taken:
+    """The recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
+    report = Report({key.replace("__", "."): value for key, value in answers.items()})
+    return recipe_of.taken(recognise.read(text, Path(path), report), name, report, path)
+
+
+def rows(one: Taken, sort: str) -> str:
+    """What a report says of one sort."""
+    return "\n".join(f"{row.what}: {row.why}" for row in one.report.rows if row.sort == sort)

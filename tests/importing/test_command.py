@@ -1,0 +1,83 @@
+"""`recipe.import` as a user types it: asked on a terminal, listed without one, and what it writes passes lint and plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkwright.project import starter
+from tests import commands
+from tests.importing.forms import EUGR, VLLM
+
+SPARKWRIGHT = Path(sys.executable).parent / "sparkwright"
+ASKED = VLLM.replace("dgx_spark_gb10:\n", "h100:\n")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    starter.lay(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/tiny.yaml").write_text(VLLM)
+    (tmp_path / "theirs/asked.yaml").write_text(ASKED)
+    (tmp_path / "theirs/eugr.yaml").write_text(EUGR)
+    return tmp_path
+
+
+def test_what_it_writes_passes_lint_and_a_plan_renders_it(project: Path) -> None:
+    done = commands.run("recipe.import", "theirs/tiny.yaml", "--name", "tiny", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "recipes/tiny.yml written." in done.stdout and "0 errors" in done.stdout
+    assert commands.run("lint", "--recipe", "tiny", cwd=project).returncode == 0
+    shown = commands.run("render", "--host", "sandbox", "--recipe", "tiny", cwd=project)
+    assert "--kv-cache-dtype fp8" in shown.stdout.replace("\\\n", "").replace("  ", " "), shown.stderr
+    again = commands.run("recipe.import", "theirs/tiny.yaml", "--name", "tiny", cwd=project)
+    assert again.returncode == 5 and "already exists" in again.stderr
+
+
+def test_without_a_terminal_every_question_is_listed_and_nothing_written(project: Path) -> None:
+    done = commands.run("recipe.import", "theirs/asked.yaml", cwd=project)
+    assert done.returncode == 5
+    assert "--answer variant=default|nvfp4" in done.stderr
+    assert not list((project / "recipes").glob("tiny*"))
+    row = json.loads(commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout.splitlines()[0])
+    assert [one["key"] for one in row["questions"]] == ["variant"]
+
+
+def test_on_a_terminal_it_is_asked(project: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [SPARKWRIGHT, "recipe.import", "theirs/asked.yaml"],
+        cwd=project,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        os.write(ours, b"nonsense\nnvfp4\n")
+        out, err = running.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert running.returncode == 0, err
+    assert err.count("which checkpoint") == 2
+    assert "tiny-30b-nvfp4.yml written." in out
+
+
+def test_a_dry_run_prints_and_writes_nothing(project: Path) -> None:
+    line = "docker run -p 8000:8000 vllm/vllm-openai:v0.32.0 --model acme/Tiny"
+    done = commands.run("recipe.import", line, "--check", cwd=project)
+    assert done.returncode == 0 and "id: acme/Tiny" in done.stdout, done.stderr
+    assert not (project / "recipes/tiny.yml").exists()
+
+
+@pytest.mark.parametrize(
+    "source", ["https://example.org/recipe.yaml", "nowhere.yaml", "theirs", "recipes/qwen3.5-35b.yml"]
+)
+def test_a_source_that_is_none_gets_a_sentence(project: Path, source: str) -> None:
+    done = commands.run("recipe.import", source, cwd=project)
+    assert done.returncode == 5 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

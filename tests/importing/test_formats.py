@@ -1,0 +1,153 @@
+"""Each format becomes the recipe that a person would have written after it, and the report says what became of the rest."""
+
+from __future__ import annotations
+
+import yaml
+
+from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, rows, taken
+
+
+def test_vllms_recipe_is_taken_with_what_its_author_changed_for_a_spark() -> None:
+    one = taken(VLLM)
+    found = yaml.safe_load(one.text)
+    assert one.name == "tiny-30b-nvfp4"
+    assert found["model"]["id"] == "acme/Tiny-30B-NVFP4"
+    assert found["image"] == "vllm/vllm-openai:v0.32.0"
+    assert found["vllm"] == {
+        "max-num-seqs": 8,  # the last one counts
+        "kv-cache-dtype": "fp8",
+        "gpu-memory-utilization": 0.8,
+        "default-chat-template-kwargs": {"enable_thinking": True},
+        "enable-auto-tool-choice": True,
+        "tool-call-parser": "hermes",
+    }
+    assert found["container"]["env"] == {"VLLM_A": "1", "VLLM_B": "2", "VLLM_C": "3"}
+    assert "spec_decoding" in rows(one, "dropped")
+    assert "0.24.0 or newer" in rows(one, "note")
+
+
+def test_the_checkpoint_is_asked_for_where_several_fit_and_none_is_for_a_spark() -> None:
+    text = VLLM.replace("dgx_spark_gb10:\n", "h100:\n")
+    asked = taken(text).report.questions
+    assert [(one.key, one.choices) for one in asked] == [("variant", ("default", "nvfp4"))]
+    assert yaml.safe_load(taken(text, variant="default").text)["model"]["id"] == "acme/Tiny-30B"
+
+
+def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -> None:
+    one = taken(SPARKRUN_2, "tiny-fp8.yaml")
+    found = yaml.safe_load(one.text)
+    assert found["vllm"] == {"max-model-len": 4096, "gpu-memory-utilization": 0.8, "load-format": "fastsafetensors"}
+    assert found["container"] == {
+        "name": "tiny-fp8",
+        "ports": ["8001:8000"],
+        "env": {"VLLM_MARLIN_USE_ATOMIC_ADD": "1"},
+    }
+    assert found["publish"] == "loopback"
+    assert "privileged, host network" in rows(one, "dropped")
+
+
+def test_flags_are_made_of_defaults_where_there_is_no_command() -> None:
+    text = """
+recipe_version: "2"
+model: acme/Tiny
+runtime: sglang
+container: lmsysorg/sglang:v0.5.23
+solo_only: true
+defaults: {gpu_memory_utilization: 0.8, max_model_len: 4096, max_num_seqs: 4, tool_call_parser: qwen}
+"""
+    found = yaml.safe_load(taken(text).text)
+    assert found["sglang"] == {
+        "mem-fraction-static": 0.8,
+        "context-length": 4096,
+        "max-running-requests": 4,
+        "tool-call-parser": "qwen",
+    }
+
+
+def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
+    one = taken(EUGR, image="vllm/vllm-openai:v0.32.0")
+    found = yaml.safe_load(one.text)
+    assert found["parallel"] == {"tensor": 2}
+    assert found["vllm"] == {
+        "port": 8000,
+        "gpu-memory-utilization": 0.8,
+        "compilation-config": {"cudagraph_mode": "FULL"},
+    }
+    assert "ports" not in found["container"] and "publish" not in found
+    assert "--distributed-executor-backend ray" in rows(one, "dropped")
+
+
+def test_a_gguf_of_the_hub_becomes_a_file_of_the_model() -> None:
+    text = """
+model: acme/Tiny-GGUF:Q8_0
+runtime: llama-cpp
+max_nodes: 1
+container: ghcr.io/acme/llama:b1
+defaults: {port: 8000, ctx_size: 4096}
+command: llama-server -hf {model} --port {port} --ctx-size {ctx_size} --flash-attn on --no-mmap -ngl 99
+"""
+    found = yaml.safe_load(taken(text).text)
+    assert found["engine"] == "llama_cpp"
+    assert found["model"] == {
+        "id": "acme/Tiny-GGUF",
+        "file": "*Q8_0*.gguf",
+        "dir": "~/models/tiny-gguf",
+        "mount": "/models/tiny-gguf",
+    }
+    assert found["llama_cpp"]["ctx-size"] == 4096 and found["container"]["ports"] == ["8000:8080"]
+
+
+def test_a_compose_file_gives_its_one_service() -> None:
+    one = taken(COMPOSE, service="llm")
+    found = yaml.safe_load(one.text)
+    assert found["engine"] == "sglang" and found["model"]["id"] == "acme/Tiny"
+    assert found["sglang"] == {"mem-fraction-static": 0.7}
+    assert found["container"] == {
+        "name": "llm",
+        "ipc": "host",
+        "shm_size": "32gb",
+        "ports": ["8080:30000"],
+        "env": {"SGLANG_A": "1"},
+        "volumes": ["/srv/extra:/extra:ro"],
+    }
+    assert "HF_TOKEN" in rows(one, "secret")
+    assert all(word in rows(one, "dropped") for word in ("healthcheck", "privileged", "./data", "service web"))
+
+
+def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
+    line = (
+        """docker run -d --rm --runtime nvidia --gpus all --ipc=host --network host --privileged --ulimit memlock=-1 \\
+  -e HF_TOKEN=hf_0123456789abcdefghij -e VLLM_X=1 -v ~/.cache/huggingface:/root/.cache/huggingface --name mine \\
+  vllm/vllm-openai:v0.31.0@sha256:"""
+        + "a" * 64
+        + """ --model acme/Tiny-8B --port 8100 --api-key sk-0123456789abcdefghij -tp 1 --enforce-eager"""
+    )
+    one = taken(line)
+    found = yaml.safe_load(one.text)
+    assert one.name == "mine" and one.image_digest == "sha256:" + "a" * 64
+    assert found["image"] == "vllm/vllm-openai:v0.31.0"
+    assert found["container"] == {
+        "name": "mine",
+        "gpus": "all",
+        "ipc": "host",
+        "ulimits": {"memlock": "-1"},
+        "ports": ["8100:8000"],
+        "env": {"VLLM_X": "1"},
+    }
+    assert found["server_key"] == {"env": "SPARK_KEY"}
+    assert found["vllm"] == {"enforce-eager": True}
+    assert "sk-0123" not in one.text + str(one.report) and "hf_0123" not in one.text + str(one.report)
+    assert all(word in rows(one, "dropped") for word in ("privileged", "network host", "--rm", "--runtime"))
+
+
+def test_a_model_in_a_folder_of_the_host_is_asked_for_and_its_folder_kept() -> None:
+    line = "docker run -p 9000:8000 -v /srv/models:/models vllm/vllm-openai:v0.32.0 --model /models/tiny --served-model-name tiny"
+    assert [one.key for one in taken(line).report.questions] == ["model"]
+    found = yaml.safe_load(taken(line, name="t1", model="acme/Tiny").text)
+    assert found["model"] == {"id": "acme/Tiny", "dir": "/srv/models/tiny", "mount": "/models/tiny"}
+    assert found["container"]["ports"] == ["9000:8000"]
+
+
+def test_a_server_of_vectors_is_told_by_its_flags() -> None:
+    text = SPARKRUN_2.replace("--load-format fastsafetensors", "--runner pooling").replace("Tiny-30B-FP8", "Tiny-Embed")
+    assert yaml.safe_load(taken(text).text)["task"] == "embed"

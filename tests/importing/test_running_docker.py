@@ -1,0 +1,84 @@
+"""A container that a person made on a real Docker Engine: the recipe of it makes the same, and differs in nothing."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.modules.rpc.container_settings import ContainerSettings
+from sparkwright.modules.server.container import Container
+from sparkwright.project import recipe
+from sparkwright.project.importing import recipe_of, running
+from sparkwright.project.importing.report import Report
+from sparkwright.project.inventory.host import Host
+from tests.modules.context import RecordingContext
+
+NAME, IMAGE = "sparkwright-adopted", "sparkwright-adopted:1"
+#: a line, and what has to differ
+LINES = {
+    "as guides write it": (
+        "--gpus all --ipc=host --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 -p 8000:8000 -e A=1",
+        [],
+    ),
+    "published on one address": (
+        "-p 127.0.0.1:9000:8000 --restart unless-stopped --label mine=1 --memory 8g --user 1000:1000",
+        [],
+    ),
+    "on the host's network": (
+        "--network host --privileged --cap-add SYS_PTRACE --security-opt seccomp=unconfined --device /dev/null",
+        ["ports"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    import docker
+
+    if subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=60).returncode:
+        pytest.skip("no Docker Engine answers")
+    one = docker.from_env()
+    one.images.build(
+        fileobj=io.BytesIO(b'FROM scratch\nENV OF=image\nENTRYPOINT ["vllm", "serve"]\n'),
+        tag=IMAGE,
+        rm=True,
+        forcerm=True,
+    )
+    yield one
+    one.api.remove_image(IMAGE)
+    one.close()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("line", "differs"), LINES.values(), ids=LINES)
+def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: Any, tmp_path: Path) -> None:
+    _remove(client)
+    words = ["docker", "create", "--name", NAME, *line.split(), "-v", f"{tmp_path}/m:/models/tiny", IMAGE]
+    made = subprocess.run(
+        [*words, "--model", "/models/tiny", "--seed", "7"], capture_output=True, text=True, check=False, timeout=60
+    )
+    try:
+        assert made.returncode == 0, made.stderr
+        data = ContainerSettings().run(ContainerSettings.Args(NAME), RecordingContext(tmp_path)).data
+        report = Report({"model": "acme/Tiny"})
+        one = recipe_of.taken(running.read(data, "spark1", report), "one", report, "spark1")
+        (tmp_path / "recipes").mkdir()
+        (tmp_path / "recipes/one.yml").write_text(one.text)
+        names = recipe.scope(
+            Host("spark1", "spark1"), "ops", recipe.load(tmp_path, "one"), {"image": None, "model": None}
+        )
+        found = Container().run(Container.Args(spec=names["container"]), RecordingContext(tmp_path, check=True))
+        drift = [row["field"] for row in found.data["drift"] if row["field"] not in ("image", "compile caches")]
+        assert drift == differs, (found.data["drift"], one.text)
+    finally:
+        _remove(client)
+
+
+def _remove(client: Any) -> None:
+    for one in client.api.containers(all=True, filters={"name": f"^/{NAME}$"}):
+        client.api.remove_container(one["Id"], v=True, force=True)

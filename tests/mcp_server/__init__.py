@@ -1,0 +1,1 @@
+"""The MCP server, asked by the official client over real stdio."""

@@ -1,0 +1,65 @@
+"""What a host remembers of its server moves, by the container's name, when the host begins or ends to serve several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.records import good_states, servers
+from sparkwright.host.state import StateFolder
+
+GOOD = {"spec": {"name": "chat"}, "container_id": "c1"}
+OF_SERVER = ("verified_before.json", "history.jsonl", "health.json", "health.jsonl.1", "restart_plans/a.json")
+OF_MACHINE = ("lock", "health-settings.json", "health.lock", "baselines/a.json", "runs/r/plan.json", "heal-token.json")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    one = StateFolder(tmp_path)
+    one.write("verified", GOOD)
+    for name in (*OF_SERVER, *OF_MACHINE):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({}))
+    return one
+
+
+def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolder) -> None:
+    now = servers.settle(state, "chat", "")
+    assert good_states.last(now)["container_id"] == "c1"
+    assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
+    assert all((state.path / name).exists() for name in OF_MACHINE)
+    assert good_states.last(StateFolder(state.path)) == {}
+    back = servers.settle(state, "", "chat")
+    assert good_states.last(back)["container_id"] == "c1"
+    assert all((state.path / name).exists() for name in (*OF_SERVER, *OF_MACHINE))
+    assert not (state.path / "servers").exists()
+
+
+def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
+    assert good_states.last(servers.settle(state, "vectors", "")) == {}
+    assert good_states.last(state) == GOOD
+    assert [one.server for one in state.servers()] == ["", "vectors"]
+    assert [one["container_id"] for one in servers.good(state)] == ["c1"]
+
+
+def test_a_move_that_was_cut_off_is_done_again(state: StateFolder) -> None:
+    (state.path / "servers/chat").mkdir(parents=True)
+    (state.path / "history.jsonl").rename(state.path / "servers/chat/history.jsonl")
+    now = servers.settle(state, "chat", "")
+    assert good_states.last(now)["container_id"] == "c1"
+    assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
+
+
+def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: StateFolder) -> None:
+    assert good_states.last(state.of_server("chat"))["container_id"] == "c1"
+    assert good_states.last(state.of_server("vectors")) == {}
+    assert not (state.path / "servers").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "x" * 200, "a\nb"])
+def test_a_name_that_is_no_containers_is_refused(state: StateFolder, name: str) -> None:
+    with pytest.raises(Failed, match="server's name"):
+        state.of_server(name)

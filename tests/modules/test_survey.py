@@ -1,0 +1,152 @@
+"""What a host is found to have before sparkwright serves there: servers that others started, models that others put on the disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.host.containers import answering
+from sparkwright.host.models import on_disk
+from tests.modules.context import RecordingContext
+
+MODEL, OWN = "Qwen/Qwen3-Embedding-0.6B", "~/models/embedding"
+COMMIT = "a" * 40
+
+
+class Engine:
+    """What is asked of Docker here: running containers with what they publish."""
+
+    def __init__(self, inspects: list[dict[str, Any]]) -> None:
+        self.inspects = {one["Id"]: one for one in inspects}
+        self.api = self
+
+    def containers(self) -> list[dict[str, Any]]:
+        return [{"Id": name} for name in self.inspects]
+
+    def inspect_container(self, name: str) -> dict[str, Any]:
+        return self.inspects[name]
+
+
+def container(
+    name: str, port: int, *, labels: dict[str, str] | None = None, network: str = "", words: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    bindings = {} if network else {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(port)}]}
+    state = {"Status": "running", "Running": True, "Pid": 1, "ExitCode": 0, "StartedAt": "", "FinishedAt": ""}
+    return {
+        "Id": name.ljust(64, "0"),
+        "Name": f"/{name}",
+        "Image": "sha256:" + "b" * 64,
+        "State": state,
+        "Config": {
+            "Image": "vllm/vllm-openai:v0.32.0",
+            "Labels": labels or {},
+            "Cmd": list(words),
+            "Entrypoint": None,
+            "Env": [],
+        },
+        "HostConfig": {
+            "PortBindings": bindings,
+            "NetworkMode": network or "default",
+            "Binds": ["/data/m:/models/m"],
+            "RestartPolicy": {"Name": "no"},
+        },
+    }
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    """Answers with what its `told` says: status and body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = self.server.told  # type: ignore[attr-defined]
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    one = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    one.told = 200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]}  # type: ignore[attr-defined]
+    threading.Thread(target=one.serve_forever, daemon=True).start()
+    yield one
+    one.shutdown()
+    one.server_close()
+
+
+def found(tmp_path: Path, *containers: dict[str, Any]) -> list[answering.Server]:
+    context = RecordingContext(tmp_path)
+    context.docker = lambda: Engine(list(containers))  # type: ignore[method-assign, assignment, return-value]
+    return answering.find(context)
+
+
+def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(
+    tmp_path: Path, server: ThreadingHTTPServer
+) -> None:
+    mine = container("mine", server.server_port, words=("--model", "/models/m"))
+    (one,) = found(tmp_path, mine, container("closed", 1))
+    assert (one.name, one.engine, one.port, one.models) == ("mine", "llama_cpp", server.server_port, ["qwen"])
+    assert one.model_dir == "/data/m"
+
+
+def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, server: ThreadingHTTPServer) -> None:
+    words = ("--port", str(server.server_port))
+    assert [one.name for one in found(tmp_path, container("host", 0, network="host", words=words))] == ["host"]
+
+
+@pytest.mark.parametrize(
+    ("told", "labels", "servers"),
+    [
+        ((200, {"hello": "world"}), {}, []),
+        ((200, ["data"]), {engine.LABEL: "vllm"}, []),
+        ((404, {}), {}, []),
+        ((401, {}), {}, []),
+        ((401, {}), {engine.LABEL: "vllm"}, [[]]),
+    ],
+)
+def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(
+    tmp_path: Path, server: ThreadingHTTPServer, told: tuple[int, Any], labels: dict[str, str], servers: list[list[str]]
+) -> None:
+    server.told = told  # type: ignore[attr-defined]
+    assert [one.models for one in found(tmp_path, container("web", server.server_port, labels=labels))] == servers
+
+
+def put(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"w" * size)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("models/embedding", "own"),
+        ("models/qwen3-embedding-0.6b", "folder"),
+        ("models/Qwen/Qwen3-Embedding-0.6B", "folder"),
+        ("models/Qwen--Qwen3-Embedding-0.6B", "folder"),
+        (f".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/{COMMIT}", "hub cache"),
+    ],
+)
+def test_a_model_is_found_where_people_keep_it(tmp_path: Path, place: str, kind: str) -> None:
+    folder = put(tmp_path / place)
+    machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
+    (one,) = on_disk.find(machine, [MODEL], [OWN])
+    assert (one.dir, one.place, one.size_bytes) == (str(folder), kind, 100)
+
+
+def test_a_folder_without_weights_or_of_another_model_is_none(tmp_path: Path) -> None:
+    put(tmp_path / "models/embedding", "config.json")
+    put(tmp_path / "models/another")
+    put(tmp_path / ".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/main")
+    machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
+    assert on_disk.find(machine, [MODEL], [OWN]) == []

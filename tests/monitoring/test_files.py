@@ -1,0 +1,76 @@
+"""The files that `monitoring.install` writes, as their readers see them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.monitoring import alerts, dashboard, scrape
+
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
+
+
+def lost(ours: Any, theirs: Any, at: str = "") -> list[str]:
+    """Where what was written is not in what its reader makes of it."""
+    if isinstance(ours, dict):
+        known = theirs if isinstance(theirs, dict) else {}
+        return [
+            one
+            for key, value in ours.items()
+            for one in (lost(value, known[key], f"{at}.{key}") if key in known else [f"{at}.{key}"])
+        ]
+    if isinstance(ours, list):
+        pairs = zip(ours, theirs, strict=True) if isinstance(theirs, list) and len(ours) == len(theirs) else None
+        return [at] if pairs is None else [one for n, (a, b) in enumerate(pairs) for one in lost(a, b, f"{at}[{n}]")]
+    return [] if ours == theirs else [at]
+
+
+def test_grafanas_own_types_know_every_key_of_the_dashboard() -> None:
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    ours = json.loads(dashboard.text())
+    read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(ours)))
+    assert lost(ours, read) == []
+
+
+def test_no_two_panels_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(dashboard.text())["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
+
+
+@needs_promtool
+def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(alerts.text())
+    hosts = [scrape.Endpoint("spark1", "spark1.local", 9100), scrape.Endpoint("spark2", "fd00::2", 9100)]
+    gateways = [
+        scrape.Endpoint("lab", "10.0.0.1", 8080, tls=True, keyed=True),
+        scrape.Endpoint("two", "10.0.0.2", 8080),
+    ]
+    text = scrape.text("x.yml", hosts, gateways)
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], **yaml.safe_load(text)}))
+    done = subprocess.run(
+        ["promtool", "check", "config", "--syntax-only", "prometheus.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    jobs = yaml.safe_load(text)["scrape_configs"]
+    assert jobs[0]["static_configs"][1] == {"targets": ["[fd00::2]:9100"], "labels": {"instance": "spark2"}}
+    assert (
+        jobs[1]["authorization"] == {"credentials_file": "/etc/prometheus/lab.gateway-key"}
+        and jobs[1]["scheme"] == "https"
+    )
+    assert {job["static_configs"][0]["labels"]["job"] for job in jobs[1:]} == {alerts.GATEWAY_JOB}

@@ -1,0 +1,57 @@
+"""`monitoring.install` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from tests import commands
+
+HOST = "address: 192.0.2.7\n"
+GROUPS = """\
+lab:
+  hosts: [spark1]
+  gateway: {host: spark1, port: 8080, tls: none, key: {env: GATEWAY_KEY}}
+"""
+
+
+def project(path: Path) -> Path:
+    (path / "hosts").mkdir()
+    (path / "playbooks").mkdir()
+    (path / "hosts/spark1.yml").write_text(HOST)
+    (path / "hosts/groups.yml").write_text(GROUPS)
+    return path
+
+
+def test_it_writes_what_is_missing_and_then_nothing(tmp_path: Path) -> None:
+    here = project(tmp_path)
+    pending = commands.run("monitoring.install", "--to", "mon", "--check", cwd=here)
+    assert pending.returncode == 2 and not (here / "mon").exists()
+    done = commands.run("monitoring.install", "--to", "mon", cwd=here)
+    assert done.returncode == 0 and done.stdout.count(": written.") == 3
+    again = commands.run("monitoring.install", "--to", "mon", "--json", cwd=here)
+    assert set(json.loads(again.stdout)["files"].values()) == {False}
+    assert commands.run("monitoring.install", "--to", "mon", "--check", cwd=here).returncode == 0
+
+
+def test_it_scrapes_the_hosts_and_gateways_of_the_inventory(tmp_path: Path) -> None:
+    here = project(tmp_path)
+    commands.run("monitoring.install", "--to", "mon", cwd=here)
+    hosts, gateway = yaml.safe_load((here / "mon/sparkwright.scrape.yml").read_text())["scrape_configs"]
+    assert hosts["static_configs"] == [{"targets": ["192.0.2.7:9100"], "labels": {"instance": "spark1"}}]
+    assert gateway["static_configs"][0]["targets"] == ["192.0.2.7:8080"]
+    assert gateway["authorization"] == {"credentials_file": "/etc/prometheus/lab.gateway-key"}
+
+
+def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
+    here = project(tmp_path)
+    asked = commands.run("monitoring.install", cwd=here)
+    assert (asked.returncode, asked.stderr) == (
+        5,
+        "say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.\n",
+    )
+    (here / "file").write_text("")
+    refused = commands.run("monitoring.install", "--to", "file", cwd=here)
+    assert refused.returncode == 5 and "file" in refused.stderr and "Traceback" not in refused.stderr

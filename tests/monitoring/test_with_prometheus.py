@@ -1,0 +1,70 @@
+"""Rules and dashboard against a real Prometheus and the text that a check really writes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkwright.health import textfile
+from sparkwright.health.record import Container, Gpu, Machine, Record, Server, Serves, Speed
+from sparkwright.monitoring import alerts, dashboard
+
+from .conftest import Prometheus, needs_prometheus
+
+#: HAProxy's own exporter has these (2.6), beside many others
+GATEWAY = """\
+haproxy_backend_http_requests_total{proxy="small"} 12
+haproxy_backend_current_queue{proxy="small"} 0
+haproxy_backend_active_servers{proxy="small"} SERVERS
+haproxy_backend_http_responses_total{proxy="small",code="5xx"} 0
+"""
+
+
+def page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -> str:
+    found = Record(
+        time_s=checked_s,
+        state=state,  # type: ignore[arg-type]
+        seen=state,  # type: ignore[arg-type]
+        since_s=1.7e9,
+        container=Container("small", "1", "running", 0, "no", None, 1.7e9),
+        server=Server("http://127.0.0.1:8000", 200, "made", 0.06, 1.0, 2.0, 100.0, 12.5, 0.25),
+        speed=Speed(tok_per_s, 48.0, 0.1, "proved", 1.7e9),
+        machine=Machine(120 * 2**30, 11 * 2**30, 16, 1, 500 * 2**30, 9e5),
+        gpu=Gpu(95 if hot else 47, 38.2, 2411, 3),
+        serves=Serves("image", "0.32.0", "a/b", "1" * 40, "q", 1.7e9),
+    )
+    return textfile.text(found)
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> None:
+    prometheus.pages["spark1"] = page("ok", tok_per_s=47.0, checked_s=time.time())
+    prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "1")
+    prometheus.until(lambda: len(prometheus.ask("count_over_time(haproxy_backend_active_servers[1m]) > 1")) > 0)
+    unanswered = [query for query in dashboard.queries() if not prometheus.ask(query)]
+    assert unanswered == []
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_a_well_host_has_no_alert_and_a_bad_one_has_those_that_name_it(prometheus: Prometheus) -> None:
+    def active() -> set[str]:
+        return {one["metric"]["alertname"] for one in prometheus.ask("ALERTS")}
+
+    prometheus.pages["spark1"] = page("ok", tok_per_s=47.0, checked_s=time.time())
+    prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "1")
+    prometheus.until(lambda: len(prometheus.ask("sparkwright_decode_tokens_per_second")) > 0)
+    prometheus.until(lambda: active() == {"SparkwrightQueue"})
+    prometheus.pages["spark1"] = page("wedged", tok_per_s=5.0, checked_s=time.time() - 1000, hot=True)
+    prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "0")
+    bad = {"ServerDown", "CheckMissing", "Slow", "Hot", "Queue", "GatewayModelDown"}
+    prometheus.until(lambda: active() == {f"Sparkwright{name}" for name in bad})
+
+
+def test_every_alert_has_its_section_in_the_docs() -> None:
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs/alerts.md").read_text()
+    assert [one.name for one in alerts.ALERTS if f"\n## {one.name}\n" not in page] == []

@@ -1,0 +1,103 @@
+"""A command on a terminal of its own: a pseudo-terminal, where a test types and reads what a person does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fcntl import ioctl
+from pathlib import Path
+from termios import TIOCSWINSZ
+
+PROGRAM = "from sparkwright.cli import main; main()"
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+
+
+class Screen:
+    """seen: everything that was printed, without escapes."""
+
+    def __init__(self, pid: int, master: int) -> None:
+        self._pid, self._master = pid, master
+        self._raw = b""
+        self._read_to = 0
+
+    @property
+    def seen(self) -> str:
+        return _ESCAPES.sub("", self._raw.decode(errors="replace"))
+
+    def wait_for(self, text: str, timeout_s: float = 60) -> str:
+        """Read until the text is there, after what the last call found. Returns all between."""
+        until_s = time.monotonic() + timeout_s
+        while (at := self.seen.find(text, self._read_to)) < 0:
+            if not self._more(until_s):
+                raise AssertionError(f"{text!r} never came. Seen:\n{self.seen}")
+        between, self._read_to = self.seen[self._read_to : at], at + len(text)
+        return between
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C, as a person presses it: once more where nothing happens, for one just before a read begins is not seen by it."""
+        for _ in range(20):
+            self.type("\x03")
+            if select.select([self._master], [], [], 0.5)[0] and b"interrupted" in self._after_echo():
+                return
+
+    def _after_echo(self) -> bytes:
+        with contextlib.suppress(AssertionError):
+            while b"interrupted" not in self._raw and self._more(time.monotonic() + 1):
+                pass
+        return self._raw
+
+    def ended(self, timeout_s: float = 60) -> int:
+        """Its exit code."""
+        until_s = time.monotonic() + timeout_s
+        while self._more(until_s):
+            pass
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        os.close(self._master)
+
+    def _more(self, until_s: float) -> bool:
+        """Whether something came, before the time and before its end."""
+        ready, _, _ = select.select([self._master], [], [], max(0.0, until_s - time.monotonic()))
+        if not ready:
+            raise AssertionError(f"nothing more came in time. Seen:\n{self.seen}")
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # Linux, when the other end is closed
+            return False
+        self._raw += data
+        return bool(data)
+
+
+@contextmanager
+def screen(*words: str, cwd: Path, env: Mapping[str, str] | None = None, program: str = PROGRAM) -> Iterator[Screen]:
+    """A command that runs on a terminal of 40 lines of 120 columns."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(
+            sys.executable, [sys.executable, "-c", program, *words], {**os.environ, "TERM": "xterm", **(env or {})}
+        )
+    ioctl(master, TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
+    one = Screen(pid, master)
+    try:
+        yield one
+    finally:
+        one.close()

@@ -1,0 +1,68 @@
+"""The first line of each YAML file leads an editor to a schema in the project itself, and the file fits it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from sparkwright.project import sandbox_pair, starter
+from sparkwright.project.lock.lockfile import Lock
+from sparkwright.project.schema_line import MARK
+
+SHIPPED = [path.relative_to(starter.source()) for path in starter.files() if path.suffix == ".yml"]
+
+
+def fits(path: Path) -> Path:
+    """The schema that the file's first line names; it fits it."""
+    text = path.read_text()
+    first, _, _ = text.partition("\n")
+    assert first.startswith(MARK), path
+    schema = (path.parent / first.removeprefix(MARK)).resolve()
+    jsonschema.validate(yaml.safe_load(text), json.loads(schema.read_text()))
+    return schema
+
+
+@pytest.mark.parametrize("name", SHIPPED, ids=str)
+def test_a_shipped_file_fits_the_schema_that_its_first_line_names(name: Path) -> None:
+    top = starter.source()
+    assert fits(top / name).parent == (top / "schemas").resolve()
+
+
+def test_a_new_project_has_every_schema_and_needs_no_network(tmp_path: Path) -> None:
+    written = [path for path in starter.lay(tmp_path) if path.suffix == ".yml"]
+    assert len(written) == len(SHIPPED) > 30
+    for path in written:
+        schema = fits(path)
+        assert schema.is_relative_to(tmp_path.resolve())
+        assert "http" not in {ref[:4] for ref in refs(json.loads(schema.read_text()))}
+
+
+def refs(schema: object) -> list[str]:
+    """Every `$ref` in a schema."""
+    if isinstance(schema, list):
+        return [ref for one in schema for ref in refs(one)]
+    if not isinstance(schema, dict):
+        return []
+    own = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
+    return own + [ref for one in schema.values() for ref in refs(one)]
+
+
+def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    (tmp_path / "hosts/groups.yml").unlink()
+    for path in sandbox_pair.lay(tmp_path):
+        fits(path)
+    Lock().save(tmp_path)
+    assert fits(tmp_path / "spark.lock").name == "lock.json"
+
+
+@pytest.mark.parametrize("kind", ["host", "recipe", "tasks"])
+def test_a_wrong_key_does_not_fit(kind: str) -> None:
+    schema = json.loads((starter.source() / f"schemas/{kind}.json").read_text())
+    wrong = [{"name": 7}] if kind == "tasks" else {"adress": "x"}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)

@@ -1,0 +1,123 @@
+"""Hosts are found in ssh's own files and by one question to the network; what answers may be anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkwright.remote.find import candidates, dns_message, mdns, ssh_names
+
+
+def name(text: str) -> bytes:
+    return b"".join(bytes([len(one)]) + one.encode() for one in text.split(".")) + b"\0"
+
+
+def record(owner: bytes, kind: int, data: bytes) -> bytes:
+    return owner + struct.pack("!HHIH", kind, 0x8001, 120, len(data)) + data
+
+
+def answer(*rows: bytes) -> bytes:
+    return struct.pack("!6H", 0, 0x8400, 0, len(rows), 0, 0) + b"".join(rows)
+
+
+def ssh_of(host: str) -> bytes:
+    """What avahi says of a host that offers ssh."""
+    service = f"{host}._ssh._tcp.local"
+    return answer(
+        record(name("_ssh._tcp.local"), 12, name(service)),
+        record(name(service), 33, struct.pack("!3H", 0, 0, 22) + name(f"{host}.local")),
+        record(name(f"{host}.local"), 1, bytes([192, 168, 1, 20])),
+    )
+
+
+class Responder:
+    """A responder on loopback: it answers whatever asks for ssh with these packets."""
+
+    def __init__(self, packets: list[bytes]) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self.socket.getsockname()
+        self.packets, self.asked = packets, b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            self.asked, asker = self.socket.recvfrom(9000)
+            for one in self.packets:
+                self.socket.sendto(one, asker)
+
+
+@pytest.fixture
+def responding() -> Iterator[list[Responder]]:
+    started: list[Responder] = []
+    yield started
+    for one in started:
+        one.socket.close()
+
+
+def hosts_of(responding: list[Responder], *packets: bytes) -> list[str]:
+    responding.append(Responder(list(packets)))
+    return mdns.hosts(responding[-1].address, listen_s=0.5)
+
+
+def test_who_offers_ssh_is_found_and_who_is_a_workstation(responding: list[Responder]) -> None:
+    other = answer(
+        record(name("_workstation._tcp.local"), 12, name("spark-9f9f [02:42:ac:11:00:02]._workstation._tcp.local"))
+    )
+    assert hosts_of(responding, ssh_of("spark-1a2b"), other, ssh_of("Spark-1A2B")) == [
+        "spark-1a2b.local",
+        "spark-9f9f.local",
+    ]
+    assert name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responding[-1].asked
+
+
+def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(responding: list[Responder]) -> None:
+    strange = [ssh_of("-oProxyCommand=x"), ssh_of("a b"), ssh_of("x\x1b]52"), b"\0" * 12, b"x"]
+    circle = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0) + b"\xc0\x0c"
+    assert hosts_of(responding, *strange, circle, ssh_of("spark-2")) == ["spark-2.local"]
+
+
+def test_a_compressed_name_is_read() -> None:
+    service = record(name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
+    assert dns_message.records(answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
+
+
+@given(st.binary(max_size=300))
+def test_no_packet_breaks_or_stalls_the_reader(packet: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        dns_message.records(packet)
+    with contextlib.suppress(ValueError):
+        dns_message.records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
+
+
+def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(
+        'Include conf.d/* config\nHost spark1 "gx10-3f" *.lab !bastion\n  HostName 10.0.0.1\nMatch host x\nhost=late # no\n'
+    )
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/a").write_text("Host included -oProxyCommand=x\n")
+    assert ssh_names.of_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
+    assert ssh_names.of_config(tmp_path / "none") == []
+
+
+def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host web spark1\n")
+    (tmp_path / "known_hosts").write_text(
+        "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"
+    )
+    found = candidates.find(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
+    assert [(one.address, one.source) for one in found] == [
+        ("spark1", "ssh configuration"),
+        ("spark-9.local", "mDNS"),
+        ("spark-7", "known_hosts"),
+        ("web", "ssh configuration"),
+        ("nas.local", "mDNS"),
+    ]

@@ -1,0 +1,123 @@
+"""`init` and `hosts.*` against a real sshd: an unknown key is confirmed on a terminal and never accepted without one, the facts and what
+is on the disk reach the files, and whoever stops halfway leaves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkwright.project.inventory.inventory import Inventory
+from tests import commands
+from tests.on_a_terminal import screen
+from tests.remote.conftest import Lab
+
+pytestmark = pytest.mark.ssh
+#: fits whatever machine this is
+MODEL, RECIPE = "Qwen/Qwen3-Embedding-0.6B", "qwen3-embedding-0.6b"
+
+
+@pytest.fixture
+def laptop(lab: Lab, tmp_path: Path) -> dict[str, str]:
+    """A user's environment: ssh knows an alias of the lab's sshd, whose key is in no known_hosts."""
+    lab.known_hosts.write_text("")
+    lab.write_config(f"Host spark-1a2b\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n")
+    home = tmp_path / "laptop"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/config").write_text("Include more\nHost github.com *.corp\n")
+    (home / ".ssh/more").write_text("Host spark-1a2b\n")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return {"HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def downloaded(lab: Lab) -> Path:
+    """A model that somebody put into the host's ~/models under its own name."""
+    folder = lab.sshd.home / "models" / MODEL.rpartition("/")[2]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"w" * 1000)
+    return folder
+
+
+def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_from_where_it_is(
+    lab: Lab, laptop: dict[str, str], project: Path
+) -> None:
+    model = downloaded(lab)
+    with screen("init", cwd=project, env=laptop) as seen:
+        assert "spark-1a2b" in seen.wait_for("Which host?").split("github.com")[0]
+        seen.type("1\n")
+        asked = seen.wait_for("(yes/no)")
+        assert lab.fingerprint() in asked
+        seen.type("yes\n")
+        found = seen.wait_for("Which recipe?")
+        assert f"1  {RECIPE} " in found and str(model) in found
+        seen.type("\n")
+        seen.wait_for("[Y/n]")
+        assert not any(project.iterdir())
+        seen.type("\n")
+        assert seen.ended() == 0
+    host = Inventory.load(project).hosts["spark-1a2b"]
+    assert (host.address, host.groups, host.recipe) == ("spark-1a2b", ("lab",), RECIPE)
+    assert yaml.safe_load((project / f"recipes/{RECIPE}.yml").read_text())["model"]["dir"] == str(model)
+    assert "of memory" in (project / "hosts/spark-1a2b.yml").read_text()
+    assert not (project / "hosts/spark1.yml").exists()
+    assert lab.known_hosts.read_text().split()[1:] == lab.sshd.known_hosts_line().split()[1:]
+    again = commands.run("hosts.check", "--host", "spark-1a2b", "--json", cwd=project, env=laptop)
+    row = json.loads(again.stdout)
+    assert (row["host"], row["models"][0]["dir"]) == ("spark-1a2b", str(model)) and row["memory_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    "answers", [["1", "no"], ["1", "yes", "", "n"], ["1", "yes", "\x03"], ["\x04"], ["\x03"]], ids=repr
+)
+def test_whoever_stops_leaves_nothing(lab: Lab, laptop: dict[str, str], project: Path, answers: list[str]) -> None:
+    with screen("init", cwd=project, env=laptop) as seen:
+        for question, answer in zip(("Which host?", "(yes/no)", "Which recipe?", "[Y/n]"), answers, strict=False):
+            seen.wait_for(question)
+            seen.wait_for(": ")
+            if answer == "\x03":
+                seen.interrupt()
+            else:
+                seen.type(answer if answer == "\x04" else f"{answer}\n")
+        code = seen.ended()
+    assert not any(project.iterdir())
+    assert code == {"no": 3, "n": 0}.get(answers[-1], 4)
+    assert bool(lab.known_hosts.read_text()) == ("yes" in answers)
+
+
+def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
+    lab: Lab, laptop: dict[str, str], project: Path
+) -> None:
+    words = ("init", "--address", "spark-1a2b", "--groups", "night")
+    refused = commands.run(*words, cwd=project, env=laptop)
+    assert (refused.returncode, list(project.iterdir())) == (3, [])
+    assert "is not known yet: SHA256:" in refused.stderr and not lab.known_hosts.read_text()
+    lab.trust(lab.sshd)
+    done = commands.run(*words, cwd=project, env=laptop)
+    assert done.returncode == 0, done.stderr
+    assert Inventory.load(project).groups["night"] == ("spark-1a2b",)
+    more = ("hosts.add", "spark2", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--recipe", RECIPE)
+    added = commands.run(*more, "--json", cwd=project, env=laptop)
+    assert (added.returncode, json.loads(added.stdout)["files"]) == (0, ["hosts/spark2.yml"]), added.stderr
+    host = Inventory.load(project).hosts["spark2"]
+    assert (host.user, host.port, host.recipe) == ("root", lab.sshd.port, RECIPE)
+    taken = commands.run(*more, cwd=project, env=laptop)
+    assert taken.returncode == 5 and "there is a host spark2 already" in taken.stderr
+
+
+def test_a_host_that_is_not_reached_is_a_row_and_exit_code_3(lab: Lab, laptop: dict[str, str], project: Path) -> None:
+    done = commands.run("init", "--address", "127.0.0.1:1", "--name", "spark1", "--offline", cwd=project, env=laptop)
+    assert done.returncode == 0, done.stderr
+    checked = commands.run("hosts.check", "--host", "spark1", cwd=project, env=laptop)
+    assert checked.returncode == 3 and "refuses connections" in checked.stderr and "unreachable" in checked.stdout
