@@ -20,6 +20,7 @@ PARTS = (
     "visible.py",
     "host_side.py",
     "secret.py",
+    "ready.py",
     "shell.py",
     "units.py",
     "trust",

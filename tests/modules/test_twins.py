@@ -42,8 +42,15 @@ class Relay:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._behind)
                 self._open += [near, far]
-                threading.Thread(target=self._pass, args=(near, far), daemon=True).start()
-                threading.Thread(target=self._pass, args=(far, near), kwargs={"counted": True}, daemon=True).start()
+                threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        """Both ways, until both have ended."""
+        back = threading.Thread(target=self._pass, args=(far, near), kwargs={"counted": True}, daemon=True)
+        with near, far:
+            back.start()
+            self._pass(near, far)
+            back.join()
 
     def _pass(self, source: socket.socket, sink: socket.socket, *, counted: bool = False) -> None:
         with contextlib.suppress(OSError):

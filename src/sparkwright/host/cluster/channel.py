@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import select
 import socket
 import threading
 import time
@@ -28,6 +27,7 @@ from sparkwright.host.cluster.meeting import (
 )
 from sparkwright.host.cluster.wire import WireError
 from sparkwright.protocol.cluster import SILENT, Cluster
+from sparkwright.ready import readable
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds
 from sparkwright.trust.redact import Redactor
@@ -264,7 +264,7 @@ class Channel:
         try:
             while True:
                 writing = [connection] if connection.waiting else []
-                ready, _, _ = select.select(reading, writing, [], POLL_S / 2)
+                ready = readable(reading, POLL_S / 2, writing=writing)
                 if self._heard in ready and not self._heard.recv(4096):
                     return
                 while self._unsent:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from sparkwright.host.cluster.wire import LINE_BYTES, Lines, Session, WireError
 from sparkwright.protocol.cluster import SILENT
+from sparkwright.ready import readable
 
 READ_BYTES = 64 * 2**10
 #: a member that does not read so much is lost anyway
@@ -105,7 +105,7 @@ class Connection:
 
     def _unread(self) -> bool:
         """Whether something has arrived all the same: this process itself may have stood still."""
-        return bool(select.select([self.sock], [], [], 0)[0])
+        return bool(readable([self.sock]))
 
 
 def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:

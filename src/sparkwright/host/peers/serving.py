@@ -12,7 +12,6 @@ import hmac
 import ipaddress
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 import sparkwright
 from sparkwright.errors import Failed
 from sparkwright.host.machine import Machine
+from sparkwright.ready import readable
 from sparkwright.secret import Secret
 
 IDLE_S = 120.0
@@ -53,8 +53,7 @@ def start(machine: Machine, module: str, what: str, request: Mapping[str, Any], 
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
     child.stdin.close()
-    ready, _, _ = select.select([child.stdout], [], [], START_S)
-    answer = child.stdout.readline() if ready else b""
+    answer = child.stdout.readline() if readable([child.stdout], START_S) else b""
     child.stdout.close()
     if not answer.strip().isdigit():
         child.kill()

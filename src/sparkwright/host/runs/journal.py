@@ -15,7 +15,6 @@ import fcntl
 import json
 import math
 import os
-import select
 import shutil
 import time
 from _thread import LockType, allocate_lock
@@ -29,6 +28,7 @@ from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, decode, encode, event
+from sparkwright.ready import readable
 from sparkwright.trust import names, private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
@@ -167,7 +167,7 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
                 yield event("alive")
             if bell is None:
                 time.sleep(POLL_S)
-            elif select.select([bell], [], [], ALIVE_EVERY_S / 4)[0] and not os.read(bell, 4096):
+            elif readable([bell], ALIVE_EVERY_S / 4) and not os.read(bell, 4096):
                 bell = None  # the runner has ended
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import select
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from typing import IO
 
 from sparkwright.errors import Refused
 from sparkwright.host.machine import ROOT_PATH
+from sparkwright.ready import readable
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
@@ -90,7 +90,7 @@ class Sudo:
         seen, ends_s = b"", time.monotonic() + self._answer_s
         while b"\n" not in seen:
             left_s = ends_s - time.monotonic()
-            if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+            if left_s <= 0 or not readable([process.stdout], left_s):
                 _close(process)
                 raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
             data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is the conversation's

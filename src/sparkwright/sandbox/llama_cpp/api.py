@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import select
 import socket
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Request, Token, generate
 from sparkwright.sandbox.web import Handler
 
@@ -142,8 +142,7 @@ class LlamaApi(Handler):
     def _gone(self) -> bool:
         """Whether the client has left."""
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import shlex
 import socket
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Request, generate
 from sparkwright.sandbox.serving.process import POLL_S
 from sparkwright.sandbox.sglang import start_log
@@ -160,8 +160,7 @@ class SglangApi(Handler):
     def _gone(self) -> bool:
         """Whether the client has left."""
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 

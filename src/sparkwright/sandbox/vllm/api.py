@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
 from sparkwright.sandbox.vllm import pooling, requested
@@ -283,8 +283,7 @@ class VllmApi(Handler):
     def _gone(self) -> bool:
         """Whether the client has left."""
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 

@@ -7,13 +7,13 @@ because the head is gone.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sparkwright.ready import readable
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, crashed
 
 POLL_S = 0.05
@@ -45,8 +45,7 @@ class Group:
     @property
     def broken(self) -> bool:
         """Whether another member is gone, as the next collective operation would find."""
-        ready, _, _ = select.select(self.links, [], [], 0)
-        return any(link.recv(1, socket.MSG_PEEK) == b"" for link in ready)
+        return any(link.recv(1, socket.MSG_PEEK) == b"" for link in readable(self.links))
 
     def intent(self, version: str) -> Iterator[str]:
         """What it is about to do, which proves nothing."""

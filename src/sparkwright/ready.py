@@ -1,0 +1,35 @@
+"""Which sockets and pipes can be read now. `select.select` refuses descriptors from 1,024 on, which a busy process has."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+
+class HasFileno(Protocol):
+    """A socket, or a file of a pipe."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+
+
+One = TypeVar("One", bound=HasFileno | int)
+
+
+def readable(ones: Sequence[One], timeout_s: float = 0, *, writing: Iterable[HasFileno] = ()) -> list[One]:
+    """Those that have something to read or have ended, as soon as there is one; none after `timeout_s`.
+
+    writing: those that also end the wait as soon as they take more. Raises ValueError for one that is closed.
+    """
+    poll = select.poll()
+    numbers = {_number(one): one for one in ones}
+    takers = {_number(one) for one in writing}
+    for number in numbers.keys() | takers:
+        poll.register(number, (select.POLLIN if number in numbers else 0) | (select.POLLOUT if number in takers else 0))
+    answered = poll.poll(max(0.0, timeout_s) * 1000)
+    return [numbers[number] for number, what in answered if number in numbers and what & ~select.POLLOUT]
+
+
+def _number(one: HasFileno | int) -> int:
+    return one if isinstance(one, int) else one.fileno()
