@@ -16,14 +16,17 @@ from pathlib import Path
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 FIRST_PORT, PORTS, WORKERS = 23000, 1000, 9
+_untried: list[int] = []
 
 
 def free_port() -> int:
     """A port nobody listens on, nor on the one after it; below those that Linux gives to whoever connects, and never one that
-    a test beside this one may be given."""
+    was given before, here or to a test beside this one."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
-        port = FIRST_PORT + worker * PORTS + random.randrange(PORTS - 1)
+        if not _untried:
+            _untried.extend(random.sample(range(0, PORTS, 2), PORTS // 2))
+        port = FIRST_PORT + worker * PORTS + _untried.pop()
         with socket.socket() as probe, socket.socket() as beside, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             beside.bind(("127.0.0.1", port + 1))

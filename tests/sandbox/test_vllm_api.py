@@ -321,6 +321,10 @@ def until(true: Callable[[], bool], timeout_s: float = 5) -> bool:
     return true()
 
 
+def requests_under_way() -> int:
+    return sum("process_request_thread" in one.name for one in threading.enumerate())
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["", "wedge"])
 def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], stream: bool, fault: str) -> None:
@@ -333,6 +337,19 @@ def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], str
     line.close()
     assert until(lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_a_wedged_server_never_counts_a_text_that_it_made_no_vector_of(serve: Callable[..., Server]) -> None:
+    """Its counters are a sign of life: a text whose client has left must not look like work."""
+    server = serve("--runner", "pooling")
+    server.fault = "wedge"
+    before = server.metric("vllm:prompt_tokens_total")
+    line = http.client.HTTPConnection("127.0.0.1", server.port)
+    line.request("POST", "/v1/embeddings", json.dumps({"model": NAME, "input": "Hello."}))
+    assert until(lambda: requests_under_way() > 0)
+    line.close()
+    assert until(lambda: requests_under_way() == 0)
+    assert server.metric("vllm:prompt_tokens_total") == before
 
 
 def test_more_than_max_num_seqs_wait(serve: Callable[..., Server]) -> None:

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Broken, Request, generate
+from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
 from sparkwright.sandbox.vllm import pooling, requested
 from sparkwright.sandbox.vllm.answers import DONE, Answer, Chat, Plain, error
@@ -160,8 +160,9 @@ class VllmApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise BadRequest(500, *DEAD)
-        while engine.fault() == "wedge" and not self._gone():
-            time.sleep(POLL_S)
+        while engine.fault() == "wedge":
+            if self._gone() or engine.stopped.wait(POLL_S):
+                raise Aborted
         tokens = len(engine.tokenizer.encode(text))
         engine.counters.computed(tokens, 0)
         return tokens
