@@ -111,9 +111,23 @@ def test_two_that_cannot_fit_are_refused_with_the_table(both: Desk) -> None:
         both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.2", "utilization: 0.05")
     assert said.code == 5
     table = [line.split()[1:3] for line in said.out.splitlines() if line.strip().startswith("|")]
-    assert [name for name, _ in table] == ["qwen3-embedding", "qwen35", "reserve", "together", "this"]
+    assert [name for name, _ in table] == ["qwen3-embedding", "qwen35", "reserve", "all", "together", "this"]
     shares = [float(size) for _, size in table[:3]]
     assert shares == [round(0.2 * TOTAL_GIB, 1), round(0.85 * TOTAL_GIB, 1), 4.0]
+    assert started(both) == before
+
+
+def test_what_all_else_on_the_host_holds_counts_too(both: Desk) -> None:
+    """Three that fit into the machine, but not into what the rest of it leaves: none is started."""
+    hosts, before = both.root / "hosts/sandbox.yml", started(both)
+    text = hosts.read_text()
+    hosts.write_text(f"{text}  - {{recipe: qwen3-1.7b, port: {free_port()}}}\n")
+    try:
+        said = both.run("deploy", "--host", "sandbox")
+    finally:
+        hosts.write_text(text)
+    assert said.code == 5
+    assert "do not fit together: that takes" in said.out and "| all else on the host" in said.out
     assert started(both) == before
 
 

@@ -61,6 +61,8 @@ def stopped_now(context: Context) -> dict[str, Any]:
 
 def recorded(context: Context, container_id: str) -> int | None:
     """What a container held when it was verified, bytes; None when it never was, or that was not seen."""
-    good = context.state.read("verified") or {}
-    held = good.get("held_bytes") if good.get("container_id") == container_id else None
-    return int(held) if held else None
+    for state in context.state.servers():
+        good = state.read("verified") or {}
+        if good.get("container_id") == container_id and good.get("held_bytes"):
+            return int(good["held_bytes"])
+    return None

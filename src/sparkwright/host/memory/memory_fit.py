@@ -60,24 +60,29 @@ class Need:
         return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} GiB reserve"
 
 
-def together(context: Context, need: Need, name: str, beside: Sequence[Mapping[str, Any]]) -> Result | None:
+def together(
+    context: Context, need: Need, name: str, beside: Sequence[Mapping[str, Any]], others_bytes: int
+) -> Result | None:
     """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
 
-    name: of the server. beside: those others, each with name, utilization and needs_bytes.
+    name: of the server. beside: those other servers, each with name, utilization and needs_bytes. others_bytes: what stays held
+    by all that is no server of these.
     """
     sizes = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
-    taken = sum(size for _, size in sizes) + need.reserve_bytes
+    taken = sum(size for _, size in sizes) + need.reserve_bytes + others_bytes
     if not beside or taken <= need.total_bytes:
         return None
     available = context.machine.meminfo()["MemAvailable"]
-    rows = [(one, gib(size), "") for one, size in [*sizes, ("reserve", need.reserve_bytes), ("together", taken)]]
+    more = [("reserve", need.reserve_bytes), ("all else on the host", others_bytes), ("together", taken)]
+    rows = [(one, gib(size), "") for one, size in [*sizes, *more]]
     rows.append(("this host has", gib(need.total_bytes), f"{gib(available)} available now"))
     width = max(len(one) for one, _, _ in rows)
-    names = " and ".join(one for one, _ in sizes)
+    first, last = ", ".join(one for one, _ in sizes[:-1]), sizes[-1][0]
+    of = f"{gib(taken)} of {gib(need.total_bytes)} GiB with the reserve and all else on the host"
     return Result(
         failed=True,
         exit=Exit.REFUSED,
-        msg=f"{names} do not fit together: they need {gib(taken)} GiB with the reserve, of {gib(need.total_bytes)}.",
+        msg=f"{first} and {last} do not fit together: that takes {of}.",
         fix="Give one a smaller share of memory in its recipe, or serve one of them on another host.",
         data={
             "available_bytes": available,

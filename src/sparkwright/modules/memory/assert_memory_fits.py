@@ -41,7 +41,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
         if not need.possible:
             return memory_fit.never(need)
-        if refused := memory_fit.together(context, need, args.name, args.beside):
+        if args.beside and (refused := self._together(args, context, need)):
             return refused
         available = context.machine.meminfo()["MemAvailable"]
         server = _of_server(args.name, context)
@@ -65,6 +65,14 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
             return Result(msg=unknown, data=data)
         parts = f" ({gib(available)} now, {gib(server)} held by the server, {gib(models)} by Ollama)" if freed else ""
         return memory_fit.refusal(context, need, will + parts, data)
+
+    def _together(self, args: Args, context: Context, need: memory_fit.Need) -> Result | None:
+        held = [_of_server(name, context) for name in (args.name, *(str(one["name"]) for one in args.beside))]
+        models = [] if args.ollama == "leave" else [one.model.size_bytes for one in ollama_models.inspect(context).held]
+        taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
+        known = [size for size in (*held, *models) if size is not None]
+        others = max(0, taken - sum(known)) if len(known) == len(held) + len(models) else 0
+        return memory_fit.together(context, need, args.name, args.beside, others)
 
 
 def _of_server(name: str, context: Context) -> int | None:
