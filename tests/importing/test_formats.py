@@ -64,6 +64,27 @@ defaults: {gpu_memory_utilization: 0.8, max_model_len: 4096, max_num_seqs: 4, to
     }
 
 
+def test_sparkruns_overrides_are_taken_where_they_hold_and_asked_about_where_nobody_can_tell() -> None:
+    text = f"""{SPARKRUN_2}overrides:
+      - {{when: {{arch: arm64, nodes: 1}}, defaults: {{max_model_len: 8192}}, env: {{VLLM_A: 2}}}}
+      - {{when: {{arch: x86_64}}, container: ghcr.io/acme/other:1}}
+      - {{when: {{platform: quiet}}, defaults: {{gpu_memory_utilization: 0.5}}}}
+    """
+    assert [one.key for one in taken(text).report.questions] == ["override-3"]
+    left, put = (yaml.safe_load(taken(text, override_3=answer).text) for answer in ("drop", "take"))
+    assert left["vllm"]["max-model-len"] == 8192 and left["container"]["env"]["VLLM_A"] == "2"
+    assert left["image"] == "ghcr.io/acme/vllm:latest"
+    assert [one["vllm"]["gpu-memory-utilization"] for one in (left, put)] == [0.8, 0.5]
+    dropped = rows(taken(text, override_3="drop"), "dropped")
+    assert "override 2: it does not hold here (arch: x86_64)" in dropped and "override 3" in dropped
+
+
+def test_of_several_images_one_is_asked_for() -> None:
+    text = SPARKRUN_2.replace("container: ghcr.io/acme/vllm:latest", "containers: {small: acme/s:1, large: acme/l:1}")
+    assert [one.key for one in taken(text).report.questions] == ["container"]
+    assert yaml.safe_load(taken(text, container="large").text)["image"] == "acme/l:1"
+
+
 def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
     one = taken(EUGR, image="vllm/vllm-openai:v0.32.0")
     found = yaml.safe_load(one.text)

@@ -109,3 +109,8 @@ def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
     one = taken(f"{BASE} --max-tokens-of-doom 7", name="t1")
     assert yaml.safe_load(one.text)["vllm"]["max-tokens-of-doom"] == 7
     assert "--max-tokens-of-doom" in rows(one, "note")
+
+
+@pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])
+def test_a_key_that_nobody_knows_is_told(text: str) -> None:
+    assert "turbo: sparkwright does not know this key" in rows(taken(f"{text}turbo: fast\n"), "dropped")

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
-from sparkwright.project.importing import mods
+from sparkwright.project.importing import mods, overrides
 from sparkwright.project.importing.command import RUNTIMES
 from sparkwright.project.importing.foreign import Foreign, mapping, text
 from sparkwright.project.importing.placeholders import filled
@@ -43,7 +43,21 @@ DROPPED = {
     "executor": "Docker runs it",
     "executor_config": "Docker runs it",
     "scheduler": "there is none",
-    "include": "",
+    "min_sparkrun_version": "sparkwright reads it",
+    "runtime_version": "the image says which version it holds",
+    "runtime_config": "settings of sparkrun's runtime; the flags are what counts",
+    "stop_after_post": "nothing is run after the start",
+    "layout": "`parallel` says how it is split",
+    "cluster_config": "a group's `cluster` says which hosts, and over which link",
+    "runtime_cache": "compile caches are kept on the host",
+    "capabilities": "`expect.probes` proves what it can do",
+    "unsupported_capabilities": "`expect.probes` proves what it can do",
+}
+#: keys that are read, or say nothing of what is served
+READ = {
+    *("recipe_version", "sparkrun_version", "name", "description", "metadata", "model", "model_revision", "runtime"),
+    *("mode", "solo_only", "cluster_only", "min_nodes", "max_nodes", "container", "containers", "defaults", "env"),
+    *("command", "mods", "overrides", "include"),
 }
 
 
@@ -64,6 +78,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         if data.get(name):
             _hook(name, what, data[name], report)
     mods.refuse(data.get("mods"), path, report)
+    data = overrides.applied(data, _launch(data), report)
     values = {key: text(one, f"defaults.{key}") for key, one in mapping(data.get("defaults"), "defaults").items()}
     model, _, quantisation = text(data.get("model"), "model").partition(":")
     values = {"model": text(data.get("model"), "model"), **values}
@@ -73,7 +88,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         path.stem,
         description=text(data.get("description") or about.get("description") or data.get("name"), "description"),
         engine=text(data.get("runtime"), "runtime") or "vllm",
-        image=text(data.get("container"), "container"),
+        image=text(data.get("container"), "container") or _of_several(data, report),
         model=f"{model}:{quantisation}" if quantisation else model,
         revision=text(data.get("model_revision"), "model_revision"),
         env={name: text(one, f"env.{name}") for name, one in mapping(data.get("env"), "env").items()},
@@ -84,15 +99,28 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
     words = split(filled(command, values, report)) if command else _from_defaults(found, values, report)
     env, found.words = assignments(unwrapped(words))
     found.env |= env
-    for key, why in DROPPED.items():
-        if data.get(key):
-            report.add("dropped", key, why)
+    for key in (key for key in data if key not in READ | HOOKS.keys() and data[key] not in (None, "", [], {})):
+        report.add("dropped", key, DROPPED.get(key, "sparkwright does not know this key"))
     report.add(
         "dropped",
         "privileged, host network, --rm",
         "how sparkrun starts a container; a recipe's is started without them",
     )
     return found
+
+
+def _of_several(data: dict[str, Any], report: Report) -> str:
+    """The image where a recipe names several, by what each is for."""
+    named = {key: text(one, f"containers.{key}") for key, one in mapping(data.get("containers"), "containers").items()}
+    if len(named) == 1:
+        return next(iter(named.values()))
+    listed = one_line("; ".join(f"{key}: {image}" for key, image in named.items()), at_most=600)
+    return named.get(report.ask("container", f"which image: {listed}", named), "") if named else ""
+
+
+def _launch(data: dict[str, Any]) -> overrides.Launch:
+    defaults = mapping(data.get("defaults"), "defaults")
+    return overrides.Launch(_hosts(data) or 1, max(_number(defaults.get("tensor_parallel")), 1))
 
 
 def _hosts(data: dict[str, Any]) -> int:

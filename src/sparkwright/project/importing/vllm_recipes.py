@@ -20,6 +20,20 @@ SPARK_GB = 112
 MOST_SPARKS = 8
 STRATEGY, STRATEGY_OF_SEVERAL = "single_node_tp", "multi_node_tp"
 TASKS = {"embedding": "embed", "embeddings": "embed", "rerank": "rerank", "reranking": "rerank", "reranker": "rerank"}
+#: keys that are read, or are for people
+READ = {
+    *("meta", "model", "variants", "omni", "hardware_overrides", "strategy_overrides", "features", "opt_in_features"),
+    *("dependencies", "compatible_strategies", "guide"),
+}
+#: keys that nothing is made of
+DROPPED = {
+    "kv_offload_support": "where keys and values may be moved to: a Spark has one memory",
+    "default_strategy": "a Spark has one GPU; its memory says over how many it is split",
+    "strategy_hardware": "a Spark has one GPU; its memory says over how many it is split",
+    "strategy_min_gpus": "a Spark has one GPU; its memory says over how many it is split",
+    "hardware_opt_in_features": "they are opt-in there: add their flags by hand",
+    "hardware_notes": "for people",
+}
 
 
 def is_one(data: dict[str, Any]) -> bool:
@@ -33,6 +47,8 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     if data.get("omni"):
         fix = "sparkwright proves a server by text, vectors or scores."
         raise Refused("it is served by vLLM-Omni, which makes images, sound or video.", fix=fix)
+    for key in (key for key in data if key not in READ):
+        report.add("dropped", key, DROPPED.get(key, "sparkwright does not know this key"))
     name, variant = _variant(data, report)
     hosts = _hosts(data, name, variant, report)
     strategy = STRATEGY if hosts == 1 else STRATEGY_OF_SEVERAL

@@ -1,0 +1,57 @@
+"""sparkrun's `overrides`: values that replace others where a condition holds. Source: sparkrun 0.4.2 core/recipe.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.importing.foreign import mapping, text
+from sparkwright.project.importing.report import DROP, Report
+from sparkwright.visible import one_line
+
+#: how a Spark's processor is called
+ARM = ("arm64", "aarch64")
+TAKE = "take"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What conditions ask of: how many hosts, and over how many of them each layer is split."""
+
+    hosts: int
+    tensor: int
+
+
+def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, Any]:
+    """The recipe with the values of those whose condition holds. One that cannot be told is asked about."""
+    rows = data.get("overrides") or []
+    if not isinstance(rows, list):
+        raise Refused("`overrides` must be a list.")
+    found = dict(data)
+    for n, given in enumerate(rows, 1):
+        one = mapping(given, f"overrides, entry {n}")
+        when = mapping(one.get("when"), "when")
+        said = one_line(", ".join(f"{key}: {text(value, key)}" for key, value in when.items()), at_most=120)
+        if _taken(when, said, n, launch, report):
+            found |= {key: _merged(found, one, key) for key in ("defaults", "env", "container") if one.get(key)}
+            report.add("translated", f"override {n}", f"taken in, as it holds here ({said or 'always'})")
+        else:
+            report.add("dropped", f"override {n}", f"it does not hold here ({said})")
+    return found
+
+
+def _taken(when: dict[str, Any], said: str, n: int, launch: Launch, report: Report) -> bool:
+    facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM)}
+    if any(key in facts and text(value, key) not in facts[key] for key, value in when.items()):
+        return False
+    if when.keys() <= facts.keys():
+        return True
+    sentence = f"override {n} is for '{said}', which only you know: take it in, or drop it"
+    return report.ask(f"override-{n}", sentence, (TAKE, DROP)) == TAKE
+
+
+def _merged(data: dict[str, Any], one: dict[str, Any], key: str) -> Any:
+    if key == "container":
+        return one[key]
+    return {**mapping(data.get(key), key), **mapping(one[key], key)}
