@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.project import starter
 from tests import commands
-from tests.importing.forms import EUGR, VLLM
+from tests.importing.forms import EUGR, SPARKRUN_2, VLLM
 
 SPARKWRIGHT = Path(sys.executable).parent / "sparkwright"
 ASKED = VLLM.replace("dgx_spark_gb10:\n", "h100:\n")
@@ -38,6 +38,36 @@ def test_what_it_writes_passes_lint_and_a_plan_renders_it(project: Path) -> None
     assert "--kv-cache-dtype fp8" in shown.stdout.replace("\\\n", "").replace("  ", " "), shown.stderr
     again = commands.run("recipe.import", "theirs/tiny.yaml", "--name", "tiny", cwd=project)
     assert again.returncode == 5 and "already exists" in again.stderr
+
+
+def test_a_host_that_is_named_pins_it_at_once_and_says_what_it_could_not_pin(project: Path) -> None:
+    (project / "theirs/known.yaml").write_text(
+        SPARKRUN_2.replace("acme/Tiny-30B-FP8", "Qwen/Qwen3-1.7B").replace(
+            "ghcr.io/acme/vllm:latest", f"vllm/vllm-openai:v0.32.0@sha256:{'0' * 64}"
+        )
+    )
+    (project / "theirs/unknown.yaml").write_text(
+        SPARKRUN_2.replace("ghcr.io/acme/vllm:latest", "vllm/vllm-openai:v0.32.0")
+    )
+    try:
+        known = commands.run("recipe.import", "theirs/known.yaml", "--name", "known", "--host", "sandbox", cwd=project)
+        unknown = commands.run(
+            "recipe.import", "theirs/unknown.yaml", "--name", "unknown", "--host", "sandbox", cwd=project
+        )
+        lock = (project / ".sandbox/spark.lock").read_text()
+    finally:
+        commands.run("sandbox.down", cwd=project)
+    assert known.returncode == 0, known.stderr
+    assert "image vllm/vllm-openai:v0.32.0: pinned in spark.lock: sha256:" in known.stdout
+    assert "the source pins sha256:000000000000" in known.stdout
+    assert "model Qwen/Qwen3-1.7B@main: pinned in spark.lock: commit" in known.stdout
+    assert "vllm/vllm-openai:v0.32.0" in lock and "Qwen/Qwen3-1.7B" in lock
+    assert unknown.returncode == 0, unknown.stderr
+    assert "image vllm/vllm-openai:v0.32.0: pinned in spark.lock: as before" in unknown.stdout
+    assert (
+        "model acme/Tiny-30B-FP8@main: not pinned: " in unknown.stdout
+        and "recipes/unknown.yml written." in unknown.stdout
+    )
 
 
 def test_without_a_terminal_every_question_is_listed_and_nothing_written(project: Path) -> None:

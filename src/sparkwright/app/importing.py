@@ -101,8 +101,8 @@ def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken
             known[one.key] = answer_to(one.sentence, one.choices)
 
 
-def write(taken: Taken, *, check: bool, as_json: bool) -> Exit:
-    """Say what became of what, and write the recipe. check: write nothing.
+def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
+    """Say what became of what, write the recipe, and pin it. host: asks registry and hub; "" for nobody. check: write nothing.
 
     Raises Refused where questions are open, or the file exists.
     """
@@ -111,6 +111,10 @@ def write(taken: Taken, *, check: bool, as_json: bool) -> Exit:
     path = _path(taken.name)
     if not check:
         _write(path, taken.text)
+    if host and not check:
+        from sparkwright.app import pinned_import
+
+        pinned_import.tell(taken, host)
     if as_json:
         say_json({"recipe": taken.name, "file": document.shown(path), "text": taken.text, **taken.report.to_json()})
         return Exit.OK
@@ -118,9 +122,8 @@ def write(taken: Taken, *, check: bool, as_json: bool) -> Exit:
     say(taken.text if check else f"{document.shown(path)} written.")
     if not check:
         _lint(taken.name)
-        say(
-            f"Next: `recipe: {taken.name}` in hosts/NAME.yml, then `invoke lock --host NAME` and `invoke plan --host NAME`."
-        )
+        lock = "" if host else "`invoke lock --host NAME` and "
+        say(f"Next: `recipe: {taken.name}` in hosts/NAME.yml, then {lock}`invoke plan --host NAME`.")
     return Exit.OK
 
 

@@ -14,6 +14,7 @@ from sparkwright.errors import Exit, Refused
         "source": "a file, a docker run line in quotes, or @REGISTRY/NAME",
         "from-host": "in place of a source: the host of a running container, which goes on serving",
         "container": "the container on that host",
+        "host": "pin it at once: this host asks registry and hub (default: --from-host)",
         "name": "the recipe's name (default: its own)",
         "answer": "KEY=VALUE, what it would ask; may be given several times",
         "yes": "take the recipe of a registry without being asked; it is shown all the same",
@@ -25,6 +26,7 @@ def import_recipe(
     source: str | None = None,
     from_host: str = "",
     container: str = "",
+    host: str = "",
     name: str = "",
     answer: list[str] | None = None,
     yes: bool = False,
@@ -47,7 +49,7 @@ def import_recipe(
         taken = registries.take(source, name, answers, yes=yes, as_json=json)
     else:
         taken = importing.of_source(importing.source_of(source or ""), name, answers)
-    return importing.write(taken, check=check, as_json=json)
+    return importing.write(taken, host=host or from_host, check=check, as_json=json)
 
 
 @command(

@@ -94,23 +94,29 @@ def pinned_by(chosen: Chosen, name: str = "") -> list[Pinned]:
     return named
 
 
+def pinned_of(chosen: Chosen, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
+    """A recipe's image and its model, to be asked through a host. lock: the host's, where it has been read."""
+    member.secrets = chosen.inventory.secrets(member.host)
+    folder = lock_folder(chosen.project, member.host)
+    named = wanted.file.model
+    keys = {"image": wanted.image, "model": lockfile.model_key(named.id, named.revision, named.chosen)}
+    known = entries(lock or lockfile.load(folder), wanted)
+    return [Pinned(kind, key, wanted, member, folder, known[kind]) for kind, key in keys.items()]
+
+
 def _entries(chosen: Chosen) -> Iterator[Pinned]:
     """Each image and model once, asked through the first host that serves it."""
     seen: set[tuple[Path, str]] = set()
-    locks: dict[Path, Any] = {}
+    locks: dict[Path, lockfile.Lock] = {}
     for member in chosen.fleet.members:
         if not member.host.recipe:
             continue
-        wanted = recipes.recipe_of(chosen.project, member.host)
-        member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
-        named = wanted.file.model
-        model = lockfile.model_key(named.id, named.revision, named.chosen)
-        known = entries(locks.setdefault(folder, lockfile.load(folder)), wanted)
-        for kind, key in (("image", wanted.image), ("model", model)):
-            if (folder, key) not in seen:
-                seen.add((folder, key))
-                yield Pinned(kind, key, wanted, member, folder, known[kind])
+        lock = locks.setdefault(folder, lockfile.load(folder))
+        for one in pinned_of(chosen, member, recipes.recipe_of(chosen.project, member.host), lock):
+            if (folder, one.key) not in seen:
+                seen.add((folder, one.key))
+                yield one
 
 
 def ask_upstream(chosen: Chosen, entries: Sequence[Pinned], *, follow: bool) -> None:

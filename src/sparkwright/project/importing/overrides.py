@@ -32,22 +32,22 @@ def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, A
     for n, given in enumerate(rows, 1):
         one = mapping(given, f"overrides, entry {n}")
         when = mapping(one.get("when"), "when")
-        said = one_line(", ".join(f"{key}: {text(value, key)}" for key, value in when.items()), at_most=120)
-        if _taken(when, said, n, launch, report):
+        condition = one_line(", ".join(f"{key}: {text(value, key)}" for key, value in when.items()), at_most=120)
+        if _taken(when, condition, n, launch, report):
             found |= {key: _merged(found, one, key) for key in ("defaults", "env", "container") if one.get(key)}
-            report.add("translated", f"override {n}", f"taken in, as it holds here ({said or 'always'})")
+            report.add("translated", f"override {n}", f"taken in, as it holds here ({condition or 'always'})")
         else:
-            report.add("dropped", f"override {n}", f"it does not hold here ({said})")
+            report.add("dropped", f"override {n}", f"it does not hold here ({condition})")
     return found
 
 
-def _taken(when: dict[str, Any], said: str, n: int, launch: Launch, report: Report) -> bool:
+def _taken(when: dict[str, Any], condition: str, n: int, launch: Launch, report: Report) -> bool:
     facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM)}
     if any(key in facts and text(value, key) not in facts[key] for key, value in when.items()):
         return False
     if when.keys() <= facts.keys():
         return True
-    sentence = f"override {n} is for '{said}', which only you know: take it in, or drop it"
+    sentence = f"override {n} is for '{condition}', which only you know: take it in, or drop it"
     return report.ask(f"override-{n}", sentence, (TAKE, DROP)) == TAKE
 
 

@@ -1,0 +1,43 @@
+"""Pin a recipe that was taken in: a host asks registry and hub about it, and spark.lock keeps what they say."""
+
+from __future__ import annotations
+
+from sparkwright.app.connect import reach
+from sparkwright.app.stores import locking
+from sparkwright.console import words
+from sparkwright.errors import Refused
+from sparkwright.fleet.member import hang_up
+from sparkwright.project import recipe
+from sparkwright.project.importing.recipe_of import Taken
+from sparkwright.project.importing.report import Row
+
+
+def tell(taken: Taken, host: str) -> None:
+    """Add to its report what became of image and model; what could not be asked is not pinned, and says why.
+
+    host: the one that asks. Raises Refused when that names none or several.
+    """
+    chosen = reach(host)
+    if len(chosen.hosts) != 1:
+        hang_up(chosen.fleet.members)
+        raise Refused(f"--host must name one host to ask, got {len(chosen.hosts)}.")
+    wanted = recipe.load(chosen.project.root, taken.name)
+    found = locking.pinned_of(chosen, chosen.fleet.members[0], wanted)
+    locking.ask_upstream(chosen, [one for one in found if not one.complete], follow=True)
+    locking.write([one for one in found if one.new is not None])
+    told = {f"{one.kind} {one.key}" for one in found}
+    before = [row for row in taken.report.rows if row.what not in told]
+    taken.report.rows = before + [row for one in found for row in _rows(one, taken)]
+
+
+def _rows(entry: locking.Pinned, taken: Taken) -> list[Row]:
+    if entry.error is not None:
+        fix = "`invoke lock` of a host that serves it tries again"
+        return [Row("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
+    how = "as before" if entry.new is None or entry.state == "same" else entry.sentence().removeprefix("new: ")
+    pinned = Row("kept", f"{entry.kind} {entry.key}", f"pinned in spark.lock: {how}")
+    digest = (entry.new or entry.old or {}).get("digest", "")
+    if entry.kind == "model" or taken.image_digest in ("", digest):
+        return [pinned]
+    moved = f"the source pins {words.short(taken.image_digest)}; the tag means {words.short(digest)} now"
+    return [pinned, Row("note", f"image {entry.key}", moved)]
