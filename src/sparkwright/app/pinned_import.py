@@ -25,8 +25,8 @@ def tell(taken: Taken, host: str) -> None:
     found = locking.pinned_of(chosen, chosen.fleet.members[0], wanted)
     locking.ask_upstream(chosen, [one for one in found if not one.complete], follow=True)
     locking.write([one for one in found if one.new is not None])
-    told = {f"{one.kind} {one.key}" for one in found}
-    before = [row for row in taken.report.rows if row.what not in told]
+    keys = {f"{one.kind} {one.key}" for one in found}
+    before = [row for row in taken.report.rows if row.what not in keys]
     taken.report.rows = before + [row for one in found for row in _rows(one, taken)]
 
 
