@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import gzip
 import hashlib
-import ipaddress
 import json
 import ssl
 import threading
@@ -23,6 +21,7 @@ from sparkwright.host.images.registry_client import Registry
 from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
 from sparkwright.host.images.registry_http import Http
 from sparkwright.trust.image_name import Name
+from tests.certificate import self_signed
 
 ZERO = "sha256:" + "0" * 64
 
@@ -109,7 +108,7 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     """Another host, with a certificate that is believed here: https://localhost:PORT."""
-    cert, key = _certificate(tmp_path)
+    cert, key = self_signed(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
@@ -289,31 +288,3 @@ def log_in(liar: Liar, folder: Path) -> None:
 
 def _basic() -> str:
     return "Basic " + base64.b64encode(b"me:hunter2").decode()
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    cert, secret = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    return cert, secret

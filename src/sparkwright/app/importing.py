@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.app import findings
+from sparkwright.app import findings, pinned_import
 from sparkwright.app.connect import reach
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.prompts import answer_to
@@ -112,8 +112,6 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
     if not check:
         _write(path, taken.text)
     if host and not check:
-        from sparkwright.app import pinned_import
-
         pinned_import.tell(taken, host)
     if as_json:
         say_json({"recipe": taken.name, "file": document.shown(path), "text": taken.text, **taken.report.to_json()})

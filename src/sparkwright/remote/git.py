@@ -108,7 +108,7 @@ class Repository:
             "GIT_ALLOW_PROTOCOL": ways,
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "true",
-            "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+            "GIT_SSH_COMMAND": f"{os.environ.get('GIT_SSH_COMMAND') or 'ssh'} -o BatchMode=yes",
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_LFS_SKIP_SMUDGE": "1",
