@@ -25,7 +25,11 @@ def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
 
 def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_one() -> None:
     measured = row("qwen3.5-35b", shown.Proof("spark1", "2026-11-01", 44.0), shown.Proof("spark1", "2026-11-02", None))
-    assert measured.evidence == ("proved", 44.0, "44 tok/s measured on spark1, 2026-11-01, with this image and model")
+    assert measured.evidence == (
+        "proved",
+        44.0,
+        "44 tok/s measured on spark1, 2026-11-01, with this image, model and arguments",
+    )
     kind, rate, sentence = row("qwen3.5-35b").evidence
     assert (kind, rate) == ("reported", 47.0) and "ai-muninn.com" in sentence and "2026-03-05" in sentence
     kind, rate, sentence = row("llama-3.1-8b").evidence
@@ -44,6 +48,8 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     listed = desk.run("recipe.list", "--host", "sandbox", "--json")
     found = {one["recipe"]: one for one in json.loads(listed.out)["recipes"]}
     assert found["qwen3.5-35b"]["evidence"] == "proved" and found["qwen3.5-35b"]["proved_on"]
+    other = found["qwen3.5-35b-200k"]  # the same image and model, another context
+    assert other["proved_on"] and other["evidence"] == "reported"
     assert found["gpt-oss-120b"]["proved_on"] == [] and found["gpt-oss-120b"]["evidence"] == "reported"
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding")
     assert ranked.code == 0, ranked.err

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.app.connect import reach
-from sparkwright.app.plans.pinning import entries
+from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.recipes import user_of
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Refused
@@ -16,10 +17,12 @@ from sparkwright.project import catalogue, recipe
 from sparkwright.project.catalogue import Known
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.folder import Project
+from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
+from sparkwright.protocol.started_with import fingerprint
 from sparkwright.units import GIB, moment
 from sparkwright.visible import count, one_line
 
@@ -30,7 +33,10 @@ ORDER = ("proved", "reported", "ceiling", "unknown")
 
 @dataclass(frozen=True)
 class Proof:
-    """host, at: where and when a server of this image and model was verified. tok_per_s: None where that was not measured."""
+    """host, at: where and when a server of this image and model was verified.
+
+    tok_per_s: None where that was not measured, or with other arguments than the recipe's.
+    """
 
     host: str
     at: str
@@ -66,7 +72,7 @@ class Row:
             return (
                 "proved",
                 best.tok_per_s or 0.0,
-                f"{best.tok_per_s:g} tok/s measured on {best.host}, {best.at}, with this image and model",
+                f"{best.tok_per_s:g} tok/s measured on {best.host}, {best.at}, with this image, model and arguments",
             )
         if self.known.reported is not None:
             return "reported", self.known.reported.tok_per_s, str(self.known.reported)
@@ -100,22 +106,29 @@ class Row:
         }
 
 
-def rows(answers: Mapping[str, Sequence[Event]]) -> list[Row]:
-    """The project's recipes. answers: the history of each host that was asked."""
-    root = Project.here().root
-    lock = lockfile.load(root)
+def rows(answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host]) -> list[Row]:
+    """The project's recipes. answers: the history of each host that was asked. hosts: these, by the same names."""
+    project = Project.here()
+    root, lock = project.root, lockfile.load(project.root)
     found = []
     for name in recipe.names(root):
         one = recipe.load(root, name)
-        proofs = (proof for host, events in answers.items() for event in events for proof in _proof(one, host, event))
+        proofs = (
+            proof
+            for host, events in answers.items()
+            for arguments in [_arguments(project, hosts[host], one)]
+            if events
+            for event in events
+            for proof in _proof(one, host, arguments, event)
+        )
         found.append(Row(one, catalogue.of(name), entries(lock, one)["model"] or {}, tuple(proofs)))
     return found
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
     """The catalogue. pattern: hosts that are asked what they proved; "" for none. Returns their exit codes."""
-    answers, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
-    found = rows(answers)
+    answers, hosts, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
+    found = rows(answers, hosts)
     if as_json:
         say_json({"recipes": [one.to_json() for one in found]})
         return codes
@@ -129,15 +142,15 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     """What to serve on one host for a use, the best evidence first. Raises Refused for no such use, and for several hosts."""
     if use not in catalogue.USES:
         raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
-    states, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json)
+    states, _, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json)
     if len(states) + len(codes) != 1:
         raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
     if not states:
         return codes
     ((host, events),) = states.items()
-    answers, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
+    answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
-    fitting = [(one, *_fit(one, total)) for one in rows(answers) if use in one.known.uses]
+    fitting = [(one, *_fit(one, total)) for one in rows(answers, hosts) if use in one.known.uses]
     fitting.sort(key=lambda row: (not row[1], ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
     if as_json:
         say_json(
@@ -194,23 +207,33 @@ def _lines(one: Row, *, asked: bool) -> list[str]:
     return [f"{one.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
 
 
-def _proof(one: Recipe, host: str, event: Event) -> list[Proof]:
-    """What an act of a host's history proves of a recipe: a verified server of the same tag and model. Its flags may differ."""
+def _arguments(project: Project, host: Host, one: Recipe) -> str:
+    """The fingerprint of the arguments that a host would start a recipe with."""
+    if one.split is not None and host.cluster is None:
+        return ""
+    return fingerprint(recipe.scope(host, user_of(host), one, entries(lock_of(project, host), one))["container"])
+
+
+def _proof(one: Recipe, host: str, arguments: str, event: Event) -> list[Proof]:
+    """What an act of a host's history proves of a recipe: a verified server of the same tag and model.
+
+    What that server gave is the recipe's own only with the same arguments.
+    """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")
     if image != one.image or event.get("model") != one.file.model.id or not isinstance(measured, dict) or not measured:
         return []
     rate = measured.get("tok_per_s")
     known = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
-    return [Proof(host, moment(event["at"]), known)]
+    return [Proof(host, moment(event["at"]), known if event.get("arguments") == arguments else None)]
 
 
 def _asked(
     pattern: str, header: dict[str, Any], kind: str, *, as_json: bool
-) -> tuple[dict[str, list[Event]], list[int]]:
-    """The events of a kind from each host that answers, and the exit codes of those that do not."""
+) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
+    """The events of a kind from each host that answers, all hosts, and the exit codes of those that do not answer."""
     if not pattern:
-        return {}, []
+        return {}, {}, []
     chosen = reach(pattern, "plan")
 
     def answer(member: Member) -> list[Event]:
@@ -226,5 +249,5 @@ def _asked(
     for name, error in chosen.fleet.errors().items():
         say_error(error, json=as_json, host=name)
     titles = {host.name: host.title for host in chosen.hosts}
-    answers = {titles.get(name, name): events for name, events in answers.items()}
-    return answers, [code for code in chosen.fleet.codes() if code]
+    answers = {titles[name]: events for name, events in answers.items()}
+    return answers, {host.title: host for host in chosen.hosts}, [code for code in chosen.fleet.codes() if code]

@@ -14,6 +14,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import smoke
 from sparkwright.measure.smoke import Baseline
+from sparkwright.protocol.started_with import options
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
@@ -87,15 +88,4 @@ def _host(machine: Machine) -> str:
 def _canonical(value: Any) -> Any:
     if isinstance(value, str) and "@sha256:" in value:
         return digest_of(value)
-    return sorted(map(str, _options(value))) if isinstance(value, list | tuple) else value
-
-
-def _options(words: list[Any] | tuple[Any, ...]) -> list[str]:
-    """The words of a command, each option with its values: what may be sorted."""
-    grouped: list[str] = []
-    for word in map(str, words):
-        if word.startswith("--") or not grouped:
-            grouped.append(word)
-        else:
-            grouped[-1] += f" {word}"
-    return grouped
+    return sorted(options(value)) if isinstance(value, list | tuple) else value

@@ -2,7 +2,7 @@
 each has its own, below servers/NAME.
 
 time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
-changed (field, before, after), measured (figures with their units in their names), why
+arguments (protocol/started_with.py), changed (field, before, after), measured (figures with their units in their names), why
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
+from sparkwright.protocol.started_with import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if args.model.get("dir"):
             kept_files.forget_all(context, context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
+        about["arguments"] = fingerprint(args.spec)
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": measured}
         more |= {"why": args.why} if args.why else {}
         history.append(context, args.what, **about, **more)

@@ -1,0 +1,25 @@
+"""What a server was started with, beside its image and its model, as one short name: two that have it are the same server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def fingerprint(spec: Mapping[str, Any]) -> str:
+    """Of a container's command and environment, in whatever order; 12 hexadecimal digits."""
+    about = [sorted(options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+
+
+def options(words: Sequence[Any]) -> list[str]:
+    """The words of a command, each option with its values: what may be sorted."""
+    grouped: list[str] = []
+    for word in map(str, words):
+        if word.startswith("--") or not grouped:
+            grouped.append(word)
+        else:
+            grouped[-1] += f" {word}"
+    return grouped
