@@ -193,3 +193,8 @@ def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, 
 )
 def test_values_become_words_that_the_real_parser_takes(given: dict[str, Any], words: tuple[str, ...]) -> None:
     assert flags.argv(given) == words
+
+
+@pytest.mark.parametrize(("given", "port"), [([8001], 8001), ([], 8000), ([[1]], 8000), ({"a": 1}, 8000), (None, 8000)])
+def test_a_port_of_any_shape_is_read_or_left_to_its_refusal(given: Any, port: int) -> None:
+    assert flags.port({"port": given}) == port

@@ -114,7 +114,8 @@ def memory_utilization(flags: Mapping[str, Any]) -> float:
 def port(flags: Mapping[str, Any]) -> int:
     """The port the server listens on inside its container. A value that is none must be refused before."""
     answer = value(flags, PORT)
-    return DEFAULT_PORT if answer is None or flag_values.misfit(PORT, answer) else int(answer)
+    words = [] if answer is None or flag_values.misfit(PORT, answer) else flag_values.words(answer, None)
+    return int(words[0]) if words else DEFAULT_PORT
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
