@@ -8,11 +8,21 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.host.gateway import drained
+from sparkwright.host.gateway.operating import Gateway
 from sparkwright.host.records import good_states, servers
 from sparkwright.host.state import StateFolder
+from tests.remote.sshd import free_port
 
 GOOD = {"spec": {"name": "chat"}, "container_id": "c1"}
-OF_SERVER = ("verified_before.json", "history.jsonl", "health.json", "health.jsonl.1", "restart_plans/a.json")
+OF_SERVER = (
+    "verified_before.json",
+    "history.jsonl",
+    "health.json",
+    "health.jsonl.1",
+    "restart_plans/a.json",
+    "drained.json",
+)
 OF_MACHINE = ("lock", "health-settings.json", "health.lock", "baselines/a.json", "runs/r/plan.json", "heal-token.json")
 
 
@@ -57,6 +67,15 @@ def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: Stat
     assert good_states.last(state.of_server("chat"))["container_id"] == "c1"
     assert good_states.last(state.of_server("vectors")) == {}
     assert not (state.path / "servers").exists()
+
+
+def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Path) -> None:
+    chat, vectors = (StateFolder(tmp_path, name) for name in ("chat", "vectors"))
+    nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
+    assert drained.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
+    assert (drained.of(chat), drained.of(vectors)) == ([nobody], [])
+    assert drained.give_back(vectors) == ([], [])
+    assert drained.of(chat) == [nobody]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".", "x" * 200, "a\nb"])

@@ -23,4 +23,4 @@ def give_back(context: Context, record: Record) -> None:
 
 
 def _kept(state: StateFolder) -> bool:
-    return (state.path / f"{DRAINED}.json").exists()
+    return (state.memory / f"{DRAINED}.json").exists()
