@@ -46,6 +46,7 @@ def test_a_wedged_one_is_found_by_the_vector_that_never_comes(served: Desk) -> N
     try:
         health = served.run("health.check", "--host", "sandbox", "--token-s", "1")
         assert health.code == 1 and "no vector within 1 s" in health.out
+        assert "Run `sparkwright restart --host sandbox`." in health.out
     finally:
         served.run("sandbox.fault", "none")
 

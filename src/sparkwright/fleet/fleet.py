@@ -15,6 +15,7 @@ from sparkwright import here
 from sparkwright.console.events.subscriber import Subscriber
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
+from sparkwright.fleet import fixes
 from sparkwright.fleet.member import Member, broke, hang_up, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed_in
@@ -205,8 +206,11 @@ class Fleet:
     def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
         seen = []
         for one in member.request(header):
-            # with the commands as they are typed here, but for what the host only passes on
-            one = {**(one if one["event"] in PASSED_ON else typed_in(one)), "host": member.host.name}
+            # with the commands as they are typed here, for this host; but not in what the host only passes on
+            one = {
+                **(one if one["event"] in PASSED_ON else typed_in(fixes.of_host(one, member.host))),
+                "host": member.host.name,
+            }
             seen.append(one)
             if held:
                 if one["event"] == "progress":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +10,12 @@ from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.fleet.fixes import named
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
 #: what programs get, in this order; a host that gave no answer has all of them
-#: commands of a fix that are for one host, where they don't name it yet
-COMMAND = re.compile(
-    r"`invoke (restart|rollback|deploy|plan|logs|incident|doctor|diagnose)(?=[` ])(?![^`]{0,200} --host )"
-)
-AS_ONE = ("restart", "rollback", "deploy", "plan")
 FIELDS: dict[str, Any] = {
     "schema": 1,
     "state": "",
@@ -91,12 +86,6 @@ def about(chosen: Chosen, host: Host) -> dict[str, Any]:
     }
 
 
-def _named(fix: str, host: Host) -> str:
-    """A fix with the host in its commands: the host does not know what it is called here. A cluster is operated as one."""
-    members = host.cluster.name if host.cluster else host.name
-    return COMMAND.sub(lambda found: f"{found[0]} --host {members if found[1] in AS_ONE else host.name}", fix)
-
-
 def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[str, Any]:
     """A host's answer as programs get it."""
     if isinstance(answer, SparkwrightError):
@@ -105,8 +94,8 @@ def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[s
     else:
         reply = {name: answer[name] for name in FIELDS if name in answer}
     row = {"host": host.name, **FIELDS, **reply}
-    row["fix"] = _named(row["fix"], host)
-    row["causes"] = [{**one, "fix": _named(one["fix"], host)} for one in row["causes"]]
+    row["fix"] = named(row["fix"], host)
+    row["causes"] = [{**one, "fix": named(one["fix"], host)} for one in row["causes"]]
     if "error" in known:
         unread = {"cause": "the host's recipe can't be read", "verdict": "unknown", "evidence": known["error"]}
         row["causes"] = [*row["causes"], {**unread, "fix": ""}]
