@@ -1,4 +1,5 @@
-"""Which of llama-server's flags causes what a probe finds. Seen on b11549: pictures without --mmproj are refused with 500."""
+"""Which of llama-server's flags causes what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): JSON of
+a schema comes from any model, tools are refused with --no-jinja, pictures without --mmproj. The rest: its help text, of what each does."""
 
 from __future__ import annotations
 

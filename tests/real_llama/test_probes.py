@@ -1,0 +1,56 @@
+"""The probes against the real llama-server. Its weights are random: a grammar makes JSON of them all the same, and nothing a tool call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.host.containers import engine_of
+from sparkwright.modules.proof.probes import Probes
+from sparkwright.protocol.result import Result
+from tests.modules.context import RecordingContext
+from tests.real_llama import server as servers
+
+SMALL = ("-c", "2048", "-np", "2", "-a", "tiny", "--metrics")
+
+
+@pytest.fixture(autouse=True)
+def of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the container of a host says; this server has none."""
+    monkeypatch.setattr(engine_of, "at", lambda context, url: engine.of("llama_cpp"))
+
+
+def probed(server: servers.Server, folder: Path, *probes: Any) -> Result:
+    args = Probes.Args(base_url=server.base_url, model="tiny", probes=list(probes), timeout_s=60)
+    return Probes().run(args, RecordingContext(folder))
+
+
+def verdicts(found: Result) -> dict[str, str]:
+    return {one["check"]: one["verdict"] for one in found.data["checks"]}
+
+
+def test_json_of_a_schema_is_proved_and_a_picture_refused_by_name(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
+        assert server.until_served(), server.log
+        schema = probed(server, tmp_path / "host", "json_schema")
+        assert not schema.failed, schema.msg
+        assert list(verdicts(schema).values()) == ["proved"]
+        picture = probed(server, tmp_path / "host", "image")
+        assert picture.failed and "--mmproj is missing" in picture.fix, picture.msg
+
+
+def test_a_vectors_dimension_is_proved_or_disproved(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
+        assert server.until_served(), server.log
+        assert not (found := probed(server, tmp_path / "host", {"embedding_dimension": 128})).failed, found.msg
+        assert probed(server, tmp_path / "host", {"embedding_dimension": 64}).failed
+
+
+def test_tools_are_refused_by_name_where_they_are_off(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--no-jinja") as server:
+        assert server.until_served(), server.log
+        found = probed(server, tmp_path / "host", "tool_call")
+        assert found.failed and "--no-jinja" in found.fix, (found.msg, found.fix)
