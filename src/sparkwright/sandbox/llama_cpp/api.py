@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
+from sparkwright.sandbox.llama_cpp import requested
 from sparkwright.sandbox.serving.generation import Request, Token, generate
 from sparkwright.sandbox.web import Handler
 
@@ -109,15 +110,22 @@ class LlamaApi(Handler):
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise ConnectionResetError
+        try:
+            asked = requested.of(engine.config, body)
+        except requested.Refused as refused:
+            self._error(500, str(refused), "server_error")
+            return
         most = body.get("max_tokens")
-        own = OWN_TOKENS if most is None or most < 0 else most
-        tokens = generate(engine, Request(prompt, room - len(prompt), own, 0, self._gone))
+        own = asked.tokens or (OWN_TOKENS if most is None or most < 0 else most)
+        quick = bool(asked.tokens)
+        wanted = Request(prompt, room - len(prompt), own, asked.thought, self._gone, compared=quick, words=asked.words)
+        tokens = generate(engine, wanted)
         if body.get("stream"):
             self.stream(self._chunks(tokens, body, len(prompt)), "text/event-stream")
         else:
             made = list(tokens)
-            text = "".join(one.text for one in made)
-            choice = {"finish_reason": "length", "index": 0, "message": {"role": "assistant", "content": text}}
+            reason = "tool_calls" if asked.calls else "stop" if quick else "length"
+            choice = {"finish_reason": reason, "index": 0, "message": _message(made, asked.calls)}
             usage = _usage(len(prompt), len(made))
             self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
 
@@ -145,6 +153,13 @@ class LlamaApi(Handler):
             return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
+
+
+def _message(made: list[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    content, thought = ("".join(one.text for one in made if one.kind == kind) for kind in ("content", "reasoning"))
+    message: dict[str, Any] = {"role": "assistant", "content": "" if calls else content}
+    message |= {"reasoning_content": thought} if thought else {}
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def _event(about: dict[str, Any], delta: dict[str, Any], *, reason: str | None = None) -> bytes:

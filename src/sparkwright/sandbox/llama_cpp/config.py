@@ -36,7 +36,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """asked: tokens of one slot that were asked for; context: what it has."""
+    """asked: tokens of one slot that were asked for; context: what it has. jinja: it renders tools. sees: pictures. thinks: it
+    keeps thinking apart."""
 
     model: str
     host: str
@@ -50,6 +51,9 @@ class Config:
     metrics: bool
     verbosity: int
     budget: int = BATCH
+    jinja: bool = True
+    sees: bool = False
+    thinks: bool = True
     chunked_prefill: bool = True
 
     @property
@@ -86,6 +90,9 @@ def config(words: Sequence[str]) -> Config:
         keys=keys,
         metrics=bool(given.get(flags.METRICS)),
         verbosity=_number(given.get(flags.VERBOSITY), 3),
+        jinja=flag_values.is_on(given.get("jinja", True)) is not False,
+        sees=bool(given.get("mmproj")),
+        thinks=given.get("reasoning-format", "auto") != "none",
     )
 
 

@@ -1,0 +1,77 @@
+"""What a request asks for beside a sentence, read by what stands in it: a tool, JSON of a schema, a picture, another language.
+
+Engines answer it differently; that is in their folders.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+PIXEL = 41  # of a PNG's file: where the data of its first chunk of pixels begins
+#: a letter, or a word, that English has not
+_FOREIGN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
+
+
+def instance(schema: Mapping[str, Any]) -> Any:
+    """Something that a schema allows."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object":
+        return {name: instance(one) for name, one in (schema.get("properties") or {}).items()}
+    return {"boolean": True, "integer": 1, "number": 1.0, "array": [], "null": None}.get(str(kind), "Paris")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A text in the pieces that it is generated in."""
+    return tuple(text[start : start + 6] for start in range(0, len(text), 6))
+
+
+def _parts(body: Mapping[str, Any]) -> list[Any]:
+    messages = body.get("messages") or []
+    content = messages[-1].get("content") if messages and isinstance(messages[-1], dict) else None
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def text_of(body: Mapping[str, Any]) -> str:
+    """The text of the last message."""
+    return "".join(str(one.get("text") or "") for one in _parts(body) if isinstance(one, dict))
+
+
+def picture_of(body: Mapping[str, Any]) -> str:
+    """The address of the first picture; empty for none."""
+    urls = [one.get("image_url") for one in _parts(body) if isinstance(one, dict)]
+    return next((str(one.get("url") or "") for one in urls if isinstance(one, dict)), "")
+
+
+def colour(url: str) -> str:
+    """The colour of a picture's first pixel, in a word."""
+    try:
+        file = base64.b64decode(url.partition(",")[2], validate=True)
+        red, green, blue = zlib.decompressobj().decompress(file[PIXEL:], 4)[1:]
+    except (ValueError, zlib.error):
+        return "Nothing."
+    return "Red." if red > max(green, blue) else "Green." if green > blue else "Blue."
+
+
+def foreign(body: Mapping[str, Any]) -> str:
+    """The question, where it is in another language than English: an answer in its own words is one in its language."""
+    question = text_of(body)
+    return question if _FOREIGN.search(question) else ""
+
+
+def called(body: Mapping[str, Any]) -> tuple[str, Any]:
+    """(name, arguments) of a call of the tool that is asked for, else of the first."""
+    choice, tools = body.get("tool_choice"), [one["function"] for one in body["tools"]]
+    name = choice["function"]["name"] if isinstance(choice, dict) else tools[0]["name"]
+    return name, instance(next((one.get("parameters") or {} for one in tools if one["name"] == name), {}))
+
+
+def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema that the answer must have; None for none."""
+    form = body.get("response_format") or {}
+    return (form.get("json_schema") or {}).get("schema") or {} if form.get("type") == "json_schema" else None
