@@ -34,6 +34,7 @@ class Task:
     id: unique in the plan. open: the arguments that the host still has to render; all others are final, whatever braces
     they hold. where: "file:line" in the user's playbook. delay_s: pause between tries, seconds.
     check_mode: None follows the run, True never changes anything, False acts even in check mode.
+    server: the container whose record this task keeps, where that is not the plan's own; it may be an open expression.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Task:
     become: bool = False
     no_log: bool = False
     check_mode: bool | None = None
+    server: str = ""
     tags: tuple[str, ...] = ()
 
 

@@ -53,6 +53,7 @@ class PlayRun:
         self.stopped: Result | None = None
         self.unproved: Result | None = None
         self.known_to_members: Result | None = None
+        self.ended = False
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
         self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
@@ -97,6 +98,8 @@ class PlayRun:
     def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
         """Run steps until one fails; the failure, or None."""
         for step in steps:
+            if self.ended:
+                return None
             if stoppable and self.stop_requested():
                 self.stopped = Result(failed=True, msg=f"stopped on request, before: {step.name}")
                 return self.stopped
@@ -167,6 +170,7 @@ class PlayRun:
             self.registered[task.register] = result.registered()
         if task.module == "facts" and not result.failed:
             self.facts.update(result.data)
+        self.ended = self.ended or (task.module == "end_host" and not result.failed and not result.skipped)
         return self._finish(task, result, time.monotonic() - started_s)
 
     def _attempts(self, task: Task) -> Result:
@@ -226,7 +230,16 @@ class PlayRun:
         args = arguments.build(kind.Args, values, module=task.module)
         if task.become and not kind.never_as_root:
             return sound(self.root.run(task.module, values, self.context), task.module)
-        return sound(kind().run(args, self.context), task.module)
+        return sound(kind().run(args, self._context_of(task)), task.module)
+
+    def _context_of(self, task: Task) -> RunContext:
+        """The run's context; of a task that is about another server of this host, with that one's memory."""
+        if not task.server:
+            return self.context
+        names = self._names(expressions.names_in_value(task.server))
+        server = expressions.render(task.server, names) if expressions.is_open(task.server) else task.server
+        self.context.docker()  # one client for both
+        return dataclasses.replace(self.context, state=self.state.of_server(str(server)))
 
     def _judge(self, task: Task, result: Result) -> None:
         """`changed_when` and `failed_when` have the last word."""

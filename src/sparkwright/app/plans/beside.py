@@ -42,7 +42,7 @@ def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recip
     where = host.set_at.get("recipe", host.where)
     both = f"{mine.name} and {wanted.name}"
     if same := sorted(_ports(host, mine) & _ports(other, wanted)):
-        fix = f"Publish one elsewhere: `serves: [{{recipe: {mine.name}, port: {_free(same[0])}}}, ...]`."
+        fix = f"Publish one elsewhere: `- {{recipe: {mine.name}, port: {_free(same[0])}}}` in the host's list."
         yield f"{both} both want port {same[0]} of {host.machine}.", where, fix
     models = [(one.file.model.id, one.file.model.revision, one.file.model.chosen) for one in (mine, wanted)]
     if mine.file.model.dir == wanted.file.model.dir and models[0] != models[1]:

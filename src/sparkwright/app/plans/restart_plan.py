@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import beside, clusters
+from sparkwright.app.plans import beside, clusters, turns
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
@@ -41,6 +41,7 @@ def give(chosen: Chosen) -> None:
         known = entries(lock_of(chosen.project, member.host), wanted)
         around: dict[str, Any] = {"gateways": in_front_of(chosen.inventory, member.host)}
         around["beside"] = beside.of(chosen, member.host)
+        around["turns"] = turns.of(chosen.inventory, member.host)
         names = recipe.scope(member.host, user_of(member.host), wanted, known, **around)
         member.restart = of(chosen, member.host, names)
 

@@ -61,20 +61,29 @@ class Need:
 
 
 def together(
-    context: Context, need: Need, name: str, beside: Sequence[Mapping[str, Any]], others_bytes: int
+    context: Context,
+    need: Need,
+    name: str,
+    beside: Sequence[Mapping[str, Any]],
+    others_bytes: int,
+    turns: Sequence[str] = (),
 ) -> Result | None:
     """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
 
     name: of the server. beside: those other servers, each with name, utilization and needs_bytes. others_bytes: what stays held
-    by all that is no server of these.
+    by all that is no server of these. turns: the containers that share memory by turns; one is awake at a time, the largest counts.
     """
-    sizes = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
+    every = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
+    by_turns = sorted((one for one in every if one[0] in turns), key=lambda one: -one[1])
+    sizes = [one for one in every if one[0] not in turns] + by_turns[:1]
     taken = sum(size for _, size in sizes) + need.reserve_bytes + others_bytes
-    if not beside or taken <= need.total_bytes:
+    if len(sizes) < 2 or taken <= need.total_bytes:
         return None
     available = context.machine.meminfo()["MemAvailable"]
+    rows = [(one, gib(size), "the largest of those on demand" if one in turns else "") for one, size in sizes]
+    rows += [(one, f"({gib(size)})", "on demand, instead of it") for one, size in by_turns[1:]]
     more = [("reserve", need.reserve_bytes), ("all else on the host", others_bytes), ("together", taken)]
-    rows = [(one, gib(size), "") for one, size in [*sizes, *more]]
+    rows += [(one, gib(size), "") for one, size in more]
     rows.append(("this host has", gib(need.total_bytes), f"{gib(available)} available now"))
     width = max(len(one) for one, _, _ in rows)
     first, last = ", ".join(one for one, _ in sizes[:-1]), sizes[-1][0]

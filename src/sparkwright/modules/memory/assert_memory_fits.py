@@ -21,7 +21,8 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
     What will be free is what is available now, and what goes: the running server (as recorded when it was verified, else as its
     processes show it) and, unless Ollama is left alone, its models. When what the server holds is not known nothing is
-    refused: `memory` sees it once it has stopped. Of a host with several servers all of them must fit together, running or not.
+    refused: `memory` sees it once it has stopped. Of a host with several servers all of them must fit together, running or not;
+    of those that share memory by turns the largest.
 
     Returns: available_bytes, freed_bytes (null: not known), need_bytes; on a refusal holders.
     """
@@ -36,6 +37,9 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         beside: list[dict[str, Any]] = arg(
             "the host's other servers: name, utilization, needs_bytes", default_factory=list
         )
+        turns: list[str] = arg(
+            "the containers that share memory by turns: of those only the largest counts", default_factory=list
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
@@ -44,7 +48,8 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         if args.beside and (refused := self._together(args, context, need)):
             return refused
         available = context.machine.meminfo()["MemAvailable"]
-        server = _of_server(args.name, context)
+        servers = [_of_server(one, context) for one in {args.name, *args.turns}]
+        server = None if None in servers else sum(one or 0 for one in servers)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
             return Result(msg=f"{gib(available)} GiB available, {need.sentence}", data=data)
@@ -72,7 +77,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
         known = [size for size in (*held, *models) if size is not None]
         others = max(0, taken - sum(known)) if len(known) == len(held) + len(models) else 0
-        return memory_fit.together(context, need, args.name, args.beside, others)
+        return memory_fit.together(context, need, args.name, args.beside, others, args.turns)
 
 
 def _of_server(name: str, context: Context) -> int | None:

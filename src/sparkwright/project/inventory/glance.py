@@ -41,9 +41,10 @@ def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
     """A host, or one for each recipe that it serves."""
     own = _read(path)
     host = _host(path, own, groups)
-    if own.get("serves") is None:
+    lists = [own[key] for key in ("serves", "on_demand") if own.get(key) is not None]
+    if not lists:
         return [host]
-    names = [one if isinstance(one, str) else one["recipe"] for one in own["serves"]]
+    names = [one if isinstance(one, str) else one["recipe"] for listed in lists for one in listed]
     return [replace(host, name=f"{host.name}/{name}", on=host.name, recipe=name) for name in names]
 
 

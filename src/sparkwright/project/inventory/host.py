@@ -21,6 +21,7 @@ class Host:
     fast link. cluster: the one that it is a member of.
 
     on, server: of one of several servers, the machine's name and that of the server's container; `name` is then MACHINE/RECIPE.
+    turns: of one that is on demand, the containers that share memory by turns, its own among them, as they are listed.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Host:
     cluster: Cluster | None = None
     on: str = ""
     server: str = ""
+    turns: tuple[str, ...] = ()
 
     @property
     def machine(self) -> str:

@@ -85,7 +85,7 @@ class Inventory:
         machines = {name: clustering.member(host, clusters.values()) for name, host in hosts.items()}
         found = [one for name, host in machines.items() for one in several.targets(project, host, read[name])]
         hosts = {one.name: one for one in found}
-        machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.serves is not None}
+        machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.several}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
         found_gateways = gateways.found(groups, members)
         return cls(hosts, patterns.members(hosts, groups.checked), floors, clusters, found_gateways, machines)

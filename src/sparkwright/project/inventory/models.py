@@ -112,6 +112,18 @@ class HostFile(Shared):
         min_length=1,
         max_length=8,
     )
+    on_demand: list[str | ServedFile] | None = Field(
+        None,
+        description="recipes that share memory by turns, at least two: one of them is awake at a time, the first to begin with; "
+        "`invoke switch` swaps them",
+        min_length=1,
+        max_length=8,
+    )
+
+    @property
+    def several(self) -> bool:
+        """Whether it lists its recipes, instead of naming one."""
+        return self.serves is not None or self.on_demand is not None
 
 
 class GroupFile(Shared):

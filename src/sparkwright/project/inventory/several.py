@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,69 +16,92 @@ from sparkwright.project.inventory.models import ServedFile
 from sparkwright.project.inventory.naming import Mistake, Own
 from sparkwright.trust.names import STEP, why_not_a_file
 
+#: the keys of a host's file that list recipes: those beside each other, and those that share memory by turns
+SERVES, ON_DEMAND = "serves", "on_demand"
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """An entry of `serves` or of `on_demand`. where: "file:line"."""
+
+    file: ServedFile
+    key: str
+    where: str
+
 
 def targets(project: Path, host: Host, own: Own) -> list[Host]:
     """One for each recipe that a host serves; the host itself where it has one. Raises Refused with file and line."""
-    if own.file.serves is None:
+    if not own.file.several:
         return [host]
-    for message, where, fix in _mistakes(host, own):
+    listed = _listed(own)
+    for message, where, fix in _mistakes(host, own, listed):
         raise Refused(message, where=where, fix=fix)
-    found = [_target(project, host, own, n, one) for n, one in enumerate(_listed(own))]
+    found = [_target(project, host, one) for one in listed]
     taken: dict[str, Host] = {}
-    for n, one in enumerate(found):
-        if one.server in taken:
-            message = f"{taken[one.server].recipe} and {one.recipe} would both run as the container '{visible.name(one.server)}'."
-            fix = "Give one recipe another `container.name`."
-            raise Refused(message, where=own.source.where("serves", n), fix=fix)
-        taken[one.server] = one
-    return found
+    for target, one in zip(found, listed, strict=True):
+        if target.server in taken:
+            message = f"{taken[target.server].recipe} and {target.recipe} would both run as the container '{visible.name(target.server)}'."
+            raise Refused(message, where=one.where, fix="Give one recipe another `container.name`.")
+        taken[target.server] = target
+    turns = tuple(target.server for target, one in zip(found, listed, strict=True) if one.key == ON_DEMAND)
+    return [replace(one, turns=turns) if one.server in turns else one for one in found]
 
 
 def refuse_members(owns: Mapping[str, Own], clusters: Mapping[str, Cluster]) -> None:
     """Raises Refused for a member of a cluster that serves something else beside it."""
     for cluster in clusters.values():
         for name in cluster.members:
-            if owns[name].file.serves is not None:
+            if owns[name].file.several:
+                key = SERVES if owns[name].file.serves is not None else ON_DEMAND
                 message = f"{name} is a member of the cluster {cluster.name}, which serves a recipe of its own."
-                where = owns[name].source.where("serves")
-                raise Refused(message, where=where, fix="Remove `serves` here, or the host from the group.")
+                where = owns[name].source.where(key)
+                raise Refused(message, where=where, fix=f"Remove `{key}` here, or the host from the group.")
 
 
-def _listed(own: Own) -> list[ServedFile]:
+def _listed(own: Own) -> list[_Listed]:
+    lists = ((SERVES, own.file.serves), (ON_DEMAND, own.file.on_demand))
     return [
-        ServedFile.model_validate({"recipe": one}) if isinstance(one, str) else one for one in own.file.serves or ()
+        _Listed(
+            ServedFile.model_validate({"recipe": one}) if isinstance(one, str) else one, key, own.source.where(key, n)
+        )
+        for key, entries in lists
+        for n, one in enumerate(entries or ())
     ]
 
 
-def _mistakes(host: Host, own: Own) -> Iterator[Mistake]:
-    where = own.source.where("serves")
+def _mistakes(host: Host, own: Own, listed: Sequence[_Listed]) -> Iterator[Mistake]:
+    key = listed[0].key
     if own.file.recipe:
-        yield "`recipe` and `serves` are both set.", own.source.where("recipe"), "List all recipes under `serves`."
+        fix = "List all recipes under `serves`."
+        yield f"`recipe` and `{key}` are both set.", own.source.where("recipe"), fix
     if host.serve_port:
-        at = host.set_at.get("serve_port", where)
-        fix = "Write the port beside the recipe: `serves: [{recipe: NAME, port: 8001}]`."
+        at = host.set_at.get("serve_port", own.source.where(key))
+        fix = f"Write the port beside the recipe: `{key}: [{{recipe: NAME, port: 8001}}]`."
         yield "`serve_port` cannot tell which of several servers it is for.", at, fix
-    names = [one.recipe for one in _listed(own)]
-    for n, name in enumerate(names):
-        if why := why_not_a_file(name):
-            yield f"the recipe '{visible.name(name)}' {why}.", own.source.where("serves", n), "Name a file of recipes/."
-        if name in names[:n]:
-            message = f"the recipe {visible.name(name)} is listed twice."
-            yield message, own.source.where("serves", n), "List each recipe once."
+    if own.file.on_demand is not None and len(own.file.on_demand) == 1:
+        message = "`on_demand` has one recipe: nothing takes turns with it."
+        yield message, own.source.where(ON_DEMAND), "Add another one, or list it under `serves`."
+    names = [one.file.recipe for one in listed]
+    for n, one in enumerate(listed):
+        shown = visible.name(names[n])
+        if why := why_not_a_file(names[n]):
+            yield f"the recipe '{shown}' {why}.", one.where, "Name a file of recipes/."
+        if names[n] in names[:n]:
+            yield f"the recipe {shown} is listed twice.", one.where, "List each recipe once."
 
 
-def _target(project: Path, host: Host, own: Own, n: int, one: ServedFile) -> Host:
-    at = own.source.where("serves", n)
-    path = project / "recipes" / f"{one.recipe}.yml"
+def _target(project: Path, host: Host, one: _Listed) -> Host:
+    name = one.file.recipe
+    path = project / "recipes" / f"{name}.yml"
     return replace(
         host,
-        name=f"{host.name}/{one.recipe}",
+        name=f"{host.name}/{name}",
         on=host.name,
-        recipe=one.recipe,
-        serve_port=one.port,
-        server=_container(path, one.recipe),
+        recipe=name,
+        serve_port=one.file.port,
+        server=_container(path, name),
         key_variable=key_variable(path) if host.connection != "ssh" else "",
-        set_at={**host.set_at, "recipe": at, "serve_port": at},
+        set_at={**host.set_at, "recipe": one.where, "serve_port": one.where},
     )
 
 

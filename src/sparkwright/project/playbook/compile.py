@@ -80,6 +80,7 @@ class _Inherited:
     become: bool = False
     tags: tuple[str, ...] = ()
     when: tuple[str, ...] = ()
+    server: str = ""
     vars: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -113,6 +114,7 @@ class _Compiler:
         inside = _Inherited(
             become=above.become if file.become is None else file.become,
             tags=above.tags + selection.words(file.tags),
+            server=self._server(file.server, place, {**above.vars, **file.vars}) or above.server,
             vars={**above.vars, **file.vars},
         )
         return Block(
@@ -153,8 +155,16 @@ class _Compiler:
             become=above.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
+            server=self._server(file.server, place, local) or above.server,
             tags=above.tags + selection.words(file.tags),
         )
+
+    def _server(self, given: str | None, place: Place, local: Mapping[str, Any]) -> str:
+        """The container that a task is about: rendered, or an expression over what the host will know."""
+        at = self.blame.place(*place, "server")
+        if not given or not self.names.decides(given, at, local):
+            return given or ""
+        return str(self.names.render(given, self.names.beside(local), at))
 
     def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]

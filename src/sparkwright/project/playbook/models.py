@@ -22,6 +22,9 @@ class Common(Strict):
     when: Condition | None = Field(None, description="expressions that must all be true")
     tags: list[str] | str = Field(default_factory=list, description="for --tags; `always` and `never` as in Ansible")
     become: bool | None = Field(None, description="run as root, through sudo")
+    server: str | None = Field(
+        None, description="of a host with several servers: the container that it is about, if not the play's own"
+    )
     vars: dict[str, Any] = Field(default_factory=dict, description="variables")
 
 

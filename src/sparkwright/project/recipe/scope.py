@@ -42,11 +42,12 @@ def scope(
     served: Serving | None = None,
     gateways: Sequence[Mapping[str, Any]] = (),
     beside: Sequence[Mapping[str, Any]] = (),
+    turns: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
 
     served: what `serving` gives for these, when the caller has it already. gateways: those in front of the host. beside: its
-    machine's other servers (app/plans/beside.py).
+    machine's other servers (app/plans/beside.py). turns: of a server on demand, all that take turns (app/plans/turns.py).
     """
     home = home_of(host, user)
     about: dict[str, Any] = {
@@ -56,6 +57,7 @@ def scope(
         "port": host.port,
         "groups": list(host.groups),
         "gateways": list(gateways),
+        "turns": list(turns),
     }
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""

@@ -1,0 +1,22 @@
+"""The servers of a machine that share memory by turns, as the plan of one of them names the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.project.gateway.before import in_front_of
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.inventory import Inventory
+
+
+def of(inventory: Inventory, host: Host) -> list[dict[str, Any]]:
+    """All that take turns with a server, itself among them, as they are listed: name (of the container), host (its target's
+    name), recipe, gateways (those in front of it). Empty for one that is always on.
+    """
+    if not host.turns:
+        return []
+    return [
+        {"name": one.server, "host": one.name, "recipe": one.recipe, "gateways": in_front_of(inventory, one)}
+        for one in inventory.servers_of(host.machine)
+        if one.server in host.turns
+    ]

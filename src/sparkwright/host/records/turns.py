@@ -1,0 +1,45 @@
+"""Which of the servers that share memory by turns is to be awake: turns.json, of the machine.
+
+It is written before anything is stopped for it, so a run that is cut off leaves what the next command or check goes by. A server
+that was never proved is not named there until it is: nobody wakes it at night in place of one that was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sparkwright.host.state import StateFolder
+
+NAME = "turns"
+
+
+def awake(state: StateFolder) -> str:
+    """The container that is to be awake; empty where nothing takes turns."""
+    return str((state.read(NAME) or {}).get("awake", ""))
+
+
+def names(state: StateFolder) -> list[str]:
+    """The containers that take turns; none where nothing does."""
+    return list((state.read(NAME) or {}).get("servers", ()))
+
+
+def sleeps(state: StateFolder, server: str) -> bool:
+    """Whether it is another one's turn. server: the container's name."""
+    return bool(server) and server in names(state) and awake(state) not in ("", server)
+
+
+def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
+    """It is this one's turn from now on. name: of its container. servers: all that take turns. run: that decided it."""
+    state.write(NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
+
+
+def forget(state: StateFolder, server: str) -> None:
+    """A server takes no turns any more: it is always on."""
+    left = [one for one in names(state) if one != server]
+    if len(left) == len(names(state)):
+        return
+    if len(left) < 2 or awake(state) == server:
+        state.remove(NAME)
+    else:
+        state.write(NAME, {**(state.read(NAME) or {}), "servers": left})

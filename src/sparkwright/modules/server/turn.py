@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright import units
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states, turns
+from sparkwright.protocol.result import Result, arg
+
+
+class Turn(Module["Turn.Args"]):
+    """Find which of the servers that share memory by turns is to be awake. Changes nothing.
+
+    It is the one that was written down last (`take_turn`). Where nothing was, the one that runs; else the first of the list.
+
+    Returns: asleep (it is not this server's turn), running, proved (its container was verified, as it is), awake (container), other:
+    the one to stop before this one starts, as it was verified last: name, host, gateways, running, base_url, spec, model, serve;
+    empty name where there is none.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        servers: list[dict[str, Any]] = arg("all that take turns, as `host.turns` holds them")
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = {one["name"]: containers.inspect(context.docker(), one["name"]) or {} for one in args.servers}
+        running = [name for name, one in found.items() if one and one["State"]["Running"]]
+        awake = turns.awake(context.state)
+        if awake not in found:
+            awake = next(iter(running), next(iter(found)))
+        others = [one for one in args.servers if one["name"] in running and one["name"] != args.name]
+        if len(others) > 1:
+            several = " and ".join(one["name"] for one in others)
+            raise Failed(f"{several} run at the same time, and take turns.", fix="Stop one with `docker stop`.")
+        others = others or [one for one in args.servers if one["name"] == awake != args.name]
+        own, good = found[args.name], good_states.last(context.state)
+        data = {
+            "asleep": awake != args.name,
+            "running": args.name in running,
+            "proved": bool(own) and own["Id"] == good.get("container_id"),
+            "awake": awake,
+            "other": _other(others[0], found, context) if others else {"name": "", "running": False},
+        }
+        return Result(msg=_sentence(args.name, data, own), data=data)
+
+
+def _other(one: Mapping[str, Any], found: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    container = found[one["name"]]
+    good = good_states.last(context.state.of_server(one["name"]))
+    about = {key: good.get(key) or {} for key in ("spec", "model", "serve")}
+    url = containers.url_of(container) if container else ""
+    running = bool(container) and bool(container["State"]["Running"])
+    kept = bool(container) and container["Id"] == good.get("container_id")
+    return {**about, **one, "running": running, "proved": kept, "base_url": url}
+
+
+def _sentence(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    if not data["asleep"]:
+        return f"{name} is the one to be awake"
+    if data["running"]:
+        return f"{name} runs, but it is the turn of {data['awake']}: a switch was interrupted"
+    if not data["proved"]:
+        return f"{name} is asleep and not proved yet; {data['awake']} is the one to be awake"
+    ended_s = containers.moment(str((own.get("State") or {}).get("FinishedAt") or ""))
+    since = f" since {units.moment(ended_s, units.MINUTE)}" if ended_s else ""
+    return f"{name} is asleep{since}; {data['awake']} is the one to be awake"
