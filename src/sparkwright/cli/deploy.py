@@ -1,4 +1,4 @@
-"""The commands that run a playbook: deploy, plan, restart, rollback, provision, verify, and any playbook of the user's."""
+"""The commands that run a playbook: deploy, plan, restart, switch, rollback, provision, verify, and any of the user's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkwright.app.runs import playbooks
 from sparkwright.cli.framework.command import Command, Option, command_of
+from sparkwright.errors import Refused
 
 OPTIONS: tuple[Option, ...] = (
     ("host", "", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*"),
@@ -108,6 +109,27 @@ def _play(playbook: str, **given: Any) -> list[int]:
     return playbooks.run(playbook, f"play {playbook}", **given)
 
 
+def _switch(to: str, **given: Any) -> list[int]:
+    if not to and "/" not in given["host"]:
+        raise Refused("no recipe to switch to.", fix="Name one of the host's `on_demand`: `--to RECIPE`.")
+    return playbooks.run("switch", "switch", **{**PARTS, **given, "recipe": to})
+
+
+TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
+#: of one server, whole: there is no part of a switch
+SWITCH = tuple(one for one in OPTIONS if one[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json"))
+PARTS = {"tags": "", "skip_tags": "", "start_at_task": ""}
+
 PLAYBOOK: Option = ("playbook", "", "playbooks/NAME.yml, or a path")
+SWITCHING = command_of(
+    _switch,
+    "switch",
+    """Wake a server that shares its host's memory by turns.
+
+    Prepares image and model, drains and stops the server that is awake, keeps it for its next turn, starts and verifies this
+    one. If that fails, the other one is started again. For recipes under `on_demand` in the host's file.
+    """,
+    (SWITCH[0], TO, *SWITCH[1:]),
+)
 PLAY = command_of(_play, "play", "Run a playbook of your own.", (PLAYBOOK, *OPTIONS, *ROLLING), "playbook")
-TASKS = {"": [*(_command(*row) for row in COMMANDS), PLAY]}
+TASKS = {"": [*(_command(*row) for row in COMMANDS), SWITCHING, PLAY]}

@@ -9,6 +9,7 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "deploy": ("--host spark1", "--host lab --canary 1 --serial 25%"),
         "plan": ("--host spark1", "--host all --json"),
         "restart": ("--host spark1", "--host lab --serial 1 --wait"),
+        "switch": ("--host spark1 --to qwen3-1.7b", "--host spark1 --to qwen3-1.7b --check"),
         "rollback": ("--host spark1", "--host spark1 --check --diff"),
         "verify": ("--host spark1", "--host all --json"),
         "play": ("playbooks/drain.yml --host spark1", "drain --host lab --check --diff"),

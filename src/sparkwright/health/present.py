@@ -11,6 +11,7 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.live import Now
 from sparkwright.health.record import Rank, Record, Server
 from sparkwright.health.remembered import Remembered
+from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
@@ -19,11 +20,11 @@ ASKED = ("container", "rank", "/health")
 
 
 def judged(
-    now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK, *, broken: str = "", stopped: str = ""
+    now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK, *, broken: str = "", stopped: str = "", asleep: str = ""
 ) -> tuple[str, str]:
     """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown.
 
-    rank: of a worker of a cluster, which answers no /health. broken, stopped: see Observation.
+    rank: of a worker of a cluster, which answers no /health. broken, stopped, asleep: see Observation.
     """
     box = now.container
     if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
@@ -34,6 +35,7 @@ def judged(
         container=box,
         broken=broken,
         stopped=stopped,
+        asleep=asleep,
         answered=live.ready_since(box, good),
         ready_s=live.ready_s(good),
         server=Server(now.url, health_status=now.health_status),
@@ -60,7 +62,8 @@ def record_of(
     """
     box, past = now.container, Remembered.of(folder)
     broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)
-    state, why = judged(now, good, rank, broken=broken, stopped=stopped)
+    asleep = turns.in_place_of(folder)
+    state, why = judged(now, good, rank, broken=broken, stopped=stopped, asleep=asleep)
     if busy and state != "up":
         state, why = "in progress", busy
     server = Server(now.url, health_status=now.health_status)

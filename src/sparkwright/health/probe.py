@@ -22,7 +22,7 @@ from sparkwright.host.containers import containers, crash_loop, engine_of, engin
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.gateway import now as gateway_now
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe, server_metrics, token_check
 from sparkwright.measure.beside import gpu
 
@@ -66,10 +66,16 @@ class Prober:
         found = replace(found, gateway=None if busy else gateway_of(self.context))
         if busy or not self.good:
             return found
+        asleep = turns.in_place_of(self.context.state)
         rank = ranks.deployed(self.good)
         gives = tasks.noun(self.http)
         found = replace(
-            found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good), rank=rank, gives=gives
+            found,
+            asleep=asleep,
+            policy="" if asleep else self.good["spec"].get("restart", ""),
+            ready_s=ready_s(self.good),
+            rank=rank,
+            gives=gives,
         )
         inspected, found = self._container(found)
         found = self._server(found, inspected)

@@ -27,7 +27,7 @@ ON_DEMAND_S = 600.0
 
 #: of one host, from best to worst: of several findings, and of several checks of one time, the worst counts. Of several hosts the
 #: exit codes decide (app/outcome.py), where a host that starts is no failure
-State = Literal["ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
+State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 
 #: what a file of the model begins with in a record's drift

@@ -53,7 +53,7 @@ class PlayRun:
         self.stopped: Result | None = None
         self.unproved: Result | None = None
         self.known_to_members: Result | None = None
-        self.ended = False
+        self.ended: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
         self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
@@ -73,7 +73,7 @@ class PlayRun:
                 failure = self._handlers() or failure
         failure = failure or self.stopped
         self._tell_members(failure)
-        answer = failure or self.unproved
+        answer = failure or self.unproved or self.ended
         return event(
             "recap",
             run=self.plan.run_id,
@@ -98,7 +98,7 @@ class PlayRun:
     def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
         """Run steps until one fails; the failure, or None."""
         for step in steps:
-            if self.ended:
+            if self.ended is not None:
                 return None
             if stoppable and self.stop_requested():
                 self.stopped = Result(failed=True, msg=f"stopped on request, before: {step.name}")
@@ -170,7 +170,8 @@ class PlayRun:
             self.registered[task.register] = result.registered()
         if task.module == "facts" and not result.failed:
             self.facts.update(result.data)
-        self.ended = self.ended or (task.module == "end_host" and not result.failed and not result.skipped)
+        if task.module == "end_host" and not result.failed and not result.skipped:
+            self.ended = result
         return self._finish(task, result, time.monotonic() - started_s)
 
     def _attempts(self, task: Task) -> Result:

@@ -51,7 +51,7 @@ def _lines(about: str, **fields: Shape) -> Printed:
 
 #: commands that print the events of a run
 RUNS = (
-    *("deploy", "plan", "restart", "rollback", "provision", "verify", "play", "gateway.deploy"),
+    *("deploy", "plan", "restart", "switch", "rollback", "provision", "verify", "play", "gateway.deploy"),
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
 )
 LINK = {**answers.LINK, "rate_gbps": number}

@@ -17,7 +17,7 @@ CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
 FLAPS = 4
 WINDOW = 12
 HOLD = 3
-WELL: tuple[State, ...] = ("ok", "starting")
+WELL: tuple[State, ...] = ("ok", "asleep", "starting")
 #: states of a server that generates: seen once, they are so
 SERVES: tuple[State, ...] = ("ok", "degraded")
 

@@ -14,6 +14,7 @@ from sparkwright.health.record import Cure, Evidence, State, severity
 #: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
+    "asleep": Exit.OK,
     "starting": Exit.OK,
     "degraded": Exit.CHANGES,
     "unknown": Exit.INCONCLUSIVE,

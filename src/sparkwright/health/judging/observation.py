@@ -39,6 +39,7 @@ class Observation:
     gives: what one answer of this server is: a token, a vector, a score.
     known: a server was verified here once. loop: why its restarts are a loop. broken: why an earlier check took its policy.
     stopped: which of our runs stopped this container and did not start it again; empty for none.
+    asleep: the server whose turn it is, where this one shares memory by turns; empty: its own, or it takes none.
     answered: this very start has answered before. ready_s: the last measured start, None when there is none.
     loading: its /health answers as its engine does while it does not serve yet.
     heartbeat: a counter that moves while anything is generated. error: what was said instead of a token. frozen_s: how long no
@@ -55,6 +56,7 @@ class Observation:
     policy: str = ""
     loop: str = ""
     broken: str = ""
+    asleep: str = ""
     stopped: str = ""
     answered: bool = False
     ready_s: float | None = None

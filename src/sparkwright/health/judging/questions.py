@@ -37,6 +37,8 @@ def _container(observed: Observation, limits: Limits) -> Answer:
         return None
     if observed.engine_error:
         return "unknown", observed.engine_error, "unknown", "person"
+    if observed.asleep:
+        return _asleep(observed)
     if observed.loop:
         return "bad", f"{box.name}: {observed.loop}", "crash-looping", "person"
     if observed.broken and box.status != "running":
@@ -56,6 +58,16 @@ def _container(observed: Observation, limits: Limits) -> Answer:
         return "bad", _stopped(observed), "down", "person"
     age = f" for {(observed.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
     return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
+
+
+def _asleep(observed: Observation) -> Answer:
+    box = observed.container
+    if box.status == "absent":
+        return "ok", f"it is the turn of {observed.asleep}; {box.name} is created at its own", "asleep"
+    if box.status != "exited":
+        message = f"{box.name} is {status_of(box.status)}, but it is the turn of {observed.asleep}"
+        return "bad", message, "degraded", "person"
+    return "ok", f"it is the turn of {observed.asleep}", "asleep"
 
 
 def _stopped(observed: Observation) -> str:

@@ -71,7 +71,7 @@ def together(
     """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
 
     name: of the server. beside: those other servers, each with name, utilization and needs_bytes. others_bytes: what stays held
-    by all that is no server of these. turns: the containers that share memory by turns; one is awake at a time, the largest counts.
+    by all that is no server of these. turns: the containers that share memory by turns, of which the largest counts.
     """
     every = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
     by_turns = sorted((one for one in every if one[0] in turns), key=lambda one: -one[1])

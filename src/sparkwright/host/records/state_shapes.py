@@ -155,7 +155,9 @@ SHAPES: dict[str, Partial] = {
     "health-settings": _SETTINGS,
     "gateway-key": Partial({"key": text}, ("key",), strict=True),
     "drained": Partial({"gateways": [{text: writable}], "since": number, "run": text}, ("gateways", "since")),
-    "turns": Partial({"awake": text, "servers": [text], "since": number, "run": text}, ("awake", "servers"), strict=True),
+    "turns": Partial(
+        {"awake": text, "servers": [text], "since": number, "run": text}, ("awake", "servers"), strict=True
+    ),
     "heal-token": Partial({"token": text}, ("token",), strict=True),
     "health-remembered": Partial(
         {

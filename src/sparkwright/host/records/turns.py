@@ -24,9 +24,10 @@ def names(state: StateFolder) -> list[str]:
     return list((state.read(NAME) or {}).get("servers", ()))
 
 
-def sleeps(state: StateFolder, server: str) -> bool:
-    """Whether it is another one's turn. server: the container's name."""
-    return bool(server) and server in names(state) and awake(state) not in ("", server)
+def in_place_of(state: StateFolder) -> str:
+    """The server whose turn it is, where that is another one's than this folder's; else empty."""
+    now = awake(state)
+    return now if state.server in names(state) and now != state.server else ""
 
 
 def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:

@@ -15,6 +15,7 @@ from sparkwright.trust.names import STEP
 SETTLES = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` repeats it",
+    "switch": "`invoke switch --host {host}` finishes it",
     "rollback": "`invoke rollback --host {host}` finishes it",
 }
 OTHERWISE = "`invoke unlock --host {host}` clears it"

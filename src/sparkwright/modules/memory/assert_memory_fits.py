@@ -37,8 +37,9 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         beside: list[dict[str, Any]] = arg(
             "the host's other servers: name, utilization, needs_bytes", default_factory=list
         )
-        turns: list[str] = arg(
-            "the containers that share memory by turns: of those only the largest counts", default_factory=list
+        turns: list[dict[str, Any]] = arg(
+            "the servers that share memory by turns, as `host.turns` holds them: the largest counts",
+            default_factory=list,
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -48,7 +49,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         if args.beside and (refused := self._together(args, context, need)):
             return refused
         available = context.machine.meminfo()["MemAvailable"]
-        servers = [_of_server(one, context) for one in {args.name, *args.turns}]
+        servers = [_of_server(one, context) for one in {args.name, *_names(args)}]
         server = None if None in servers else sum(one or 0 for one in servers)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
@@ -77,7 +78,11 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
         known = [size for size in (*held, *models) if size is not None]
         others = max(0, taken - sum(known)) if len(known) == len(held) + len(models) else 0
-        return memory_fit.together(context, need, args.name, args.beside, others, args.turns)
+        return memory_fit.together(context, need, args.name, args.beside, others, _names(args))
+
+
+def _names(args: AssertMemoryFits.Args) -> list[str]:
+    return [str(one["name"]) for one in args.turns]
 
 
 def _of_server(name: str, context: Context) -> int | None:

@@ -17,9 +17,9 @@ class Turn(Module["Turn.Args"]):
 
     It is the one that was written down last (`take_turn`). Where nothing was, the one that runs; else the first of the list.
 
-    Returns: asleep (it is not this server's turn), running, proved (its container was verified, as it is), awake (container), other:
-    the one to stop before this one starts, as it was verified last: name, host, gateways, running, base_url, spec, model, serve;
-    empty name where there is none.
+    Returns: asleep (it is not this server's turn), running, proved (its container was verified, as it is), awake (a container's
+    name), other: the one to stop before this one starts, as it was verified last: name, host, gateways, running, base_url, spec,
+    model, serve; its name is empty where there is none.
     """
 
     @dataclass(frozen=True)
@@ -61,11 +61,11 @@ def _other(one: Mapping[str, Any], found: Mapping[str, Any], context: Context) -
 
 def _sentence(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     if not data["asleep"]:
-        return f"{name} is the one to be awake"
+        return "it is its turn"
     if data["running"]:
-        return f"{name} runs, but it is the turn of {data['awake']}: a switch was interrupted"
+        return f"{name} runs, and it is the turn of {data['awake']}: a switch was interrupted"
     if not data["proved"]:
-        return f"{name} is asleep and not proved yet; {data['awake']} is the one to be awake"
+        return f"{name} is asleep and was never verified: it is the turn of {data['awake']}"
     ended_s = containers.moment(str((own.get("State") or {}).get("FinishedAt") or ""))
-    since = f" since {units.moment(ended_s, units.MINUTE)}" if ended_s else ""
-    return f"{name} is asleep{since}; {data['awake']} is the one to be awake"
+    since = f" (since {units.moment(ended_s, units.MINUTE)})" if ended_s else ""
+    return f"{name} is asleep{since}: it is the turn of {data['awake']}"

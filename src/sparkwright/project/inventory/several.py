@@ -40,7 +40,8 @@ def targets(project: Path, host: Host, own: Own) -> list[Host]:
     taken: dict[str, Host] = {}
     for target, one in zip(found, listed, strict=True):
         if target.server in taken:
-            message = f"{taken[target.server].recipe} and {target.recipe} would both run as the container '{visible.name(target.server)}'."
+            both = f"{taken[target.server].recipe} and {target.recipe}"
+            message = f"{both} would both run as the container '{visible.name(target.server)}'."
             raise Refused(message, where=one.where, fix="Give one recipe another `container.name`.")
         taken[target.server] = target
     turns = tuple(target.server for target, one in zip(found, listed, strict=True) if one.key == ON_DEMAND)

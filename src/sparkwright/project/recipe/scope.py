@@ -52,6 +52,7 @@ def scope(
     home = home_of(host, user)
     about: dict[str, Any] = {
         "name": host.name,
+        "machine": host.machine,
         "address": host.address,
         "user": user,
         "port": host.port,
