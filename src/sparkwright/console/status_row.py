@@ -18,7 +18,9 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Routed:
-    """A model behind a gateway. requests, errors: since HAProxy last read its files. queued: in the gateway, now."""
+    """A model behind a gateway. requests, errors: since HAProxy last read its files. queued: in the gateway, now. on_demand: its
+    servers may be asleep.
+    """
 
     model: str
     requests: int
@@ -26,6 +28,7 @@ class Routed:
     queued: int
     errors: int
     servers: list[Upstream]
+    on_demand: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
 #: bytes of a request for each token of the longest context: a token is some 4 bytes, and JSON escapes what is not ASCII
 BYTES_PER_TOKEN = 8
+#: in a backend, what stands for a server while requests wait for one; no host can be called so
+WAITING = ":waiting"
 
 
 def why_not_a_name(model: str) -> str:
@@ -25,18 +27,22 @@ def why_not_a_name(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A server. name: its host's. slots: requests that it serves at a time; 0: not known, and then not limited."""
+    """A server. name: its host's; of a host with several servers with its recipe. slots: requests that it serves at a time; 0:
+    not known, and then not limited. machine: the host that may drain it; empty: `name` is that.
+    """
 
     name: str
     address: str
     port: int
     slots: int
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """name: in requests. context: the longest sequence in tokens, 0 where it is not known. check: the body of the request that
-    proves health, and task what it asks for. key: the name of the secret that its servers ask for; empty for none.
+    proves health, and task what it asks for. key: the name of the secret that its servers ask for; empty for none. on_demand: all
+    its servers share memory by turns with others, and may be asleep.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Model:
     check: str
     key: str = ""
     task: Task = GENERATE
+    on_demand: bool = False
 
     @property
     def backend(self) -> str:
@@ -59,7 +66,9 @@ def model_of(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """name: its group's. address: where it listens. keyed: it asks for an API key. See GatewayFile for the rest."""
+    """name: its group's. address: where it listens. keyed: it asks for an API key. waits: where no server of a model is up, a
+    request waits for one. See GatewayFile for the rest.
+    """
 
     name: str
     address: str
@@ -73,6 +82,7 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
+    waits: bool = False
 
 
 def body_bytes(contexts: list[int]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sparkwright.engines import tasks
 from sparkwright.gateway import answers, operations
 from sparkwright.gateway.answers import quoted
-from sparkwright.gateway.model import Gateway, Model
+from sparkwright.gateway.model import WAITING, Gateway, Model
 
 CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE = (
     "haproxy.cfg",
@@ -50,6 +50,8 @@ HEADERS_BYTES = 16384
 #: what a buffer holds beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
 BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
+#: where the server for waiting is: nothing listens there, so HAProxy tries again after a second, and takes one that is up by then
+NOBODY = "127.0.0.1:1"
 #: between two checks of a server that failed one, or is down
 FAST_CHECK_S = 2
 #: two buffers a connection; more than this may not be asked for
@@ -166,10 +168,18 @@ def _listed(gateway: Gateway) -> Iterator[str]:
     """The models that a server is up for, as /v1/models lists them."""
     for model in gateway.models:
         row = json.dumps(_row(model), separators=(",", ":")).replace("%", "%%")
-        up = f"if {{ path {MODELS} }} {{ nbsrv({model.backend}) gt 0 }}"
+        up = f"if {' or '.join(f'{{ path {MODELS} }} {{ {one} }}' for one in _up(gateway, model))}"
         yield f"http-request set-var-fmt(txn.models) {quoted(f'%[var(txn.models)],{row}')} {up}"
     listed = quoted('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
     yield f"http-request return status 200 {answers.JSON} lf-string {listed} if {{ path {MODELS} }}"
+
+
+def _up(gateway: Gateway, model: Model) -> Iterator[str]:
+    """Conditions, of which one holds where a server of the model is up; `nbsrv` would count the one for waiting."""
+    if not gateway.waits:
+        yield f"nbsrv({model.backend}) gt 0"
+        return
+    yield from (f"srv_is_up({model.backend}/{one.name})" for one in model.upstreams)
 
 
 def _row(model: Model) -> dict[str, object]:
@@ -189,8 +199,14 @@ def _prefix() -> Iterator[str]:
 
 
 def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
-    nothing = answers.words(503, "No server of this model is up. Try again.", "model_not_up")
-    yield f"http-request return {nothing} if {{ nbsrv lt 1 }}"
+    if gateway.waits:
+        # each try is a second; a request that a server died of is not tried again for as long
+        yield f"retries {gateway.queue_s}"
+        yield "option redispatch 1"
+        yield "retry-on conn-failure"
+    else:
+        nothing = answers.words(503, "No server of this model is up. Try again.", "model_not_up")
+        yield f"http-request return {nothing} if {{ nbsrv lt 1 }}"
     key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS})]"
     if model.key:
         yield f'http-request set-header Authorization "{key}"'
@@ -208,6 +224,8 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     for one in model.upstreams:
         limit = f" maxconn {one.slots}" if one.slots else ""
         yield f"server {one.name} {one.address}:{one.port}{limit}"
+    if gateway.waits:
+        yield f"server {WAITING} {NOBODY} backup no-check"
 
 
 def _balance(gateway: Gateway, servers: int) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.gateway.model import model_of
+from sparkwright.gateway.model import WAITING, model_of
 
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
 #: of a server in `show stat`: its state begins so
@@ -22,12 +22,14 @@ def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
 
 def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     name = row.get("pxname", "")
-    own = [one for one in rows if one.get("pxname") == name and one.get("svname") not in (BACKEND, FRONTEND)]
+    others = (BACKEND, FRONTEND, WAITING)
+    own = [one for one in rows if one.get("pxname") == name and one.get("svname") not in others]
+    running = sum(_count(one, "scur") for one in own)
     return {
         "model": model_of(name),
         "requests": _count(row, "stot"),
-        "running": _count(row, "scur") - _count(row, "qcur"),
-        "queued": _count(row, "qcur"),
+        "running": running,
+        "queued": max(0, _count(row, "scur") - running),
         "errors": _count(row, "hrsp_5xx"),
         "servers": [{"host": one.get("svname", ""), **server(one)} for one in own],
     }

@@ -72,7 +72,8 @@ def key(chosen: Chosen, host: Host) -> tuple[str, dict[str, Secret]]:
 
 def _proof(made: model.Gateway) -> dict[str, Any]:
     """What `gateway_proof` asks of it; kept with its state, so that a rollback can ask it again."""
-    asked = {one.name: {"task": one.task, "body": json.loads(one.check)} for one in made.models}
+    kinds = {one.name: {"on_demand": one.on_demand, "waits": made.waits} for one in made.models}
+    asked = {one.name: {"task": one.task, "body": json.loads(one.check), **kinds[one.name]} for one in made.models}
     return {"name": made.name, "port": made.port, "keyed": made.keyed, "tls": made.tls, "models": asked}
 
 

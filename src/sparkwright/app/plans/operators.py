@@ -20,15 +20,14 @@ def hashes(chosen: Chosen, at: Member, *, check: bool, tell: Callable[[str], Non
     from sparkwright.app.questions.one_module import ask_module
 
     found: dict[str, str] = {}
-    for one in routes.servers(chosen.project.root, chosen.inventory, of_host(chosen.inventory, at.host)):
-        member = at if one.host.name == at.host.name else Member(one.host)
+    servers = routes.servers(chosen.project.root, chosen.inventory, of_host(chosen.inventory, at.host))
+    for name in dict.fromkeys(one.host.machine for one in servers):
+        member = at if name == at.host.machine else Member(chosen.inventory.machines[name])
         try:
-            found[one.host.name] = ask_module(Fleet([member]), member, "gateway_own_key", {}, check=check)["sha256"]
+            found[name] = ask_module(Fleet([member]), member, "gateway_own_key", {}, check=check)["sha256"]
         except SparkwrightError as error:
-            found[one.host.name] = ""
-            tell(
-                f"{one.host.name} could not be asked for its key, and cannot drain itself with a new one: {error.message}"
-            )
+            found[name] = ""
+            tell(f"{name} could not be asked for its key, and cannot drain itself with a new one: {error.message}")
         finally:
             if member is not at:
                 hang_up([member])

@@ -110,6 +110,7 @@ ROUTED: dict[str, Shape] = {
     "model": line,
     **dict.fromkeys(("requests", "running", "queued", "errors"), COUNT),
     "servers": [UPSTREAM],
+    "on_demand": Usual(bool, False),
 }
 #: of host/gateway/now.py
 GATEWAY: dict[str, Shape] = {

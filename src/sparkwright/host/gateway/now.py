@@ -23,7 +23,11 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     reads = admin.running_digest(folder) if rows else ""
     about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
     about["stand_in"] = bool(rows) and admin.stand_in(folder)
-    return {**about, "changed": _changed(gateway, verified), "models": statistics.models(rows)}
+    asked = (verified.get("proof") or {}).get("models") or {}
+    models = [
+        {**one, "on_demand": bool(asked.get(one["model"], {}).get("on_demand"))} for one in statistics.models(rows)
+    ]
+    return {**about, "changed": _changed(gateway, verified), "models": models}
 
 
 def wrong(found: dict[str, Any]) -> str:

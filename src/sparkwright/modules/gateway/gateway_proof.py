@@ -18,14 +18,19 @@ from sparkwright.visible import count
 POLL_S = 0.2
 #: how long a server that is gone may be asked again: by then its checks have failed
 SETTLE_S = 15.0
+#: the same of one that may be asleep
+ASLEEP_S = 4.0
+#: where a request waits for a server: by then a gateway that has just started knows which are up
+FIRST_TRY_S = 8.0
 NOT_UP = ("model_not_up", "overloaded")
+NOBODY = Answer(503, {"error": {"code": NOT_UP[0]}})
 
 
 class GatewayProof(Module["GatewayProof.Args"]):
     """Each model of the gateway generates a token through it, a client without the key is refused, and it lists what is up.
 
     A model of which no server is up proves nothing, neither for nor against the gateway: it is named, and the run ends with exit
-    code 4. Without any model that generates it fails.
+    code 4, unless it is on demand and may be asleep. Without any model that generates it fails.
 
     Returns: generated, not_up (names of models).
     """
@@ -36,7 +41,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
     class Args:
         port: int = arg("where it listens")
         models: dict[str, dict[str, Any]] = arg(
-            "for each model its `task`, and the `body` of the request that proves it"
+            "for each model its `task`, the `body` of the request that proves it, whether it is `on_demand`, and whether a "
+            "request for it `waits`"
         )
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
         tls: bool = arg("whether it is asked by https", default=False)
@@ -62,28 +68,48 @@ class GatewayProof(Module["GatewayProof.Args"]):
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
         if admin.stand_in(place.state(context).path / place.CONFIG):
             message += f", through {admin.NOT_HAPROXY}"
-        if not_up:
-            return Result(msg=f"{message}; no server of {', '.join(not_up)} is up", data=data, exit=Exit.INCONCLUSIVE)
+        asleep = [name for name in not_up if args.models[name].get("on_demand")]
+        message += f"; asleep: {', '.join(asleep)}" if asleep else ""
+        if missing := [name for name in not_up if name not in asleep]:
+            return Result(msg=f"{message}; no server of {', '.join(missing)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)
 
     def _settled(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         """The answer to a model's request. One that is not up is asked again: a server may be checked at this moment."""
-        until_s = time.monotonic() + SETTLE_S
+        settle_s = ASLEEP_S if body.get("on_demand") else SETTLE_S
+        until_s = time.monotonic() + settle_s
         while True:
-            asked, path = body["body"], tasks.path(body["task"])
-            found = client.ask(args.port, path, asked, key=_key(args, context), tls=args.tls, timeout_s=args.timeout_s)
+            found = self._answer(name, body, args, context)
             if found.code not in NOT_UP or time.monotonic() > until_s:
                 return found
             context.progress(0, text=f"waiting for a server of {name}")
             time.sleep(POLL_S)
 
-    @staticmethod
-    def _refuse_other_list(generated: list[str], args: Args, context: Context) -> None:
-        found = client.ask(args.port, MODELS, key=_key(args, context), tls=args.tls).data
-        rows = found.get("data") if isinstance(found, dict) else None
-        listed = {one.get("id") for one in rows or () if isinstance(one, dict)} if isinstance(rows, list) else set()
+    def _answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+        """The answer to a model's request; where that would wait for a server, one as from a gateway that refuses."""
+        asked, path = body["body"], tasks.path(body["task"])
+        waits = bool(body.get("waits"))
+        if waits and name not in self._listed(args, context):
+            return NOBODY
+        limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
+        for limit_s in limits_s:
+            found = client.ask(args.port, path, asked, key=_key(args, context), tls=args.tls, timeout_s=limit_s)
+            if waits and found.status != 200 and name not in self._listed(args, context):
+                return NOBODY
+            if found.status:
+                break
+        return found
+
+    def _refuse_other_list(self, generated: list[str], args: Args, context: Context) -> None:
+        listed = self._listed(args, context)
         if missing := [name for name in generated if name not in listed]:
             raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
+
+    @staticmethod
+    def _listed(args: Args, context: Context) -> set[Any]:
+        found = client.ask(args.port, MODELS, key=_key(args, context), tls=args.tls).data
+        rows = found.get("data") if isinstance(found, dict) else None
+        return {one.get("id") for one in rows if isinstance(one, dict)} if isinstance(rows, list) else set()
 
 
 def _what(given: Iterable[Task]) -> str:

@@ -18,8 +18,8 @@ class Turn(Module["Turn.Args"]):
     It is the one that was written down last (`take_turn`). Where nothing was, the one that runs; else the first of the list.
 
     Returns: asleep (it is not this server's turn), running, proved (its container was verified, as it is), awake (a container's
-    name), other: the one to stop before this one starts, as it was verified last: name, host, gateways, running, base_url, spec,
-    model, serve; its name is empty where there is none.
+    name), interrupted (one runs whose turn it is not), other: the one to stop before this one starts, as it was verified last:
+    name, host, gateways, running, base_url, spec, model, serve; its name is empty where there is none.
     """
 
     @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Turn(Module["Turn.Args"]):
             "running": args.name in running,
             "proved": bool(own) and own["Id"] == good.get("container_id"),
             "awake": awake,
+            "interrupted": any(name != awake for name in running),
             "other": _other(others[0], found, context) if others else {"name": "", "running": False},
         }
         return Result(msg=_sentence(args.name, data, own), data=data)
@@ -61,7 +62,8 @@ def _other(one: Mapping[str, Any], found: Mapping[str, Any], context: Context) -
 
 def _sentence(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     if not data["asleep"]:
-        return "it is its turn"
+        also = f", and {data['other']['name']} runs: a switch was interrupted" if data["interrupted"] else ""
+        return f"it is the turn of {name}{also}"
     if data["running"]:
         return f"{name} runs, and it is the turn of {data['awake']}: a switch was interrupted"
     if not data["proved"]:

@@ -87,6 +87,7 @@ def _gateway(inventory: Inventory, gateway: Gateway, found: list[Server]) -> mod
         answer_s=file.limits.answer_s,
         check_s=file.limits.check_s,
         models=models,
+        waits=file.not_up == "wait",
     )
 
 
@@ -109,13 +110,15 @@ def _model(inventory: Inventory, gateway: Gateway, name: str, group: list[Server
         check=json.dumps(check, separators=(",", ":")),
         key=first.key_secret if first.file.server_key else "",
         task=task,
+        on_demand=all(one.host.turns for one in group),
     )
 
 
 def _upstream(inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
     asked = Asked(one.recipe.file.flags, one.recipe.image)
     slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
-    return model.Upstream(one.host.upstream, _address(inventory, gateway, one.host), one.port, slots)
+    address = _address(inventory, gateway, one.host)
+    return model.Upstream(one.host.upstream, address, one.port, slots, one.host.machine)
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:

@@ -73,6 +73,11 @@ class GatewayFile(Strict):
         description="which of several servers of a model: `none`: the one with the fewest requests; `prefix`: the same "
         "first messages go to the same server, unless it has much more to do than the others",
     )
+    not_up: Literal["refuse", "wait"] = Field(
+        "refuse",
+        description="a request for a model of which no server is up, for it is restarted or asleep: `refuse`: 503; `wait`: it "
+        "waits for one, as long as `limits.queue_s`",
+    )
     limits: GatewayLimits = Field(
         default_factory=lambda: GatewayLimits.model_validate({}), description="how much it takes at once"
     )

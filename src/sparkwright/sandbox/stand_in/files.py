@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.gateway import operations, render
+from sparkwright.gateway.model import WAITING
 
 #: before the row of a model in the configuration
 LISTED = "%[var(txn.models)],"
@@ -31,12 +32,15 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """check: path, body and the pattern of a good answer. row: of /v1/models. key: what its servers ask for; empty for none."""
+    """check: path, body and the pattern of a good answer. row: of /v1/models. key: what its servers ask for; empty for none.
+    waits: a request waits for a server to be up.
+    """
 
     check: tuple[str, str, str]
     servers: tuple[Server, ...]
     row: Any
     key: str
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +93,14 @@ def _backend(text: str, rows: Mapping[str, Any], keys: Mapping[str, str]) -> tup
     check = words[words.index("uri") + 1], words[words.index("body") + 1], _first(r"expect rstring (.*)", text)
     found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?$", text)
     servers = tuple(Server(host, at, int(port), int(slots or 0)) for host, at, port, slots in found)
-    return name, Backend(check, servers, rows.get(name), keys.get(name, ""))
+    return name, Backend(check, servers, rows.get(name), keys.get(name, ""), f"server {WAITING} " in text)
 
 
 def _listed(line: str) -> tuple[str, Any]:
     """A backend's name, and the row of /v1/models while it is up."""
     row, _, condition = line.partition(LISTED)[2].partition("' if ")
     try:
-        return condition.partition("nbsrv(")[2].partition(")")[0], json.loads(row.replace("%%", "%"))
+        return _first(r"(?:nbsrv|srv_is_up)\(([^/)]+)", condition), json.loads(row.replace("%%", "%"))
     except ValueError:
         raise Unread(
             f"the sandbox's stand-in for HAProxy can't read a row of {render.MODELS} in {render.CONFIG}."

@@ -95,6 +95,9 @@ class Routing:
 
     def _free(self, backend: str, tried: set[str]) -> Upstream | None:
         there = [one for one in self._servers[backend] if one.up]
+        if not there and self.files.backends[backend].waits:
+            tried.clear()
+            return None
         if not there:
             raise NoServer("model_not_up")
         left = [one for one in there if one.server.name not in tried]

@@ -1,0 +1,237 @@
+"""A host whose servers share its memory by turns: one is awake, `invoke switch` swaps them, and a gateway's clients wait."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Desk, fresh_desk
+from tests.gateway.steady import Steady
+from tests.remote.sshd import free_port
+
+LARGE, SMALL = "qwen3.5-35b", "qwen3-1.7b"
+CONTAINERS = {LARGE: "qwen35", SMALL: "qwen3-1.7b"}
+TURNS = ".local/state/sparkwright/turns.json"
+
+
+class Turns:
+    """A desk whose sandbox has both recipes on demand, the large one awake, the small one proved before."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.gateway = desk, free_port()
+        ports = {LARGE: desk.port, SMALL: free_port()}
+        rows = "".join(f"\n  - {{recipe: {recipe}, port: {port}}}" for recipe, port in ports.items())
+        self.hosts = desk.root / "hosts/sandbox.yml"
+        self.hosts.write_text(f"connection: sandbox\nuser: spark\non_demand:{rows}\n")
+
+    def switch(self, recipe: str, *words: str) -> Any:
+        return self.desk.run("switch", "--host", "sandbox", "--to", recipe, "--json", *words)
+
+    def states(self, command: str = "status") -> dict[str, str]:
+        rows = self.desk.run(command, "--host", "sandbox", "--json").events()
+        return {row["recipe"]: row["state"] for row in rows}
+
+    def policies(self) -> dict[str, tuple[str, bool, str]]:
+        """Of each container its id, whether it runs, and its restart policy."""
+        api = self.desk.docker().api
+        found = {recipe: api.inspect_container(name) for recipe, name in CONTAINERS.items()}
+        return {
+            recipe: (one["Id"], one["State"]["Running"], one["HostConfig"]["RestartPolicy"]["Name"])
+            for recipe, one in found.items()
+        }
+
+    def awake(self) -> str:
+        found: str = json.loads((self.desk.sandbox / "home" / TURNS).read_text())["awake"]
+        return found
+
+    def chat(self, recipe: str, timeout_s: float = 60) -> http.client.HTTPResponse:
+        """A request through the gateway; its answer begins."""
+        link = http.client.HTTPConnection("127.0.0.1", self.gateway, timeout=timeout_s)
+        body = {"model": recipe, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+        link.request("POST", "/v1/chat/completions", json.dumps(body))
+        return link.getresponse()
+
+    def route(self, not_up: str) -> Any:
+        """A gateway in front of both, deployed."""
+        gateway = {"host": "sandbox", "port": self.gateway, "tls": "none", "not_up": not_up}
+        groups = {"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}}
+        (self.desk.root / "hosts/groups.yml").write_text(json.dumps(groups))
+        return self.desk.run("gateway.deploy", "--host", "box", "--json")
+
+
+@pytest.fixture(scope="module")
+def turns() -> Iterator[Turns]:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        found = Turns(desk)
+        first = desk.deploy()
+        assert first.code == 0, first.out[-3000:]
+        assert "qwen3-1.7b is asleep and was never verified: it is the turn of qwen35" in first.out
+        assert desk.docker().api.containers(all=True, filters={"name": CONTAINERS[SMALL]}) == [], (
+            "prepared, not started"
+        )
+        for recipe in (SMALL, LARGE):
+            said = found.switch(recipe)
+            assert said.proved, said.out[-3000:]
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def large_is_awake(turns: Turns) -> Iterator[None]:
+    yield
+    if turns.states() != {LARGE: "up", SMALL: "asleep"} and turns.awake() != CONTAINERS[LARGE]:
+        assert turns.switch(LARGE).proved
+
+
+def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns: Turns) -> None:
+    before = turns.policies()
+    assert [one[1:] for one in before.values()] == [(True, "unless-stopped"), (False, "no")]
+    said = turns.switch(SMALL)
+    assert said.proved and said.task("Stop it")["status"] == "changed"
+    after = turns.policies()
+    assert {recipe: one[0] for recipe, one in after.items()} == {recipe: one[0] for recipe, one in before.items()}
+    assert [one[1:] for one in after.values()] == [(False, "no"), (True, "unless-stopped")]
+    assert turns.states() == {LARGE: "asleep", SMALL: "up"}
+    health = turns.desk.run("health.check", "--host", "sandbox")
+    assert health.code == 0 and "asleep: it is the turn of qwen3-1.7b" in health.out
+    again = turns.switch(SMALL)
+    assert (again.code, again.recap["changed"]) == (0, 0) and again.recap["msg"].endswith("nothing to switch")
+
+
+def test_no_command_wakes_the_one_that_is_asleep(turns: Turns) -> None:
+    before = turns.policies()
+    for command in ("restart", "rollback"):
+        said = turns.desk.run(command, "--host", "sandbox", "--recipe", SMALL)
+        assert said.code == 5 and f"switch --host sandbox --to {SMALL}` wakes it" in said.out, command
+    deployed = turns.desk.deploy("--recipe", SMALL)
+    assert (deployed.code, deployed.recap["changed"]) == (0, 0) and "is asleep (since" in deployed.recap["msg"]
+    verified = turns.desk.run("verify", "--host", "sandbox", "--recipe", SMALL)
+    assert verified.code == 0 and "wakes and verifies it" in verified.out
+    assert turns.policies() == before
+
+
+def test_check_mode_shows_a_switch_and_touches_nothing(turns: Turns) -> None:
+    before = turns.policies()
+    said = turns.switch(SMALL, "--check")
+    assert said.code == 2 and turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
+
+
+def test_a_switch_that_fails_wakes_the_other_again(turns: Turns) -> None:
+    before, recipe = turns.policies(), turns.desk.root / f"recipes/{SMALL}.yml"
+    text = recipe.read_text()
+    recipe.write_text(text + "  tok_per_s: 9000\n")
+    try:
+        said = turns.switch(SMALL)
+    finally:
+        recipe.write_text(text)
+    assert said.code == 1 and said.recap["msg"].endswith("qwen35 is awake again.")
+    assert turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
+    assert turns.states() == {LARGE: "up", SMALL: "asleep"}
+
+
+def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: Turns) -> None:
+    before = turns.policies()
+    turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 16384", "max-model-len: 8192")
+    try:
+        deployed = turns.desk.deploy("--recipe", SMALL)
+        assert deployed.code == 0 and "its recipe changed: the next switch starts it anew" in deployed.recap["msg"]
+        assert turns.policies() == before
+        assert turns.switch(SMALL).proved
+        after = turns.policies()
+        assert after[SMALL][0] != before[SMALL][0] and after[LARGE][0] == before[LARGE][0]
+    finally:
+        turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 8192", "max-model-len: 16384")
+
+
+def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: Turns) -> None:
+    """As a run leaves it that ended between its word whose turn it is and the stop of the other."""
+    path: Path = turns.desk.sandbox / "home" / TURNS
+    path.write_text(json.dumps({**json.loads(path.read_text()), "awake": CONTAINERS[SMALL]}))
+    refused = turns.desk.run("deploy", "--host", "sandbox", "--recipe", SMALL)
+    assert refused.code == 5 and f"switch --host sandbox --to {SMALL}` finishes it" in refused.out
+    assert turns.states()[LARGE] == "degraded"
+    assert turns.switch(SMALL).proved
+    assert turns.states() == {LARGE: "asleep", SMALL: "up"}
+
+
+def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns: Turns) -> None:
+    """Two that do not fit together do by turns; a third beside the largest does not."""
+    text = turns.hosts.read_text()
+    turns.desk.edit("recipes/qwen3-embedding-0.6b.yml", "utilization: 0.05", "utilization: 0.3")
+    turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
+    try:
+        said = turns.desk.run("deploy", "--host", "sandbox", "--recipe", LARGE)
+    finally:
+        turns.hosts.write_text(text)
+    assert said.code == 0, "nothing has to be started for what runs already"
+    turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
+    try:
+        refused = turns.switch(SMALL)
+    finally:
+        turns.hosts.write_text(text)
+    assert refused.code == 5
+    evidence = next(one for one in refused.events() if one.get("status") == "failed")["data"]["evidence"]
+    assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
+    assert any("qwen3-1.7b" in row and "instead of it" in row for row in evidence)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("on_demand: [qwen3.5-35b]\n", "`on_demand` has one recipe: nothing takes turns with it."),
+        ("recipe: qwen3.5-35b\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "`recipe` and `on_demand` are both set."),
+        ("serves: [qwen3-1.7b]\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "the recipe qwen3-1.7b is listed twice."),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: Turns, written: str, told: str) -> None:
+    text = turns.hosts.read_text()
+    turns.hosts.write_text(f"connection: sandbox\nuser: spark\n{written}")
+    try:
+        said = turns.desk.run("status", "--host", "sandbox")
+    finally:
+        turns.hosts.write_text(text)
+    assert said.code == 5 and re.search(rf"hosts/sandbox.yml:\d+: {re.escape(told)}", said.err + said.out)
+
+
+def test_a_switch_to_what_is_always_on_or_nowhere_is_refused(turns: Turns) -> None:
+    assert turns.desk.run("switch", "--host", "sandbox").code == 5
+    unknown = turns.switch("qwen3-1.8b")
+    assert unknown.code == 5 and f"`{SMALL}`" in unknown.out + unknown.err
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: Turns) -> None:
+    routed = turns.route("refuse")
+    assert routed.code == 0 and f"asleep: {SMALL}" in routed.out, routed.out[-2000:]
+    assert turns.chat(LARGE).status == 200
+    refused = turns.chat(SMALL)
+    assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "model_not_up")
+    shown = json.loads(turns.desk.run("gateway.status", "--host", "box", "--json").out)
+    assert {one["model"]: one["on_demand"] for one in shown["models"]} == {LARGE: True, SMALL: True}
+    rows = turns.desk.run("status", "--host", "sandbox", "--json").events()
+    assert [row["gateway"]["state"] for row in rows if row.get("gateway")] == ["up"]
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+def test_a_gateway_that_waits_answers_each_request_after_the_switch(turns: Turns) -> None:
+    """Clients of the one that goes to sleep, and a request for the one that wakes: none fails."""
+    assert turns.route("wait").code == 0
+    steady = Steady(turns.gateway, LARGE)
+    with ThreadPoolExecutor(1) as pool, steady.running():
+        steady.answered(10)
+        wanted = pool.submit(turns.chat, SMALL)
+        there = turns.switch(SMALL)
+        assert there.proved and "not drained" not in there.out, there.out[-3000:]
+        assert wanted.result().status == 200
+        back = turns.switch(LARGE)
+        assert back.code in (0, 4), back.out[-3000:]
+        steady.answered(10)
+    assert not steady.wrong
