@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from sparkwright import here, units
 from sparkwright.api.results import Cause, Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
 from sparkwright.api.run import Run
-from sparkwright.app.connect import choose, everyone, reach
+from sparkwright.app.connect import choose, everyone, reach, with_recipe
 from sparkwright.app.runs import playbooks
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import hang_up
@@ -163,6 +163,10 @@ class Fleet:
     def restart(self, hosts: str, *, keep: bool = False, **options: Any) -> Run:
         """Restart the servers and verify them. keep: keep the page cache too, where it fits."""
         return self.run_playbook("restart", hosts, keep=keep, **options)
+
+    def switch(self, hosts: str, to: str, **options: Any) -> Run:
+        """Wake the server of a recipe that shares its host's memory by turns. to: the recipe."""
+        return self.run_playbook("switch", with_recipe(hosts, to), **options)
 
     def rollback(self, hosts: str, **options: Any) -> Run:
         """Return to the last verified server."""

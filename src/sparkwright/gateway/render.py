@@ -200,7 +200,7 @@ def _prefix() -> Iterator[str]:
 
 def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     if gateway.waits:
-        # each try is a second; a request that a server died of is not tried again for as long
+        # each try is a second; a request on which a server exited is not tried again for as long
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
         yield "retry-on conn-failure"

@@ -15,7 +15,7 @@ FILES, TEXT = "files", "text"
 #: option, or command and option, to the kind of its value; any other option takes text
 OPTIONS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
-    **dict.fromkeys(("recipe", "a", "b"), RECIPES),
+    **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
     **dict.fromkeys(("file", "dataset", "to"), FILES),
     "heal": "heal",
 }

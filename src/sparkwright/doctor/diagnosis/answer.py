@@ -156,7 +156,8 @@ class _Diagnosis:
 
     def _of_host(self, seen: Sight, now: Gpu) -> list[Cause]:
         """What the Docker Engine and the host have to do with it."""
-        policy = str((self.good.get("spec") or {}).get("restart", "")) if seen.box.policy and not seen.broken else ""
+        granted = seen.box.policy and not seen.broken and not seen.asleep
+        policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
         return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]
 
 

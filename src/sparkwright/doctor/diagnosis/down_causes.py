@@ -71,7 +71,7 @@ def _port(seen: Sight) -> Iterator[Cause]:
 
 def _stopped(seen: Sight) -> Iterator[Cause]:
     """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
-    if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken:
+    if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken or seen.asleep:
         return
     name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
     if seen.box.policy in ("always", "unless-stopped"):

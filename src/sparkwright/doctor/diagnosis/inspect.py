@@ -20,6 +20,7 @@ from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, log_reading
 from sparkwright.host.module import Context
+from sparkwright.host.records import turns
 from sparkwright.host.runs import cut_off, lock
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.visible import one_line
@@ -74,6 +75,7 @@ def _with_runs(seen: Sight, context: Context) -> Sight:
 
 
 def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name: str) -> Sight:
+    seen = replace(seen, asleep=turns.in_place_of(context.state))
     try:
         inspected = containers.inspect(context.docker(), name)
         if inspected is None:

@@ -49,6 +49,7 @@ class Sight:
     known: a server was verified here once. engine_error: why no answer from the Docker Engine, engine_fix: what to do.
     log: of the present start, None where it could not be read. failure: why the start before it ended, or this one if it did;
     last_line: the last of that log. loop: why its restarts are a loop. broken: why an earlier check stopped it.
+    asleep: the server whose turn it is in place of this one's; empty for none.
     allowed_s: how long a start may take; ready_s: the last measured one. listener: who has the port that a container, which
     does not run, would publish. drift: what differs from the verified state.
     """
@@ -68,6 +69,7 @@ class Sight:
     last_line: str = ""
     loop: str = ""
     broken: str = ""
+    asleep: str = ""
     allowed_s: float = 0.0
     ready_s: float | None = None
     port: int | None = None

@@ -15,11 +15,11 @@ from sparkwright.health.judging.restarts import LOOP, SETTLED_S
 from sparkwright.visible import count
 
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
-State = Literal["ok", "busy", "in progress", "starting", "unknown", Bad]
+State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", Bad]
 
 #: how `diagnose` exits for each
 EXITS: dict[State, Exit] = {
-    "ok": Exit.OK,
+    **dict.fromkeys(("ok", "asleep"), Exit.OK),
     **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
     **dict.fromkeys(get_args(Bad), Exit.FAILED),
 }
@@ -76,6 +76,8 @@ def _container(seen: Sight, limits: Limits) -> Standing | None:
     box = seen.box
     if seen.engine_error or box.status in ("running", "restarting"):
         return None
+    if seen.asleep:
+        return Standing("asleep", f"{box.name} is asleep: it is the turn of {seen.asleep}", WAKE)
     if box.status == "absent":
         never = "" if seen.known else "; no server has been verified on this host"
         return _down(f"there is no container {box.name}{never}", DEPLOY)
@@ -181,6 +183,7 @@ QUESTIONS = (_engine, _nothing, _container, _loop, _start, _health, _token, _oth
 DEPLOY = "Run `invoke deploy` to start a server."
 RESTART = "Run `invoke restart`."
 SEE_LOGS = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
+WAKE = "`invoke switch` wakes it."
 WAIT = "Wait, then try again."
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from sparkwright.errors import Failed
 from sparkwright.host.state import StateFolder
 
 NAME = "turns"
@@ -28,6 +29,12 @@ def in_place_of(state: StateFolder) -> str:
     """The server whose turn it is, where that is another one's than this folder's; else empty."""
     now = awake(state)
     return now if state.server in names(state) and now != state.server else ""
+
+
+def refuse_start(state: StateFolder) -> None:
+    """Raises Failed where it is another server's turn: two of them awake would not fit."""
+    if now := in_place_of(state):
+        raise Failed(f"{state.server} is asleep: it is the turn of {now}.", fix="`invoke switch` wakes it.")
 
 
 def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:

@@ -11,7 +11,7 @@ from sparkwright.host.containers import compile_caches, container_options, conta
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import network_words
@@ -105,6 +105,7 @@ class Container(StateModule["Container.Args", Found]):
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError
 
+        turns.refuse_start(context.state)
         spec = ContainerSpec.from_json(args.spec)
         client: Any = context.docker()
         if found.container and changes[0].field != "state":

@@ -6,6 +6,7 @@ from typing import Any
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, containers
 from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import turns
 from sparkwright.protocol.result import Change, arg
 
 
@@ -38,6 +39,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
 
         if not found:
             raise Failed(f"there is no container {args.name}.")
+        turns.refuse_start(context.state)
         client, bindings = context.docker(), found["HostConfig"].get("PortBindings") or {}
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         if not found["State"]["Running"]:
