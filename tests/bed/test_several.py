@@ -65,3 +65,37 @@ def test_a_second_server_beside_the_first_and_one_timer_for_both(both: Lab) -> N
         lab.on("spark1", "docker rm -f small small-previous")
     left = lab.on("spark1", "find .local/state/sparkwright -name 'health*'")
     assert left == ""
+
+
+@pytest.fixture
+def turns(both: Lab) -> Lab:
+    """The two take turns; the first, which is there, is awake."""
+    path = both.root / "hosts/spark1.yml"
+    path.write_text(path.read_text().replace("serves: [", "on_demand: ["))
+    return both
+
+
+def test_two_take_turns_and_a_timer_wakes_none(turns: Lab) -> None:
+    lab, first = turns, started(turns, "qwen35")
+    try:
+        said = lab.run("deploy", "--host", "spark1")
+        assert said.code == 0 and "small is asleep and was never verified" in said.out, said.out + said.err
+        assert started(lab, "qwen35") == first
+        there = lab.run("switch", "--host", "spark1", "--to", "small", "--json")
+        assert there.code == 0, there.out[-3000:]
+        second = started(lab, "small")
+
+        done = lab.run("health.install", "--host", "spark1", "--every", "5m", "--heal", "restart", "--smoke-every", "0")
+        assert done.code == 0, done.out + done.err
+        for _ in range(2):
+            lab.on("spark1", AS_USER + "start sparkwright-health.service")  # returns when both were checked
+        rows = [json.loads(line) for line in lab.run("status", "--host", "spark1", "--json").out.splitlines()]
+        assert [(row["host"], row["state"]) for row in rows] == [("spark1/bed", "asleep"), ("spark1/small", "ok")]
+        assert lab.on("spark1", "docker inspect -f '{{.State.Running}}' qwen35") == "false"
+        back = lab.run("switch", "--host", "spark1", "--to", "bed", "--json")
+        assert back.code == 0, back.out[-3000:]
+        assert started(lab, "qwen35").split()[0] == first.split()[0], "the same container"
+        assert started(lab, "small") == second
+    finally:
+        lab.run("health.uninstall", "--host", "spark1")
+        lab.on("spark1", "docker rm -f small small-previous; rm -f .local/state/sparkwright/turns.json")
