@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -57,7 +58,8 @@ class Gate:
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         messages = [{"role": "user", "content": "hello"}]
         content = json.dumps({"model": "qwen3.5-35b", "messages": messages, "max_tokens": 4, **body})
-        link.request("POST", "/v1/chat/completions", content, {"Authorization": f"Bearer {key}"})
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what refuses a body need not read it
+            link.request("POST", "/v1/chat/completions", content, {"Authorization": f"Bearer {key}"})
         return link.getresponse()
 
     def container(self) -> dict[str, Any]:
