@@ -17,6 +17,7 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import composed
 from sparkwright.sandbox import control
+from tests.e2e.test_bench import SMALL
 from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
 from tests.gateway.steady import Steady
 
@@ -64,6 +65,20 @@ def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: Two) -> None:
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}
     assert two.run("deploy", "--host", "box", "--check", timeout_s=300).code == 0
+
+
+def test_the_arms_of_a_measurement_serve_no_client(two: Two) -> None:
+    """One that is slow, or is stopped in the middle, is nothing for them; afterwards the server is back."""
+    steady = Steady(two.gateway, MODEL)
+    with steady.running():
+        steady.answered(20)
+        said = two.run(
+            "bench.ab", "--host", HOSTS[1], "--flag", "chunked-prefill", "--name", "arms", *SMALL, timeout_s=300
+        )
+        steady.answered(20)
+    assert said.code in (0, 4), said.out[-3000:]
+    assert not steady.wrong
+    assert two.states() == {"side1": "up", "side2": "up"}
 
 
 def kill_before(two: Two, task: str) -> None:

@@ -90,12 +90,19 @@ def with_arms(
     }
     first = {"to_serve": value(f"arms[{taken.names[0]!r}]")} if taken.names else {}
     end = task("End the experiment", "fail", {"msg": value(f"{FAILED}.why")}, when=f"{SKIPPED}.arm != ''")
-    return [task("Gather facts", "facts"), *lab.prepared(first), *_freed(), block, play_tasks.after(), end]
+    return [
+        task("Gather facts", "facts"),
+        *lab.prepared(first),
+        *_freed(),
+        block,
+        *play_tasks.after("head and host.gateways"),
+        end,
+    ]
 
 
 def _freed() -> Iterator[Task]:
     yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
-    yield task("Drain requests", "drain", {**NAME, "drain_s": "{{ drain_s }}"}, when="head")
+    yield play_tasks.drained(when="head")
 
 
 @dataclass(frozen=True)

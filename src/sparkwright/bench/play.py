@@ -70,7 +70,7 @@ def with_arms(
         ],
     }
     first = {"to_serve": value(f"arms[{names[0]!r}]")} if names else {}
-    return [task("Gather facts", "facts"), *lab.prepared(), *_before(first), block, play_tasks.after()]
+    return [task("Gather facts", "facts"), *lab.prepared(), *_before(first), block, *play_tasks.after()]
 
 
 def nothing_left(parts: str) -> list[Task]:
@@ -87,7 +87,7 @@ def nothing_left(parts: str) -> list[Task]:
 def _before(first: Mapping[str, str]) -> Iterator[Task]:
     yield play_tasks.fits(first)
     yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
-    yield task("Drain requests", "drain", {**NAME, "drain_s": "{{ drain_s }}"})
+    yield play_tasks.drained()
 
 
 @dataclass(frozen=True)

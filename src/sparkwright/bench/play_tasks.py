@@ -58,15 +58,22 @@ def fits(first: Mapping[str, str]) -> Task:
     """Whether the memory is enough. first: `to_serve` of the first arm."""
     needs = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
     needs["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
-    needs |= {"reserve_gib": "reserve_gib", "ollama": "ollama"}
+    needs |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
     return task("Check that it fits in memory", "assert_memory_fits", values(needs), vars=dict(first))
 
 
-def after() -> Task:
-    """What is done when the servers are back."""
+def drained(**how: Any) -> Task:
+    """No client is served by an arm, nor disturbs its measurement: the gateways send nothing more until `after`."""
+    args = {**NAME, "drain_s": "{{ drain_s }}", "gateways": "{{ host.gateways }}"}
+    return task("Drain requests", "drain", args, **how)
+
+
+def after(when: str = "host.gateways") -> Iterator[Task]:
+    """What is done when the servers are back. when: they may return to their gateways."""
+    yield task("Return it to its gateways", "gateway_return", NAME, when=when)
     models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
     again = {**models, "reserve_gib": "{{ reserve_gib }}"}
-    return task("Reload Ollama's models if they fit", "ollama_reload", again, when="reload_after")
+    yield task("Reload Ollama's models if they fit", "ollama_reload", again, when="reload_after")
 
 
 def place(experiment: Experiment, arm: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import clusters, recipes
+from sparkwright.app.plans import around, clusters, recipes
 from sparkwright.app.plans.pinning import Pins, lock_folder
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.runs import session
@@ -120,7 +120,9 @@ class Bench:
             host = each.host
             each.secrets = {**self.chosen.inventory.secrets(host), **keys, **token}
             names = {
-                **recipe.scope(host, recipes.user_of(host), self.production, pinned[""]),
+                **recipe.scope(
+                    host, recipes.user_of(host), self.production, pinned[""], **around.of(self.chosen, host)
+                ),
                 "arms": {arm.name: self._names(arm, pinned[arm.name], host) for arm in arms},
                 "arms_known": known,
                 "loads": loads,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import beside, clusters, restart_plan, turns
+from sparkwright.app.plans import around, clusters, restart_plan
 from sparkwright.app.plans.pinning import Pins, entries, lock_folder
 from sparkwright.app.plans.plan_cache import Made
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
@@ -155,10 +155,7 @@ class Planner:
                     self._tell(member, doubt)
             if self._given.check and self._asks_key and wanted.open_to_network:
                 self._tell(member, OPEN)
-            inventory, others = self._chosen.inventory, beside.of(self._chosen, host)
-            around: dict[str, Any] = {"gateways": in_front_of(inventory, host), "beside": others}
-            around["turns"] = turns.of(inventory, host)
-            return recipe.scope(host, user, wanted, pinned, serving, **around)
+            return recipe.scope(host, user, wanted, pinned, serving, **around.of(self._chosen, host))
 
     def _gateway(self, member: Member, run_id: str) -> dict[str, Any]:
         """What a gateway's play sees of it; its secrets go to the host with the run."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import beside, clusters, turns
+from sparkwright.app.plans import around, clusters
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
@@ -24,7 +24,6 @@ from sparkwright.host.records.restart_plans import CHECK
 from sparkwright.host.state import write_atomically
 from sparkwright.project import playbook, recipe, starter
 from sparkwright.project.documents.document import shown
-from sparkwright.project.gateway.before import in_front_of
 from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
 
@@ -39,10 +38,7 @@ def give(chosen: Chosen) -> None:
     for member in chosen.fleet.members:
         wanted = recipe_of(chosen.project, member.host)
         known = entries(lock_of(chosen.project, member.host), wanted)
-        around: dict[str, Any] = {"gateways": in_front_of(chosen.inventory, member.host)}
-        around["beside"] = beside.of(chosen, member.host)
-        around["turns"] = turns.of(chosen.inventory, member.host)
-        names = recipe.scope(member.host, user_of(member.host), wanted, known, **around)
+        names = recipe.scope(member.host, user_of(member.host), wanted, known, **around.of(chosen, member.host))
         member.restart = of(chosen, member.host, names)
 
 
