@@ -17,7 +17,7 @@ from tests.e2e.conftest import Desk, Said, fresh_desk
 
 #: commands that change a host, a file or the sandbox, and answer no question; a script for a shell, and a server
 CHANGING = {
-    *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch"),
+    *("deploy", "restart", "switch", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch"),
     *("sandbox.down", "sandbox.pair"),
     *("gateway.deploy", "gateway.rollback", "gateway.status"),  # they need a gateway: test_gateway.py
     *("completion", "mcp"),

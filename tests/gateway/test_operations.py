@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from sparkwright.gateway import operations, render
 from sparkwright.host.gateway import admin, operating, states
 from sparkwright.host.gateway.operating import Unheard
+from sparkwright.project.gateway.before import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
+from tests.project.test_gateway import pair
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 
@@ -48,6 +51,20 @@ def test_a_host_drains_and_returns_its_own_server(lab: Running) -> None:
     assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(6)} == {"two"}
     ask(lab, "one", operations.READY)
     assert state(lab, "one") == "up"
+
+
+def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path) -> None:
+    for name in ("lab", "other"):
+        pair(tmp_path, name)
+    (tmp_path / render.CERTIFICATE).write_text((tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text())
+    shown = {name: fingerprint((tmp_path / f"{name}.pem").read_text()) for name in ("lab", "other")}
+    server = Server("one")
+    with running(tmp_path, gateway(model("qwen", server), tls=True)) as found:
+        own = operating.Gateway("lab", "127.0.0.1", found.gateway.port, True, "one", shown["lab"])
+        assert [one.name for one in operating.servers(own, HOST_KEYS["one"])] == ["one"]
+        with pytest.raises(Unheard, match="shows another certificate"):
+            operating.servers(replace(own, certificate=shown["other"]), HOST_KEYS["one"])
+    server.shutdown()
 
 
 @pytest.mark.parametrize("key", [HOST_KEYS["two"], KEY, "x", "00" * 32])

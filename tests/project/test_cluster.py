@@ -80,7 +80,7 @@ def test_figures_of_other_members_are_not_compared(project: Path) -> None:
          "spark2 is in two clusters, pair and two."),
         ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big, head: spark1, port: 29499}\n",
          "`port` and `barrier_port` are the same."),
-        ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big}\n", "hosts/groups.yml:3: `head` is missing."),
+        ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big}\n", "hosts/groups.yml:3: `head` is missing: "),
     ],
 )  # fmt: skip
 def test_a_group_that_can_be_no_cluster_is_refused_with_its_line(project: Path, groups: str, refusal: str) -> None:

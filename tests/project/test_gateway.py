@@ -109,7 +109,11 @@ def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
             "hosts/groups.yml:5: `lab.gateway.port`: 8000 is the port of the server of spark1.",
         ),
         ("port: 8080", "port: 80", "hosts/groups.yml:5: `lab.gateway.port` must be at least 1024, got 80."),
-        ("    tls: none\n", "", "hosts/groups.yml:3: `tls` is missing."),
+        (
+            "    tls: none\n",
+            "",
+            "hosts/groups.yml:3: `tls` is missing: {certificate: FILE, key: SOURCE}, or none: plain HTTP.",
+        ),
         ("tls: none", "tls: none\n    image: haproxy@sha256:1", "has a digest: use a tag; spark.lock pins its digest."),
         ("tls: none", "tls: none\n    key: abcdefgh", "`lab.gateway.key` must name a source"),
         ("tls: none", "tls: none\n    addresses: {spark7: 10.0.0.7}", "spark7 is not in the group."),

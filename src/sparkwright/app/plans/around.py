@@ -12,6 +12,6 @@ from sparkwright.project.inventory.host import Host
 
 def of(chosen: Chosen, host: Host) -> dict[str, Any]:
     """As `recipe.scope` takes it: gateways, beside, turns. Raises Refused for what the servers cannot share."""
-    inventory = chosen.inventory
-    gateways = in_front_of(inventory, host)
-    return {"gateways": gateways, "beside": beside.of(chosen, host), "turns": turns.of(inventory, host)}
+    root, inventory = chosen.project.root, chosen.inventory
+    gateways = in_front_of(root, inventory, host)
+    return {"gateways": gateways, "beside": beside.of(chosen, host), "turns": turns.of(root, inventory, host)}

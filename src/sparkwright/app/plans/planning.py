@@ -128,7 +128,7 @@ class Planner:
         if self._asks_gateway_key:
             return {**recipe.scope(host, user, None, {}), "gateway_key": self._gateway_key(member)}
         if not self._asks_recipe:
-            return recipe.scope(host, user, None, {}, gateways=in_front_of(self._chosen.inventory, host))
+            return recipe.scope(host, user, None, {}, gateways=in_front_of(self._root, self._chosen.inventory, host))
         pins = self._pins_of(member)
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sparkwright.project.gateway.before import in_front_of
@@ -9,14 +10,14 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 
 
-def of(inventory: Inventory, host: Host) -> list[dict[str, Any]]:
+def of(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
     """All that take turns with a server, itself among them, as they are listed: name (of the container), host (its target's
     name), recipe, gateways (those in front of it). Empty for one that is always on.
     """
     if not host.turns:
         return []
     return [
-        {"name": one.server, "host": one.name, "recipe": one.recipe, "gateways": in_front_of(inventory, one)}
+        {"name": one.server, "host": one.name, "recipe": one.recipe, "gateways": in_front_of(project, inventory, one)}
         for one in inventory.servers_of(host.machine)
         if one.server in host.turns
     ]

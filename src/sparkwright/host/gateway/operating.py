@@ -5,6 +5,7 @@ but Unheard: a gateway that does not answer must not keep a server from being re
 from __future__ import annotations
 
 import csv
+import hashlib
 import http.client
 import ssl
 from collections.abc import Mapping
@@ -23,18 +24,22 @@ class Unheard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway in front of this host. name: its group's. server: what it calls this host's server."""
+    """A gateway in front of this host. name: its group's. server: what it calls this host's server. certificate: the SHA-256 of
+    the one that it has to show; empty where that is not known.
+    """
 
     name: str
     address: str
     port: int
     tls: bool
     server: str
+    certificate: str = ""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Gateway:
         """From a plan, or a record. Raises KeyError, TypeError or ValueError."""
-        return cls(str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
+        words = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
+        return cls(*words, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `of` is its inverse."""
@@ -81,10 +86,14 @@ def _refused(status: int) -> str:
 
 
 def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> tuple[int, str, str]:
-    """Status, location and text of an answer. The certificate's name is the clients' business: it is not checked."""
+    """Status, location and text of an answer. Nothing is sent to one that shows another certificate than its own; its name is
+    the clients' business.
+    """
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/x-www-form-urlencoded"}
     link = _connection(gateway)
     try:
+        link.connect()
+        _refuse_stranger(gateway, link)
         link.request(method, path, body or None, headers)
         got = link.getresponse()
         return got.status, got.getheader("location") or "", got.read(LARGEST_BYTES).decode(errors="replace")
@@ -92,6 +101,14 @@ def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> 
         raise Unheard("does not answer") from None
     finally:
         link.close()
+
+
+def _refuse_stranger(gateway: Gateway, link: http.client.HTTPConnection) -> None:
+    if not gateway.certificate or not isinstance(link.sock, ssl.SSLSocket):
+        return
+    shown = link.sock.getpeercert(binary_form=True) or b""
+    if hashlib.sha256(shown).hexdigest() != gateway.certificate:
+        raise Unheard("shows another certificate than the one in its file, and is not told this host's key")
 
 
 def _connection(gateway: Gateway) -> http.client.HTTPConnection:

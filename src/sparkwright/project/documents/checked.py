@@ -94,7 +94,8 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
         near = nearest(str(key), _keys_at(model, error["loc"][:-1]), many="Known keys")
         return f"unknown key `{key}`. {near}".strip()
     if error["type"] == "missing":
-        return f"`{key}` is missing."
+        about = _about(model, error["loc"])
+        return f"`{key}` is missing: {about}." if about else f"`{key}` is missing."
     dotted = one_line(".".join(map(str, place)), at_most=200)
     if error["type"] == "value_error":
         return f"`{dotted}`: {_message(error)}"
@@ -178,6 +179,13 @@ def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
     """The keys that are known at a place."""
     kind = _kind_at(model, loc)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
+
+
+def _about(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
+    """What a key means; empty where nothing says so."""
+    kind = _kind_at(model, loc[:-1])
+    found = {field.alias or name: field for name, field in kind.model_fields.items()} if _is_model(kind) else {}
+    return (found[loc[-1]].description or "") if loc[-1] in found else ""
 
 
 def _kind_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:

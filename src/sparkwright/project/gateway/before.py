@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import ssl
+from pathlib import Path
 from typing import Any
 
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.trust.names import below_home
 
 LOOPBACK = "127.0.0.1"
+BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
-def in_front_of(inventory: Inventory, host: Host) -> list[dict[str, Any]]:
-    """Of each gateway that routes to this host: name, address, port, tls, and server, as it calls this host's.
+def in_front_of(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
+    """Of each gateway that routes to this host: name, address, port, tls, certificate (its SHA-256; empty where it cannot be
+    read), and server, as it calls this host's.
 
     A worker of a cluster has none.
     """
@@ -24,11 +30,29 @@ def in_front_of(inventory: Inventory, host: Host) -> list[dict[str, Any]]:
             "address": _address(inventory, one, host),
             "port": one.file.port,
             "tls": one.file.tls != "none",
+            "certificate": _certificate(project, one),
             "server": host.upstream,
         }
         for one in inventory.gateways.values()
         if host.machine in one.members
     ]
+
+
+def _certificate(project: Path, gateway: Gateway) -> str:
+    """By which its hosts know it. `gateway.deploy` judges the file; here nothing fails for it."""
+    if gateway.file.tls == "none":
+        return ""
+    try:
+        return fingerprint((project / below_home(gateway.file.tls.certificate)).read_text("ascii"))
+    except (OSError, ValueError):
+        return ""
+
+
+def fingerprint(pem: str) -> str:
+    """The SHA-256 of the first certificate of a PEM text. Raises ValueError where there is none."""
+    _, begin, rest = pem.partition(BEGIN)
+    first, end, _ = rest.partition(END)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + first + end)).hexdigest()
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
