@@ -47,6 +47,8 @@ def served() -> Iterator[Desk]:
         state = said.task("Check the engine log")["data"]["state"]
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
+        probes = {one["check"]: one["verdict"] for one in said.task("Probe its answers")["data"]["checks"]}
+        assert probes == {"json_schema": "proved", "language de": "proved"}
         assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
         yield desk
 

@@ -36,13 +36,16 @@ class Answer:
     usage_each: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 
-    def complete(self, tokens: Sequence[Token]) -> dict[str, Any]:
-        """The JSON of one that is not streamed."""
+    def complete(self, tokens: Sequence[Token], calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """The JSON of one that is not streamed. calls: of tools."""
         content = "".join(one.text for one in tokens if one.kind == "content")
         thought = "".join(one.text for one in tokens if one.kind == "reasoning")
         logprobs = None if self.top is None else {"content": [self._choices(one) for one in tokens]}
-        message = {"role": "assistant", "content": content or None, REASONING: thought or None}
+        message: dict[str, Any] = {"role": "assistant", "content": content or None, REASONING: thought or None}
+        message["tool_calls"] = list(calls) or None
         reason = tokens[-1].reason
+        if calls:
+            message["content"], reason = None, "tool_calls"
         choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason, "matched_stop": None}
         about = {**self._about("chat.completion"), "choices": [choice], "usage": self._usage(len(tokens))}
         return {**about, "metadata": {"weight_version": "default"}}

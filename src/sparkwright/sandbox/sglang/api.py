@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Request, generate
 from sparkwright.sandbox.serving.process import POLL_S
-from sparkwright.sandbox.sglang import start_log
+from sparkwright.sandbox.sglang import requested, start_log
 from sparkwright.sandbox.sglang.answers import Answer, error
 from sparkwright.sandbox.web import Handler
 
@@ -121,9 +121,12 @@ class SglangApi(Handler):
             engine.die()
             raise ConnectionResetError
         prompt, most = engine.tokenizer.chat(body["messages"]), _most(body)
-        thought = THOUGHT_TOKENS if self._thinks(body) else 0
-        own = OWN_TOKENS + thought if most is None else most
-        request = Request(prompt, most or engine.config.context - len(prompt), own, thought, self._gone)
+        asked = requested.of(engine.config, body)
+        quick = len(asked.words)
+        thought = THOUGHT_TOKENS if self._thinks(body) and not quick else 0
+        own = quick or (OWN_TOKENS + thought if most is None else most)
+        room = most or engine.config.context - len(prompt)
+        request = Request(prompt, room, own, thought, self._gone, compared=bool(quick), words=asked.words)
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
@@ -132,7 +135,7 @@ class SglangApi(Handler):
             self._log(200)
             self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")
         else:
-            self._send(200, answer.complete(list(generate(engine, request))))
+            self._send(200, answer.complete(list(generate(engine, request)), asked.calls))
 
     def _wrong(self, body: Any) -> str:
         """Why a request is refused; empty when it is not."""
