@@ -17,8 +17,8 @@ DIGEST, COMMIT = 12, 8
 STYLES = {
     **dict.fromkeys(("ok", "up"), "green"),
     **dict.fromkeys(("starting", "in progress"), "cyan"),
+    **dict.fromkeys(("asleep", "unknown"), "dim"),
     "degraded": "yellow",
-    "unknown": "dim",
     "unreachable": "bold red",
 }
 FINE = ("ok", "up")

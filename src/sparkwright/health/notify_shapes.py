@@ -36,9 +36,14 @@ _BY_HOST = {
 _ALERTMANAGER_PATH = "/api/v2/alerts"
 
 #: of ntfy: priority (5 is the highest) and the tag it shows as an emoji
-_NTFY = {"ok": ("3", "white_check_mark"), "starting": ("3", "hourglass"), "degraded": ("4", "warning")}
+_NTFY = {
+    "ok": ("3", "white_check_mark"),
+    "asleep": ("3", "zzz"),
+    "starting": ("3", "hourglass"),
+    "degraded": ("4", "warning"),
+}
 _NTFY_WORST = ("5", "rotating_light")
-_WELL = ("ok", "starting")
+_WELL = ("ok", "asleep", "starting")
 
 
 @dataclass(frozen=True, slots=True)
