@@ -67,6 +67,18 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "person",
         "qwen35 exited (0), stopped by sparkwright (run run-7)",
     ),
+    "one that is asleep": (
+        {
+            "container": box(status="exited", exit_code=0, policy="no"),
+            "policy": "",
+            "server": Server(),
+            "asleep": "glm",
+        },
+        "asleep",
+        "",
+        "it is the turn of glm",
+    ),
+    "one that runs out of turn": ({"asleep": "glm"}, "degraded", "person", "but it is the turn of glm"),
     "an ended one": ({"container": box(status="exited", exit_code=137), "server": Server()}, "down", "person", "137"),
     "none": ({"container": box(status="absent"), "server": Server()}, "down", "deploy", "there is no container"),
     "a dead engine": ({"server": server(health_status=503, token="")}, "down", "restart", "503"),
