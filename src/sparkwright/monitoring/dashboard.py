@@ -20,7 +20,7 @@ SCHEMA_VERSION = 39
 COLUMNS, HEIGHT = 24, 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 #: of states, from best to worst, as Grafana names colours
-COLOURS = ("green", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
+COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
 
 
 @dataclass(frozen=True, slots=True)
