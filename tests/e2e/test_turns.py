@@ -49,8 +49,8 @@ class Turns:
         }
 
     def awake(self) -> str:
-        found: str = json.loads((self.desk.sandbox / "home" / TURNS).read_text())["awake"]
-        return found
+        path: Path = self.desk.sandbox / "home" / TURNS
+        return str(json.loads(path.read_text())["awake"]) if path.exists() else ""
 
     def chat(self, recipe: str, timeout_s: float = 60) -> http.client.HTTPResponse:
         """A request through the gateway; its answer begins."""
@@ -181,6 +181,21 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
     evidence = next(one for one in refused.events() if one.get("status") == "failed")["data"]["evidence"]
     assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
     assert any("qwen3-1.7b" in row and "instead of it" in row for row in evidence)
+
+
+def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) -> None:
+    """What the host wrote down of turns is forgotten with them."""
+    text = turns.hosts.read_text()
+    turns.hosts.write_text(text.replace("on_demand:", "serves:"))
+    try:
+        said = turns.desk.deploy("--recipe", SMALL)
+        assert said.proved, said.out[-3000:]
+        assert turns.states() == {LARGE: "up", SMALL: "up"} and turns.awake() == ""
+    finally:
+        turns.hosts.write_text(text)
+        turns.desk.docker().api.stop(CONTAINERS[SMALL])
+    assert turns.desk.deploy("--recipe", LARGE).code == 0
+    assert turns.states() == {LARGE: "up", SMALL: "asleep"}
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ class Plan:
     secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
     the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
     wait_s: how long to wait for a lock that somebody else holds. cluster: whose members' runs this one meets at barriers.
-    server: of a host that serves several, the name of the container that this is about.
+    server: of a host that serves several, the name of the container that this is about. by_turns: it shares memory with others by
+    turns.
     """
 
     run_id: str
@@ -106,6 +107,7 @@ class Plan:
     wait_s: float = 0
     cluster: Cluster | None = None
     server: str = ""
+    by_turns: bool = False
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

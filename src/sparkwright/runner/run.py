@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import restart_plans, servers
+from sparkwright.host.records import restart_plans, servers, turns
 from sparkwright.host.runs import cut_off, lock, measuring
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
@@ -60,6 +60,8 @@ def play(
                 if before is not None and cut_off.unfinished(state, before):
                     note(cut_off.story(state, before, plan.server))
                 own = servers.settle(state, plan.server, _alone(plan))
+                if plan.server and not plan.by_turns:
+                    turns.forget(own, plan.server)
                 recap = run(met)
         else:
             before, alive = lock.inspect(state) if plan.exclusive else (None, False)

@@ -70,6 +70,7 @@ def compile(
         force_handlers=play.file.force_handlers,
         wait_s=options.wait_s,
         server=host.server,
+        by_turns=bool(host.turns),
     )
 
 
