@@ -61,10 +61,16 @@ def mounts() -> list[str]:
     return [f"{one}:{one}:ro" for one in outer]
 
 
-def rootfs() -> bytes:
-    """The tar of an image: links into the mounted /usr, a folder for what is written, the entry points."""
+def rootfs(salt: str) -> bytes:
+    """The tar of an image: links into the mounted /usr, a folder for what is written, the entry points.
+
+    salt: makes the layer this image's own. An engine does not pull a layer that another image, of a run that was killed, left there.
+    """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
+        about = tarfile.TarInfo("salt")
+        about.size = len(salt)
+        archive.addfile(about, io.BytesIO(salt.encode()))
         for name in ("usr", "tmp", "etc"):
             about = tarfile.TarInfo(name)
             about.type, about.mode = tarfile.DIRTYPE, 0o777 if name == "tmp" else 0o755
@@ -96,7 +102,7 @@ class Images:
     repository: str = field(default_factory=lambda: f"test-{secrets.token_hex(4)}")
 
     def make(self) -> None:
-        content = rootfs()
+        content = rootfs(self.repository)
         for short, entry in ENTRIES.items():
             docker("import", "--change", f"ENTRYPOINT {json.dumps(entry)}", "-", self.name(short), given=content)
             docker("push", "-q", self.name(short))
