@@ -3,13 +3,15 @@
     make bench-gateway_drain                  (needs haproxy; some minutes)
 
 Two simulated Sparks serve one model behind the real HAProxy. In each scenario the clients make at least 2,000 requests: some
-before, all through it, the rest after. Counted are those that failed and the streams that were cut; for each phase p50 and p99 of
-the first byte of an answer. The aim: none failed and none cut, but when the gateway itself is killed, where the time is told in
-which clients saw errors. Then a server is added to a gateway of eight, while 64 streams run through it.
+before, all through it, the rest after. Another scenario has one host, which alone serves a model and replaces it beside itself (`swap`).
+Counted are those that failed and the streams that were cut; for each phase p50 and p99 of the first byte of an answer. The aim: none
+failed and none cut, but when the gateway itself is killed, where the time is told in which clients saw errors. Then a server is added
+to a gateway of eight, while 64 streams run through it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -26,6 +28,8 @@ TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
 import psutil
+from tests.e2e.alone import MODEL as ALONE
+from tests.e2e.alone import one_host
 from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
 from tests.gateway.loopback import Server, gateway, model, running
 from tests.gateway.steady import Asked, Steady
@@ -94,15 +98,43 @@ def scenario(two: Two, name: str) -> bool:
         SCENARIOS[name](two)
         ended_s = time.monotonic()
         steady.answered(max(AFTER, REQUESTS - len(steady.asked)))
-    asked, wrong = steady.asked, steady.wrong
+    wrong = steady.wrong
     phases = [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)]
-    first = "  ".join(_percentiles(steady.between(*one)) for one in phases)
-    cut = sum(one.end.startswith("cut") for one in wrong)
-    print(f"{name:24} {len(asked):6} {len(wrong) - cut:6} {cut:4}  {ended_s - began_s:6.1f} s  {first}", flush=True)
+    _row(name, steady, ended_s - began_s, phases)
     if wrong:
         seen_s = max(one.at_s for one in wrong) - min(one.at_s for one in wrong)
         print(f"{'':24} errors over {seen_s:.2f} s: {', '.join(sorted({one.end for one in wrong}))}", flush=True)
     return name == "gateway killed -9" or not wrong
+
+
+def beside() -> bool:
+    """The only server of a model is replaced. Whether no request failed, and how long clients were without any answer."""
+    with one_host() as host:
+        steady = Steady(host.port, ALONE, tokens=24)
+        with steady.running():
+            steady.answered(BEFORE)
+            began_s = time.monotonic()
+            host.changed()
+            said = host.deploy()
+            assert said.code in WELL, said.out[-3000:]
+            ended_s = time.monotonic()
+            steady.answered(max(AFTER, REQUESTS - len(steady.asked)))
+    phases = [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)]
+    _row("beside, one host", steady, ended_s - began_s, phases)
+    gaps = "  ".join(f"{_longest_gap_s(steady.between(*one)):.2f} s" for one in phases)
+    print(f"{'':24} longest time without a first byte: {gaps}", flush=True)
+    return not steady.wrong
+
+
+def _longest_gap_s(asked: list[Asked]) -> float:
+    at_s = sorted(one.at_s + one.first_s for one in asked if one.end == "answered")
+    return max((after - before for before, after in itertools.pairwise(at_s)), default=0.0)
+
+
+def _row(name: str, steady: Steady, took_s: float, phases: list[tuple[float, float]]) -> None:
+    first = "  ".join(_percentiles(steady.between(*one)) for one in phases)
+    cut = sum(one.end.startswith("cut") for one in steady.wrong)
+    print(f"{name:24} {len(steady.asked):6} {len(steady.wrong) - cut:6} {cut:4}  {took_s:6.1f} s  {first}", flush=True)
 
 
 def _percentiles(asked: list[Asked]) -> str:
@@ -152,7 +184,7 @@ def main() -> int:
     print("scenario               requests failed  cut     took")
     with two_hosts() as two:
         met = [scenario(two, name) for name in SCENARIOS]
-    return int(not all([*met, added()]))
+    return int(not all([*met, beside(), added()]))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ DOCKER = (
     "tests/project/test_docker_words.py",
     "tests/real_llama/test_container.py",
     "tests/real_llama/test_described.py",
+    "tests/real_llama/test_interim.py",
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")

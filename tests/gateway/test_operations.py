@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.gateway import operations, render
+from sparkwright.gateway import operations, render, statistics
 from sparkwright.host.gateway import admin, operating, states
 from sparkwright.host.gateway.operating import Unheard
 from sparkwright.project.gateway.before import fingerprint
@@ -102,21 +102,53 @@ def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: Running) -> 
     other = Server("one")
     config = (lab.folder / render.CONFIG).read_text()
     before = next(one.port for one in lab.gateway.models[0].upstreams if one.name == "one")
-    config = config.replace(f"127.0.0.1:{before}", f"127.0.0.1:{other.port}").replace("lab @DIGEST@", "lab after")
-    states.keep(lab.folder, config)
-    (lab.folder / render.CONFIG).write_text(config)
-    until_s = time.monotonic() + DEADLINE_S
-    while admin.running_digest(lab.folder) != "after":
-        assert time.monotonic() < until_s
-        admin.ask(lab.folder, "reload", render.MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
-        time.sleep(0.3)
-    states.forget(lab.folder)
+    config = config.replace(f"127.0.0.1:{before}", f"127.0.0.1:{other.port}")
+    read_anew(lab, config, "after")
     assert (state(lab, "one"), state(lab, "two")) == ("draining", "up")
     ask(lab, "one", operations.READY)
     ask(lab, "two", operations.DRAIN)
     assert lab.chat({"model": "org/qwen"}).status == 200
     assert other.seen, "the server at the port of the new configuration was not asked"
     other.shutdown()
+
+
+def read_anew(lab: Running, config: str, name: str) -> None:
+    """A reload with this configuration, as `gateway.deploy` does it."""
+    states.keep(lab.folder, config)
+    (lab.folder / render.CONFIG).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
+    until_s = time.monotonic() + DEADLINE_S
+    while admin.running_digest(lab.folder) != name:
+        assert time.monotonic() < until_s
+        admin.ask(lab.folder, "reload", render.MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
+        time.sleep(0.3)
+    states.forget(lab.folder)
+
+
+def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_them_over_a_reload(
+    tmp_path: Path,
+) -> None:
+    first, second = Server("one"), Server("one::interim")
+    made = model("org/qwen", first)
+    place = replace(made, upstreams=(replace(made.upstreams[0], interim_port=second.port),))
+    with running(tmp_path, gateway(place)) as lab:
+        lab.up("org/qwen")
+        config = (lab.folder / render.CONFIG).read_text()
+        assert state(lab, "one::interim") == "maintenance" and not second.seen
+        (row,) = statistics.models(admin.rows(lab.folder))
+        assert [one["host"] for one in row["servers"]] == ["one"], "an empty place is no server"
+        ask(lab, "one::interim", operations.READY, HOST_KEYS["one"])
+        ask(lab, "one", operations.DRAIN)
+        for name in ("first", "second"):
+            assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(4)} == {"one::interim"}
+            read_anew(lab, config, name)
+        assert (state(lab, "one"), state(lab, "one::interim")) == ("draining", "up")
+        ask(lab, "one", operations.READY)
+        ask(lab, "one::interim", operations.REST, HOST_KEYS["one"])
+        read_anew(lab, config, "third")
+        assert (state(lab, "one"), state(lab, "one::interim")) == ("up", "maintenance")
+        assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(4)} == {"one"}
+    for one in (first, second):
+        one.shutdown()
 
 
 def test_a_gateway_that_does_not_answer_is_a_sentence(lab: Running) -> None:

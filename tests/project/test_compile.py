@@ -193,6 +193,13 @@ def test_a_variable_may_be_named_like_the_result_it_is_made_of(tmp_path: Path) -
     assert compiled(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
 
 
+def test_a_variable_named_like_a_result_holds_only_until_that_is_there(tmp_path: Path) -> None:
+    book = "- hosts: all\n  vars: {found: {sandbox: false}}\n  tasks:\n    - facts:\n      register: found\n    - {facts: , when: found.sandbox}\n"
+    plan = compiled(tmp_path, book)
+    assert task(plan, 1).when == ("found.sandbox",)
+    assert plan.vars == {"found": {"sandbox": False}}
+
+
 def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) -> None:
     path = tmp_path / "book.yml"
     path.write_text(HEAD + "    - facts:\n")

@@ -18,6 +18,8 @@ NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a d
 BYTES_PER_TOKEN = 8
 #: in a backend, what stands for a server while requests wait for one; no host can be called so
 WAITING = ":waiting"
+#: what follows a server's name where another one takes its requests while it is replaced; no server of a host can be called so
+INTERIM = "::interim"
 
 
 def why_not_a_name(model: str) -> str:
@@ -28,7 +30,8 @@ def why_not_a_name(model: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """A server. name: its host's; of a host with several servers with its recipe. slots: requests that it serves at a time; 0:
-    not known, and then not limited. machine: the host that may drain it; empty: `name` is that.
+    not known, and then not limited. machine: the host that may drain it; empty: `name` is that. interim_port: where its host may
+    start one that takes its requests while it is replaced; 0: nowhere.
     """
 
     name: str
@@ -36,6 +39,12 @@ class Upstream:
     port: int
     slots: int
     machine: str = ""
+    interim_port: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What HAProxy calls it, and its interim server where it may have one."""
+        return (self.name, self.name + INTERIM) if self.interim_port else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)

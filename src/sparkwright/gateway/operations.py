@@ -33,9 +33,10 @@ def request(action: str, backend: str, server: str) -> str:
 def files(gateway: Gateway) -> dict[str, str]:
     """What each host may ask for."""
     rows = [
-        f"{one.machine or one.name} {request(action, model.backend, one.name)}\n"
+        f"{one.machine or one.name} {request(action, model.backend, name)}\n"
         for model in gateway.models
         for one in model.upstreams
+        for name in one.names
         for action in (DRAIN, REST, READY)
     ]
     return {OPERATIONS: "".join(rows)}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sparkwright.engines import tasks
 from sparkwright.gateway import answers, operations
 from sparkwright.gateway.answers import quoted
-from sparkwright.gateway.model import WAITING, Gateway, Model
+from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
 
 CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE = (
     "haproxy.cfg",
@@ -179,7 +179,7 @@ def _up(gateway: Gateway, model: Model) -> Iterator[str]:
     if not gateway.waits:
         yield f"nbsrv({model.backend}) gt 0"
         return
-    yield from (f"srv_is_up({model.backend}/{one.name})" for one in model.upstreams)
+    yield from (f"srv_is_up({model.backend}/{name})" for one in model.upstreams for name in one.names)
 
 
 def _row(model: Model) -> dict[str, object]:
@@ -224,6 +224,8 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     for one in model.upstreams:
         limit = f" maxconn {one.slots}" if one.slots else ""
         yield f"server {one.name} {one.address}:{one.port}{limit}"
+        if one.interim_port:
+            yield f"server {one.name}{INTERIM} {one.address}:{one.interim_port}{limit} disabled"
     if gateway.waits:
         yield f"server {WAITING} {NOBODY} backup no-check"
 

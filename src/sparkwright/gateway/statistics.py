@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.gateway.model import WAITING, model_of
+from sparkwright.gateway.model import INTERIM, WAITING, model_of
 
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
 #: of a server in `show stat`: its state begins so
@@ -23,7 +23,7 @@ def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
 def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     name = row.get("pxname", "")
     others = (BACKEND, FRONTEND, WAITING)
-    own = [one for one in rows if one.get("pxname") == name and one.get("svname") not in others]
+    own = [one for one in rows if one.get("pxname") == name and one.get("svname") not in others and not _rests(one)]
     running = sum(_count(one, "scur") for one in own)
     return {
         "model": model_of(name),
@@ -33,6 +33,11 @@ def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[st
         "errors": _count(row, "hrsp_5xx"),
         "servers": [{"host": one.get("svname", ""), **server(one)} for one in own],
     }
+
+
+def _rests(row: Mapping[str, str]) -> bool:
+    """Whether it is the place of an interim server that nobody needs now."""
+    return row.get("svname", "").endswith(INTERIM) and state(row.get("status", "")) == "maintenance"
 
 
 def server(row: Mapping[str, str]) -> dict[str, Any]:

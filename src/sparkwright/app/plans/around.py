@@ -1,17 +1,19 @@
-"""What is around a server: the gateways in front of it, its machine's other servers, and those that it takes turns with."""
+"""What is around a server: the gateways in front of it, its machine's other servers, those that it takes turns with, and one that
+may take its requests meanwhile."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import beside, turns
+from sparkwright.app.plans import beside, interim, turns
 from sparkwright.project.gateway.before import in_front_of
 from sparkwright.project.inventory.host import Host
 
 
 def of(chosen: Chosen, host: Host) -> dict[str, Any]:
-    """As `recipe.scope` takes it: gateways, beside, turns. Raises Refused for what the servers cannot share."""
+    """As `recipe.scope` takes it: gateways, beside, turns, interim. Raises Refused for what the servers cannot share."""
     root, inventory = chosen.project.root, chosen.inventory
     gateways = in_front_of(root, inventory, host)
-    return {"gateways": gateways, "beside": beside.of(chosen, host), "turns": turns.of(root, inventory, host)}
+    others = {"beside": beside.of(chosen, host), "turns": turns.of(root, inventory, host)}
+    return {"gateways": gateways, **others, "interim": interim.of(chosen, host)}

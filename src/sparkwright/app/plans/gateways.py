@@ -11,6 +11,7 @@ from sparkwright.app.connect import Chosen
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project.gateway import certificate, routes
+from sparkwright.project.gateway.server import Server
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.host import Host
@@ -116,7 +117,7 @@ def _certificate(gateway: Gateway) -> str:
     return f"gateway certificate of {gateway.name}"
 
 
-def _secrets(root: Path, gateway: Gateway, found: list[routes.Server]) -> dict[str, Secret]:
+def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Secret]:
     """All that is secret in the gateway's files, by the names under which they travel."""
     secrets = _own_key(gateway)
     if gateway.file.tls != "none":

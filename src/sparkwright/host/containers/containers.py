@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
 PREVIOUS = "-previous"
+#: of the server that takes another one's requests while that is replaced (host/gateway/interim.py)
+INTERIM = "-interim"
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
 #: how long a container may take to be stopped that exits while its policy is changed

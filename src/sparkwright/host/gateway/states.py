@@ -1,7 +1,7 @@
-"""Which servers are drained, for the HAProxy that takes over: without it a reload would return them.
+"""Which servers are drained, and which interim ones serve, for the HAProxy that takes over: a reload would undo both.
 
-HAProxy takes a server's port from such a file before that of its configuration, so only what is drained is in it, with the port
-of the configuration that comes. It is there for the time of a reload: an older one would drain who was returned long ago.
+HAProxy takes a server's port from such a file before that of its configuration, so only these are in it, with the port of the
+configuration that comes. It is there for the time of a reload: an older one would drain who was returned long ago.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ VERSION = "1"
 BACKEND, NAME, ADDRESS, ADMIN_STATE, PORT = "be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port"
 #: of the administrative state: forced into maintenance, forced to drain (haproxy, management.txt, "show servers state")
 FORCED = 0x01 | 0x08
+#: of an interim server: `disabled` in the configuration. Alone it means that it was told to serve (tried with 2.6.12)
+DISABLED = 0x04
 SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
@@ -36,7 +38,7 @@ def _write(folder: Path, lines: list[str]) -> None:
 
 
 def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
-    """The header and the rows of servers that are drained and stay, as HAProxy tells them, with their ports to come."""
+    """The header and the rows of servers that are drained, or interim, and stay, with their ports to come."""
     version, _, rest = answer.partition("\n")
     header, *rows = rest.splitlines() or [""]
     names = header.removeprefix("# ").split()
@@ -46,7 +48,7 @@ def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
     for row in rows:
         about = dict(zip(names, row.split(), strict=False))
         port = ports.get((about.get(BACKEND, ""), about.get(NAME, "")), "")
-        if port and about.get(ADMIN_STATE, "").isdecimal() and int(about[ADMIN_STATE]) & FORCED:
+        if port and about.get(ADMIN_STATE, "").isdecimal() and int(about[ADMIN_STATE]) & (FORCED | DISABLED):
             yield " ".join({**about, ADDRESS: "-", PORT: port}.values())
 
 

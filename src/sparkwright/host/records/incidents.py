@@ -69,7 +69,7 @@ def _container(folder: Path) -> str:
         about = parsed((folder / "about.json").read_bytes())
     except (OSError, ValueError):
         return ""
-    return str(about.get("container", "")) if isinstance(about, dict) else ""
+    return str(about.get("container", "")).removesuffix(containers.INTERIM) if isinstance(about, dict) else ""
 
 
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:

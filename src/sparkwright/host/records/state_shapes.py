@@ -155,6 +155,10 @@ SHAPES: dict[str, Partial] = {
     "health-settings": _SETTINGS,
     "gateway-key": Partial({"key": text}, ("key",), strict=True),
     "drained": Partial({"gateways": [{text: writable}], "since": number, "run": text}, ("gateways", "since")),
+    "interim": Partial(
+        {"name": text, "gateways": [{text: writable}], "since": number, "run": text},
+        ("name", "gateways", "since"),
+    ),
     "turns": Partial(
         {"awake": text, "servers": [text], "since": number, "run": text}, ("awake", "servers"), strict=True
     ),

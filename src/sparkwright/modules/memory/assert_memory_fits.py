@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright import defaults
-from sparkwright.host.containers import containers
-from sparkwright.host.memory import footprint, holders, memory_fit
+from sparkwright.host.memory import held, memory_fit
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import gib
-
-#: the memory of a server that exited by itself is back a little later than its process is gone
-RELEASE_S = 10.0
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
@@ -49,17 +44,17 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         if args.beside and (refused := self._together(args, context, need)):
             return refused
         available = context.machine.meminfo()["MemAvailable"]
-        servers = [_of_server(one, context) for one in {args.name, *_names(args)}]
+        servers = [held.of_server(one, context) for one in {args.name, *_names(args)}]
         server = None if None in servers else sum(one or 0 for one in servers)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
             return Result(msg=f"{gib(available)} GiB available, {need.sentence}", data=data)
         if server is None:
             return Result(msg="memory held by the running server is unknown; checked again after it stops", data=data)
-        held = [one.model.size_bytes for one in ollama_models.inspect(context).held]
-        taken = need.total_bytes - available - sum(size or 0 for size in held)
+        loaded = [one.model.size_bytes for one in ollama_models.inspect(context).held]
+        taken = need.total_bytes - available - sum(size or 0 for size in loaded)
         server = min(server, max(0, taken))  # a dead one holds less than was recorded, and nothing of what Ollama has
-        sizes = [] if args.ollama == "leave" else held
+        sizes = [] if args.ollama == "leave" else loaded
         models = sum(size or 0 for size in sizes)
         data["freed_bytes"] = freed = server + models
         will = f"{gib(available + freed)} GiB will be available"
@@ -73,27 +68,13 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         return memory_fit.refusal(context, need, will + parts, data)
 
     def _together(self, args: Args, context: Context, need: memory_fit.Need) -> Result | None:
-        held = [_of_server(name, context) for name in (args.name, *(str(one["name"]) for one in args.beside))]
+        sizes = [held.of_server(name, context) for name in (args.name, *(str(one["name"]) for one in args.beside))]
         models = [] if args.ollama == "leave" else [one.model.size_bytes for one in ollama_models.inspect(context).held]
         taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
-        known = [size for size in (*held, *models) if size is not None]
-        others = max(0, taken - sum(known)) if len(known) == len(held) + len(models) else 0
+        known = [size for size in (*sizes, *models) if size is not None]
+        others = max(0, taken - sum(known)) if len(known) == len(sizes) + len(models) else 0
         return memory_fit.together(context, need, args.name, args.beside, others, _names(args))
 
 
 def _names(args: AssertMemoryFits.Args) -> list[str]:
     return [str(one["name"]) for one in args.turns]
-
-
-def _of_server(name: str, context: Context) -> int | None:
-    """Bytes the container gives back when it stops, or is giving back now; 0 when it exited long ago, None when nothing tells."""
-    found = containers.inspect(context.docker(), name)
-    if found is None:
-        return 0
-    running, exited_s = found["State"]["Running"], containers.moment(str(found["State"].get("FinishedAt") or ""))
-    if not running and (exited_s is None or time.time() - exited_s > RELEASE_S):
-        return 0
-    recorded = footprint.recorded(context, found["Id"])
-    if recorded is not None:
-        return recorded
-    return holders.of_container(context, found["Id"]) if running else None

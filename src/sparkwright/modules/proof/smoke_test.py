@@ -12,7 +12,7 @@ from sparkwright.engines.http import Http
 from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.containers import engine_of, other_servers, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.host.runs import measuring
@@ -27,6 +27,8 @@ from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
 IDLE_S = 2.0
+#: of what was measured: fewer tokens of other servers, as of the checks of a gateway, do not count
+SHARED = 0.05
 BAD = ("misconfigured", "regression", "invalid")
 
 
@@ -38,6 +40,7 @@ class Seen:
     after: Mapping[str, float]
     gpu: gpu.State
     lag: Lag
+    others: Mapping[str, float]  # tokens that other servers of this host generated meanwhile, by container
 
 
 class SmokeTest(Module["SmokeTest.Args"]):
@@ -49,9 +52,10 @@ class SmokeTest(Module["SmokeTest.Args"]):
     baseline, of five runs; later ones are judged against it, and never change it unless `new_baseline` asks for that.
     A failure comes with the likely causes and the evidence for each.
 
-    Other traffic, counters of the server that do not agree with the client within 1 %, or a client that is itself too slow make
-    it inconclusive (exit 4), and so does a GPU that is held at a low clock ("host degraded"). In a swap that is reported and no
-    failure (`unclear: report`): clients come back as soon as a server answers, and another server would not be faster.
+    Other traffic, a poor rate while another server of this host generated tokens, counters of the server that do not agree
+    with the client within 1 %, or a client that is itself too slow make it inconclusive (exit 4), and so does a GPU that is held
+    at a low clock ("host degraded"). In a swap that is reported and no failure (`unclear: report`): clients come back as soon as
+    a server answers, and another server would not be faster.
 
     Returns: tok_per_s (median), ttft_s, runs, verdict, baseline, tolerance, ceiling_tok_per_s, acceptance (tokens
     accepted a draft), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding), client_lag_ms
@@ -126,6 +130,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
 def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
+    others = other_servers.generated(context, other_servers.others(context, args.container))
     before = server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
@@ -143,7 +148,7 @@ def _measure(
     counters = settled(
         lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
-    return found, Seen(before, counters, state, lag)
+    return found, Seen(before, counters, state, lag, other_servers.since(context, others))
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
@@ -162,6 +167,9 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
         lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
     judged = found.verdict in (*BAD, "new baseline")
+    if judged and sum(seen.others.values()) > SHARED * found.tokens:
+        busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in seen.others.items())
+        return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_metrics.IDLE
     if judged and seen.gpu.degraded(baseline.clock_mhz if baseline else None):
         message = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."

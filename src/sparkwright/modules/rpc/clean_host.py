@@ -113,7 +113,9 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
         name, size = row["Names"][0].lstrip("/"), row.get("SizeRw")
         if name in names:
             yield Item("container", name, size, "" if args.server else "--server removes it")
-        elif name.removesuffix(containers.PREVIOUS) in names or LAB_LABEL in (row.get("Labels") or {}):
+        elif name.removesuffix(containers.PREVIOUS).removesuffix(containers.INTERIM) in names or LAB_LABEL in (
+            row.get("Labels") or {}
+        ):
             yield Item("container", name, size)
 
 

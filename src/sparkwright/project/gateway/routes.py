@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.engines.advice import Asked
@@ -14,7 +13,8 @@ from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project import recipe
-from sparkwright.project.gateway import certificate
+from sparkwright.project.gateway import certificate, interim
+from sparkwright.project.gateway.server import Server, load
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
@@ -27,30 +27,13 @@ LOOPBACK, EVERYWHERE = "127.0.0.1", "*"
 CONTAINER = "gateway"
 
 
-@dataclass(frozen=True)
-class Server:
-    """A member of the group that answers requests, and its recipe."""
-
-    host: Host
-    recipe: recipe.Recipe
-
-    @property
-    def port(self) -> int:
-        return recipe.serve_port(self.host, self.recipe)
-
-    @property
-    def where(self) -> str:
-        """ "file:line" of what makes it serve this recipe."""
-        return self.host.set_at.get("recipe", self.host.where)
-
-
 def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
     """What the gateway routes, and to which servers. Raises Refused, with file and line, before anything is touched."""
     found = servers(project, inventory, gateway)
     for message, where, fix in _mistakes(project, inventory, gateway, found):
         raise Refused(message, where=where, fix=fix)
     certificate.refuse(project, gateway)
-    made = _gateway(inventory, gateway, found)
+    made = _gateway(project, inventory, gateway, found)
     if render.memory_bytes(made) > render.MOST_MEMORY_BYTES:
         size = f"{gib(render.memory_bytes(made))} GiB of {gib(render.MOST_MEMORY_BYTES)} allowed"
         message = f"{made.clients} clients with requests of up to {made.body_bytes // MIB} MiB can take {size}."
@@ -62,17 +45,13 @@ def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Serve
     """The members of a gateway's group that answer requests: of a cluster its head."""
     hosts = (host for name in gateway.members for host in inventory.servers_of(name))
     answering = (one for one in hosts if one.recipe and (one.cluster is None or one.cluster.head == one.name))
-    return [Server(one, _recipe(project, one)) for one in answering]
+    return [load(project, one) for one in answering]
 
 
-def _recipe(project: Path, host: Host) -> recipe.Recipe:
-    return recipe.load(project, str(host.recipe), named_at=host.set_at.get("recipe", ""))
-
-
-def _gateway(inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
+def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
     file, by_name = gateway.file, _by_name(found)
     simulated = inventory.machines[gateway.host].connection == "sandbox"
-    models = tuple(_model(inventory, gateway, name, group) for name, group in by_name.items())
+    models = tuple(_model(project, inventory, gateway, name, group) for name, group in by_name.items())
     body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([one.context for one in models])
     return model.Gateway(
         name=gateway.name,
@@ -98,14 +77,14 @@ def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:
     return dict(sorted(groups.items()))
 
 
-def _model(inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
+def _model(project: Path, inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
     first = group[0].recipe
     contexts = [one.recipe.engine.flags.context(one.recipe.file.flags) or 0 for one in group]
     task = first.file.task
     check = generated(first.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
     return model.Model(
         name=name,
-        upstreams=tuple(_upstream(inventory, gateway, one) for one in group),
+        upstreams=tuple(_upstream(project, inventory, gateway, one) for one in group),
         context=min(contexts),
         check=json.dumps(check, separators=(",", ":")),
         key=first.key_secret if first.file.server_key else "",
@@ -114,11 +93,12 @@ def _model(inventory: Inventory, gateway: Gateway, name: str, group: list[Server
     )
 
 
-def _upstream(inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
+def _upstream(project: Path, inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
     asked = Asked(one.recipe.file.flags, one.recipe.image)
     slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
     address = _address(inventory, gateway, one.host)
-    return model.Upstream(one.host.upstream, address, one.port, slots, one.host.machine)
+    second = interim.port(project, inventory, one)
+    return model.Upstream(one.host.upstream, address, one.port, slots, one.host.machine, second)
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
@@ -172,17 +152,12 @@ def _ports(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Itera
     host, port = inventory.machines[gateway.host], gateway.file.port
     for one in found:
         same = one.host.machine == host.name or "ssh" not in (one.host.connection, host.connection)
-        if same and port in _published(one):
+        if same and port in one.published:
             message = f"`{gateway.name}.gateway.port`: {port} is the port of the server of {one.host.name}."
             yield message, gateway.where("port"), "Choose another one."
     if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
         message = f"`{gateway.name}.gateway.port`: {port} is a port of the cluster {host.cluster.name}."
         yield message, gateway.where("port"), "Choose another one."
-
-
-def _published(one: Server) -> set[int]:
-    others = one.recipe.file.container.ports[1:]
-    return {one.port, *(int(text.split(":")[-2]) for text in others if text.split(":")[-2].isdigit())}
 
 
 def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:

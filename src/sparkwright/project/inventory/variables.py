@@ -21,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "drain_s": defaults.DRAIN_S,  # how long requests may take to end before the server is stopped
     "caches_gib": defaults.CACHES_GIB,  # what all compile caches of a host together may hold, GiB
     "page_cache": "drop",  # drop: the model's files leave it before each start; fit: only where it does not fit beside
+    "swap": "auto",  # beside: a second server takes the requests meanwhile; in_place; auto: beside where it fits and helps
     "clock_cap_mhz": None,  # `provision`: highest SM clock of the GPU, MHz; null: as it is
     "swappiness": None,  # `provision`: vm.swappiness
     "earlyoom_percent": None,  # `provision`: earlyoom acts below this share of memory

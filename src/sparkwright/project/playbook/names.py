@@ -46,7 +46,7 @@ class Names:
         registers: Set[str],
     ) -> None:
         self._blame = blame
-        self._later = HOST_SIDE | registers
+        self._later, self._registers = HOST_SIDE | registers, registers
         self._asked: set[str] = set()
         self.known: dict[str, Any] = {}
         self.open_vars: dict[str, Any] = {}
@@ -101,8 +101,10 @@ class Names:
             needed = expressions.names_in_value(value)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=at(error.line)) from None
-        here = self.known.keys() | local.keys()
-        known = here | self.open_vars.keys() | self._later
+        here = (
+            self.known.keys() - self._registers
+        ) | local.keys()  # a variable named like a result holds until that is there
+        known = here | self.known.keys() | self.open_vars.keys() | self._later
         self._refuse_unknown(needed - known, at, known, value)
         if needed <= here:
             return True

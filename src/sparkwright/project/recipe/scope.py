@@ -43,11 +43,13 @@ def scope(
     gateways: Sequence[Mapping[str, Any]] = (),
     beside: Sequence[Mapping[str, Any]] = (),
     turns: Sequence[Mapping[str, Any]] = (),
+    interim: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
 
     served: what `serving` gives for these, when the caller has it already. gateways: those in front of the host. beside: its
     machine's other servers (app/plans/beside.py). turns: of a server on demand, all that take turns (app/plans/turns.py).
+    interim: what may take its requests meanwhile (app/plans/interim.py).
     """
     home = home_of(host, user)
     about: dict[str, Any] = {
@@ -59,6 +61,7 @@ def scope(
         "groups": list(host.groups),
         "gateways": list(gateways),
         "turns": list(turns),
+        "interim": dict(interim or {"port": 0, "alone": False}),
     }
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""

@@ -22,12 +22,13 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """slots: requests that it serves at a time; 0: as many as come."""
+    """slots: requests that it serves at a time; 0: as many as come. disabled: in maintenance, until its host returns it."""
 
     name: str
     address: str
     port: int
     slots: int
+    disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ def _backend(text: str, rows: Mapping[str, Any], keys: Mapping[str, str]) -> tup
     name = text.partition("\n")[0]
     words = shlex.split(_first(r"http-check send (.*)", text))
     check = words[words.index("uri") + 1], words[words.index("body") + 1], _first(r"expect rstring (.*)", text)
-    found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?$", text)
-    servers = tuple(Server(host, at, int(port), int(slots or 0)) for host, at, port, slots in found)
+    found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?( disabled)?$", text)
+    servers = tuple(Server(host, at, int(port), int(slots or 0), bool(off)) for host, at, port, slots, off in found)
     return name, Backend(check, servers, rows.get(name), keys.get(name, ""), f"server {WAITING} " in text)
 
 

@@ -20,6 +20,8 @@ FALL = 3
 CHECK_BYTES = 65536
 #: of `show servers state`: forced into maintenance, forced to drain
 FORCED = {"": 0, operations.REST: 1, operations.DRAIN: 8}
+#: of the same: `disabled` in the configuration
+DISABLED = 4
 STATE_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
 STATUS = {"": "UP", operations.REST: "MAINT", operations.DRAIN: "DRAIN"}
 
@@ -45,6 +47,10 @@ class Upstream:
         return self.failures < FALL and not self.forced
 
     @property
+    def admin_state(self) -> int:
+        return FORCED[self.forced] | (DISABLED if self.server.disabled else 0)
+
+    @property
     def status(self) -> str:
         return "DOWN" if self.failures >= FALL and not self.forced else STATUS[self.forced]
 
@@ -58,7 +64,10 @@ class Routing:
         self._changed = threading.Condition()
         forced = _forced(drained)
         self._servers = {
-            name: [Upstream(one, forced.get((name, one.name), "")) for one in backend.servers]
+            name: [
+                Upstream(one, forced.get((name, one.name), operations.REST if one.disabled else ""))
+                for one in backend.servers
+            ]
             for name, backend in files.backends.items()
         }
         self._queued, self.errors = dict.fromkeys(files.backends, 0), dict.fromkeys(files.backends, 0)
@@ -132,7 +141,7 @@ class Routing:
 
     def states(self) -> str:
         """As `show servers state`, with the columns that are asked for."""
-        rows = [f"{name} {one.server.name} {one.server.address} {FORCED[one.forced]} {one.server.port}\n"
+        rows = [f"{name} {one.server.name} {one.server.address} {one.admin_state} {one.server.port}\n"
                 for name, servers in self._servers.items() for one in servers]  # fmt: skip
         return "".join(("1\n# ", " ".join(STATE_COLUMNS), "\n", *rows))
 
@@ -172,5 +181,5 @@ def _forced(drained: str) -> Mapping[tuple[str, str], str]:
     """What was drained when the files were read anew."""
     _, header, *rows = [*drained.splitlines(), "", ""]
     found = [dict(zip(header.removeprefix("# ").split(), row.split(), strict=False)) for row in rows if row]
-    names = {str(number): name for name, number in FORCED.items()}
+    names = {str(number | more): name for name, number in FORCED.items() for more in (0, DISABLED)}
     return {(one["be_name"], one["srv_name"]): names.get(one["srv_admin_state"], "") for one in found}

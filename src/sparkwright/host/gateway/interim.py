@@ -1,0 +1,147 @@
+"""interim.json: the server that takes a server's requests at the gateways while that is replaced. Written before it is started.
+
+It is a container of its own, NAME-interim, on another port, and never gets a restart policy: a reboot ends it. Whatever
+happens to the run, the next one, or a health check that finds the verified server well, removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sparkwright import defaults
+from sparkwright.gateway import operations
+from sparkwright.gateway.model import INTERIM, model_of
+from sparkwright.host.containers import containers
+from sparkwright.host.gateway import operating, own_key
+from sparkwright.host.gateway.operating import Gateway, Server, Unheard
+from sparkwright.host.module import Context
+from sparkwright.host.records import history, server_keys
+from sparkwright.host.state import StateFolder
+from sparkwright.visible import count
+
+NAME = "interim"
+POLL_S = 0.2
+#: how long a gateway may take to find it up
+UP_S = 30.0
+STOP_S = 10
+
+
+def container_of(name: str) -> str:
+    """What the interim server of a container is called."""
+    return name + containers.INTERIM
+
+
+def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
+    """Write down that there will be one. name: of the container that is replaced."""
+    rows = [one.to_json() for one in gateways]
+    context.state.write(NAME, {"name": name, "gateways": rows, "since": time.time(), "run": context.run_id})
+
+
+def kept(state: StateFolder) -> dict[str, Any]:
+    """What was written down, and not ended yet; empty where there is nothing."""
+    return state.read(NAME) or {}
+
+
+def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
+    """Why the gateways would not send the requests of this model to an interim server; empty where they would."""
+    key = own_key.kept(state)
+    for one in gateways:
+        try:
+            routed = {model_of(server.backend): server.state for server in operating.servers(one, key)}
+            places = operating.servers(_interim(one), key)
+        except Unheard as why:
+            more = " (`gateway.deploy` makes a place for one)" if str(why).startswith("routes nothing") else ""
+            return f"the gateway {one.name} {why}{more}"
+        if served_name not in routed or len(places) < len(routed):
+            return f"the gateway {one.name} routes {', '.join(sorted(routed))} to it, not {served_name}"
+        if routed[served_name] != "up":
+            return f"the gateway {one.name} sends it nothing now: it is {routed[served_name]} there"
+    return ""
+
+
+def serve(state: StateFolder, gateways: Sequence[Gateway]) -> str:
+    """Have every gateway send it requests, and wait until it is up there. Returns why one does not; empty when all do."""
+    key, until_s = own_key.kept(state), time.monotonic() + UP_S
+    try:
+        for one in gateways:
+            _tell(one, key, operations.READY)
+            while not all(server.state == "up" for server in operating.servers(_interim(one), key)):
+                if time.monotonic() > until_s:
+                    return f"the gateway {one.name} does not find it up"
+                time.sleep(POLL_S)
+    except Unheard as why:
+        return f"the gateway {one.name} {why}"
+    return ""
+
+
+def end(
+    context: Context, name: str, gateways: Sequence[Gateway], drain_s: float = defaults.DRAIN_S
+) -> tuple[bool, str]:
+    """Drain it, remove it, forget it; not while a gateway would be left with no server. name: of the one that it stood in for.
+
+    Returns whether it is gone, and a sentence; empty where there was none.
+    """
+    interim, key = container_of(name), own_key.kept(context.state)
+    there = containers.inspect(context.docker(), interim)
+    serving = [one for one in gateways if any(server.state == "up" for server in _there(_interim(one), key))]
+    if alone := [one for one in serving if not all(server.state == "up" for server in _there(one, key) or [_GONE])]:
+        return False, f"{interim} still serves at the gateway {alone[0].name}, which does not find {name} up"
+    cut = _drained(serving, key, drain_s)
+    for one in gateways:
+        with contextlib.suppress(Unheard):
+            _tell(one, key, operations.REST)
+    if there is not None:
+        containers.remove(context.docker(), interim, STOP_S)
+        server_keys.drop(context.state, interim, ())
+    if cut:
+        history.append(context, "requests cut", why=f"{count(cut, 'request')} of {interim} after {drain_s:g} s")
+    context.state.remove(NAME)
+    more = f"; {count(cut, 'request')} cut after {drain_s:g} s" if cut else ""
+    return True, f"removed{more}" if there is not None else ""
+
+
+def end_kept(context: Context) -> str:
+    """End the one that a run left behind. Returns a sentence; empty where there was none."""
+    found = kept(context.state)
+    if not found:
+        return ""
+    name = str(found["name"])
+    gone, message = end(context, name, [Gateway.of(one) for one in found["gateways"]])
+    return f"{container_of(name)} {message}" if gone and message else message
+
+
+#: stands for the rows of a gateway that does not answer
+_GONE = Server("", "", "unknown", 0)
+
+
+def _interim(gateway: Gateway) -> Gateway:
+    return replace(gateway, server=gateway.server + INTERIM)
+
+
+def _there(gateway: Gateway, key: str) -> list[Server]:
+    try:
+        return operating.servers(gateway, key)
+    except Unheard:
+        return []
+
+
+def _tell(gateway: Gateway, key: str, action: str) -> None:
+    for server in operating.servers(_interim(gateway), key):
+        operating.ask(gateway, key, action, server)
+
+
+def _drained(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:
+    """No new requests for it; how many are left of the others after drain_s."""
+    until_s, running = time.monotonic() + drain_s, 0
+    for one in gateways:
+        with contextlib.suppress(Unheard):
+            _tell(one, key, operations.DRAIN)
+    while running := sum(server.running for one in gateways for server in _there(_interim(one), key)):
+        if time.monotonic() > until_s:
+            break
+        time.sleep(POLL_S)
+    return running

@@ -1,0 +1,26 @@
+"""What a server gives back of the shared memory when it stops."""
+
+from __future__ import annotations
+
+import time
+
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint, holders
+from sparkwright.host.module import Context
+
+#: the memory of a server that exited by itself is back a little later than its process is gone
+RELEASE_S = 10.0
+
+
+def of_server(name: str, context: Context) -> int | None:
+    """Bytes the container gives back when it stops, or is giving back now; 0 when it exited long ago, None when nothing tells."""
+    found = containers.inspect(context.docker(), name)
+    if found is None:
+        return 0
+    running, exited_s = found["State"]["Running"], containers.moment(str(found["State"].get("FinishedAt") or ""))
+    if not running and (exited_s is None or time.time() - exited_s > RELEASE_S):
+        return 0
+    recorded = footprint.recorded(context, found["Id"])
+    if recorded is not None:
+        return recorded
+    return holders.of_container(context, found["Id"]) if running else None

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright import defaults
+from sparkwright.errors import Exit
+from sparkwright.host.containers import containers
+from sparkwright.host.gateway import interim
+from sparkwright.host.gateway.operating import Gateway
+from sparkwright.host.memory import held, memory_fit
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Result, arg
+from sparkwright.units import gib
+
+
+class InterimFits(Module["InterimFits.Args"]):
+    """Whether a second server fits beside the running one, and takes its requests at the gateways while that is replaced.
+
+    It fits when the host has the memory for it now, and for it and the new server once the running one is gone; when its port is
+    free; and when every gateway in front of the host has a place for it and sends requests to the running server now. With `swap:
+    auto` it is left out, too, where other hosts serve the model meanwhile. What is unknown is no fit. That there will be one is
+    written down here, before anything is started.
+
+    Returns: fits, name (of its container), spec, base_url. Fails with `swap: beside` when it does not fit, with the reason.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        swap: Literal["auto", "in_place", "beside"] = arg("the host's variable: beside fails where it does not fit")
+        spec: dict[str, Any] = arg("the server that is to run, as `container` in scope holds it")
+        port: int = arg("the host's port for the interim server; 0: it has none")
+        alone: bool = arg("no other host serves this model at the gateways")
+        served_name: str = arg("the model's name in requests")
+        gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as `host.gateways` holds them")
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
+        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
+
+    def run(self, args: Args, context: Context) -> Result:
+        name = str(args.spec["name"])
+        data = {"fits": False, "name": interim.container_of(name), "spec": _spec(args), "base_url": _url(args.port)}
+        gateways = [Gateway.of(one) for one in args.gateways]
+        if not containers.running(context.docker(), name):
+            return Result(msg="no server is running that it could stand in for", data=data)
+        if args.swap == "auto" and not args.alone:
+            return Result(msg=f"not needed: other hosts serve {args.served_name} meanwhile", data=data)
+        if why := _why_not(args, gateways, context):
+            if args.swap != "beside":
+                return Result(msg=f"replaced in place: {why}", data=data)
+            fix = "With `swap: auto` under `vars:` of the host it is replaced in place."
+            msg = f"`swap: beside`: no second server beside {name}: {why}."
+            return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=fix, data=data)
+        if not context.check:
+            interim.remember(context, name, gateways)
+        msg = f"{data['name']} on port {args.port} takes the requests meanwhile"
+        return Result(msg=msg, data={**data, "fits": True})
+
+
+def _why_not(args: InterimFits.Args, gateways: Sequence[Gateway], context: Context) -> str:
+    if args.spec.get("network") == "host":
+        return "on the host's network (`network: host`) two servers cannot have ports of their own"
+    return _memory(args, context) or _port(args, context) or interim.why_not(context.state, gateways, args.served_name)
+
+
+def _memory(args: InterimFits.Args, context: Context) -> str:
+    need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
+    if not need.engine_bytes:
+        return memory_fit.UNKNOWN
+    available = context.machine.meminfo()["MemAvailable"]
+    if available < need.bytes:
+        return f"{gib(available)} GiB available beside it, {need.sentence}"
+    later = available + (held.of_server(str(args.spec["name"]), context) or 0)
+    both = need.bytes + need.engine_bytes
+    return "" if later >= both else f"{gib(later)} GiB for it and the new server, {gib(both)} GiB needed"
+
+
+def _port(args: InterimFits.Args, context: Context) -> str:
+    if not args.port:
+        return "the server publishes no port"
+    holder = containers.who_listens(context.docker(), args.port)
+    return f"port {args.port} is in use by {holder}" if holder else ""
+
+
+def _spec(args: InterimFits.Args) -> dict[str, Any]:
+    """The same server on another port, that never starts by itself."""
+    spec = ContainerSpec.from_json(args.spec)
+    ports = tuple(_moved(one, args.port) for one in spec.ports[:1])
+    return dataclasses.replace(spec, name=interim.container_of(spec.name), restart="no", ports=ports).to_json()
+
+
+def _moved(published: str, port: int) -> str:
+    """ "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" at another port of the host."""
+    address, inside = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
+    return ":".join([*address, str(port), inside])
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"

@@ -1,0 +1,38 @@
+"""Where a host may start a second server that takes the requests of its first while that is replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkwright.project.gateway.server import Server, load
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.project.recipe.container_rules import on_host_network
+
+#: from a server's port to that of its interim server, up or down; then the next that the files give to nobody
+APART = 10000
+LAST_PORT = 65535
+
+
+def port(project: Path, inventory: Inventory, server: Server) -> int:
+    """The port, the same for whoever asks; 0 for a cluster, and on the host's network, where two ports cannot differ."""
+    if server.host.cluster is not None or on_host_network(server.recipe.file):
+        return 0
+    found = server.port + APART if server.port + APART <= LAST_PORT else server.port - APART
+    taken = _taken(project, inventory, server.host)
+    while found in taken:
+        found += 1
+    return found if found <= LAST_PORT else 0
+
+
+def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
+    """The ports that the files give to others of this machine. Simulated and local hosts are on one machine."""
+
+    def here(other: Host) -> bool:
+        return other.machine == host.machine or "ssh" not in (other.connection, host.connection)
+
+    found = {one.file.port for one in inventory.gateways.values() if here(inventory.machines[one.host])}
+    for other in inventory.hosts.values():
+        if other.recipe and here(other):
+            found |= load(project, other).published
+    return found

@@ -1,0 +1,74 @@
+"""A simulated Spark that alone serves a small model behind a gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.remote.sshd import free_port
+
+RECIPE = MODEL = CONTAINER = "qwen3-1.7b"
+INTERIM = f"{CONTAINER}-interim"
+
+
+class Alone:
+    """seqs: of the recipe, another number for each change."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.port, self.seqs = desk, free_port(), 4
+        host = desk.root / "hosts/sandbox.yml"
+        host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {RECIPE}", host.read_text()))
+        self.recipe = desk.root / f"recipes/{RECIPE}.yml"
+        self.text = self.recipe.read_text()
+        self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+        self.group()
+
+    def group(self, **given: Any) -> None:
+        """groups.yml; given: variables of the group."""
+        about = {"host": "sandbox", "port": self.port, "tls": "none", "limits": {"check_s": 1}}
+        box = {"hosts": ["sandbox"], "gateway": about, "vars": {"drain_s": 20, **given}}
+        (self.desk.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
+
+    def changed(self) -> None:
+        """Another number of sequences, so that the next deploy replaces the server."""
+        self.seqs += 1
+        self.recipe.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}", self.text))
+
+    def deploy(self, *words: str) -> Said:
+        return self.desk.run("deploy", "--host", "sandbox", "--json", *words, timeout_s=300)
+
+    def containers(self) -> dict[str, str]:
+        """Each container's state, but for the gateway's."""
+        rows = self.desk.docker().api.containers(all=True)
+        found = {row["Names"][0].lstrip("/"): str(row["State"]) for row in rows}
+        return {name: state for name, state in found.items() if name.startswith(CONTAINER)}
+
+    def id(self) -> str:
+        return str(self.desk.docker().api.inspect_container(CONTAINER)["Id"])
+
+    def servers(self) -> dict[str, str]:
+        """As the gateway has them."""
+        found = json.loads(self.desk.run("gateway.status", "--host", "box", "--json").out)
+        return {one["host"]: one["state"] for one in found["models"][0]["servers"]}
+
+    @property
+    def state(self) -> Path:
+        return self.desk.sandbox / "home/.local/state/sparkwright"
+
+
+@contextlib.contextmanager
+def one_host() -> Iterator[Alone]:
+    """Deployed, with its gateway."""
+    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), fresh_desk() as desk:
+        found = Alone(desk)
+        assert (said := found.deploy()).code in (0, 4), said.out[-3000:] + said.err
+        said = desk.run("gateway.deploy", "--host", "box", "--json")
+        assert said.code == 0, said.out[-3000:] + said.err
+        yield found

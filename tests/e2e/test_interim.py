@@ -1,0 +1,187 @@
+"""`swap`: a second server takes the requests of the only one of its model while that is replaced, on a simulated Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.runner.health_check import composed
+from sparkwright.sandbox import control
+from tests.e2e.alone import CONTAINER, INTERIM, MODEL, Alone, one_host
+from tests.e2e.conftest import Said
+from tests.gateway.steady import Steady
+
+pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+FITS = "Check whether a second server fits beside it"
+END = "Remove interim server"
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Alone]:
+    with one_host() as found:
+        yield found
+
+
+@pytest.fixture
+def alone(made: Alone) -> Iterator[Alone]:
+    """It serves; what a test changed of the files is undone afterwards, and the server is as it was."""
+    yield made
+    for path, text in made.books.items():
+        path.write_text(text)
+    made.group()
+    made.changed()
+    assert (said := made.deploy()).code in (0, 4), said.out[-3000:] + said.err
+    assert made.containers() == {CONTAINER: "running"}
+    assert made.servers() == {"sandbox": "up"}
+
+
+def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
+    before = alone.id()
+    alone.changed()
+    steady = Steady(alone.port, MODEL)
+    with steady.running():
+        steady.answered(20)
+        said = alone.deploy()
+        steady.answered(20)
+    assert said.code in (0, 4), said.out[-3000:]
+    assert took_over(said) and said.task(END)["msg"] == "removed"
+    assert not steady.wrong
+    assert alone.id() != before
+    assert alone.containers() == {CONTAINER: "running"}, "on its own port again, with the interim server gone"
+    assert not (alone.state / "interim.json").exists()
+
+
+def test_a_restart_of_the_only_server_fails_no_request(alone: Alone) -> None:
+    steady = Steady(alone.port, MODEL)
+    with steady.running():
+        steady.answered(20)
+        said = alone.desk.run("restart", "--host", "sandbox", "--json", timeout_s=300)
+        steady.answered(20)
+    assert said.code in (0, 4), said.out[-3000:]
+    assert took_over(said)
+    assert not steady.wrong
+
+
+def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alone: Alone) -> None:
+    """Replaced in place, the running one would have been stopped for it."""
+    before, since = alone.id(), alone.desk.docker().api.inspect_container(CONTAINER)["State"]["StartedAt"]
+    alone.changed()
+    assert alone.desk.run("sandbox.fault", "oom").code == 0
+    steady = Steady(alone.port, MODEL)
+    try:
+        with steady.running():
+            steady.answered(10)
+            said = alone.deploy()
+            steady.answered(10)
+    finally:
+        alone.desk.run("sandbox.fault", "none")
+    assert said.code == 1, said.out[-3000:]
+    assert "was not touched and goes on serving" in said.out
+    assert not steady.wrong
+    now = alone.desk.docker().api.inspect_container(CONTAINER)
+    assert (now["Id"], now["State"]["StartedAt"]) == (before, since)
+    assert alone.containers() == {CONTAINER: "running"}
+    kept = alone.desk.root / "kept"
+    assert alone.desk.run("incident", "--host", "sandbox", "--to", str(kept)).code == 0
+    assert "Free memory on device" in (kept / "container.log").read_text()
+
+
+def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone: Alone) -> None:
+    alone.changed()
+    text = alone.recipe.read_text()
+    alone.recipe.write_text(
+        re.sub(r"(?m)^(expect:.*)$", r"\1\n  tok_per_s: 9000", re.sub(r"\n  tok_per_s: .*", "", text))
+    )
+    before = alone.id()
+    said = alone.deploy()
+    assert said.code == 1, said.out[-3000:]
+    assert alone.id() == before
+    assert alone.containers() == {CONTAINER: "running"}
+    assert alone.servers() == {"sandbox": "up"}
+
+
+@pytest.mark.parametrize("swap", ["auto", "beside"])
+def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: Alone, swap: str) -> None:
+    alone.group(swap=swap, reserve_gib=105)
+    alone.changed()
+    before = alone.id()
+    said = alone.deploy()
+    if swap == "auto":
+        assert said.code in (0, 4), said.out[-3000:]
+        assert "replaced in place: " in said.task(FITS)["msg"] and "GiB needed" in said.task(FITS)["msg"]
+        assert alone.id() != before
+    else:
+        assert said.code == 5, said.out[-3000:]
+        assert "`swap: beside`: no second server beside" in said.task(FITS)["msg"]
+        assert alone.id() == before and alone.containers() == {CONTAINER: "running"}
+
+
+def test_in_place_is_in_place(alone: Alone) -> None:
+    alone.group(swap="in_place")
+    alone.changed()
+    said = alone.deploy()
+    assert said.code in (0, 4), said.out[-3000:]
+    assert "interim" not in said.task("Start the server")["msg"] and said.task(FITS)["status"] == "skipped"
+
+
+def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: Alone) -> None:
+    text = json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "vars": {"swap": "beside"}}}, indent=1)
+    (alone.desk.root / "hosts/groups.yml").write_text(text)
+    said = alone.desk.run("deploy", "--host", "sandbox")
+    assert said.code == 5
+    assert "`swap: beside`: no gateway is in front of this host" in said.out + said.err
+    assert "hosts/groups.yml:" in said.out + said.err
+
+
+@pytest.mark.parametrize("task", ["Send requests to interim server", "Stop previous server, keep it for rollback"])
+def test_a_health_check_removes_what_a_killed_run_left(alone: Alone, task: str) -> None:
+    """With no laptop: the verified server was not stopped yet, and is well."""
+    kill_before(alone, task)
+    assert alone.containers() == {CONTAINER: "running", INTERIM: "running"}
+    machine = Machine.here(control.up(alone.desk.sandbox))
+    notes = list[str]()
+    context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda one: notes.append(one.get("text", "")))
+    composed(context, Settings(host="sandbox"), scheduled=True).run()
+    assert f"{INTERIM} removed." in notes
+    assert alone.containers() == {CONTAINER: "running"}
+    assert alone.servers() == {"sandbox": "up"}
+
+
+def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_until_the_next_one(alone: Alone) -> None:
+    """The server is stopped: only the other one answers, and no request fails."""
+    steady = Steady(alone.port, MODEL)
+    with steady.running():
+        steady.answered(10)
+        kill_before(alone, "Check free memory")
+        steady.answered(10)
+        assert alone.containers()[INTERIM] == "running"
+        assert alone.containers().get(CONTAINER) != "running"
+        said = alone.deploy()
+        steady.answered(10)
+    assert said.code in (0, 4), said.out[-3000:]
+    assert not steady.wrong
+    assert alone.containers() == {CONTAINER: "running"}
+
+
+def took_over(said: Said) -> bool:
+    """Whether the gateway sent the requests to an interim server meanwhile."""
+    return str(said.task("Send requests to interim server")["msg"]) == "gets requests from box"
+
+
+def kill_before(alone: Alone, task: str) -> None:
+    """A deploy whose runner is killed before this task."""
+    alone.changed()
+    alone.desk.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+    try:
+        alone.deploy()
+    finally:
+        for path, text in alone.books.items():
+            path.write_text(text)
