@@ -8,6 +8,7 @@ from sparkwright.protocol.events import Event
 #: stages in their order, with the modules whose time is theirs
 STAGES: dict[str, tuple[str, ...]] = {
     "prepare": ("preflight", "assert_memory_fits", "docker_image", "hf_model", "lint"),
+    "interim": ("interim_serves", "interim_stopped"),
     "ollama": ("ollama_unload", "ollama_stop"),
     "drain": ("drain",),
     "stop": ("stop_and_keep", "stopped"),
@@ -20,6 +21,8 @@ STAGE_OF = {module: stage for stage, modules in STAGES.items() for module in mod
 #: a run without this one replaced and restarted nothing
 LOADS = "wait_ready"
 LEAST_S = 0.05
+#: what was started and checked before this one was an interim server
+TAKES_OVER = "interim_serves"
 
 
 class RunStages:
@@ -34,7 +37,8 @@ class RunStages:
         if event["status"] == "skipped" or (stage := STAGE_OF.get(event["module"])) is None:
             return
         self._loaded = self._loaded or event["module"] == LOADS
-        self._seconds[stage] = self._seconds.get(stage, 0.0) + event["seconds"]
+        earlier = ("load", "verify", stage) if event["module"] == TAKES_OVER else (stage,)
+        self._seconds[stage] = sum(self._seconds.pop(one, 0.0) for one in earlier) + event["seconds"]
 
     @property
     def sentence(self) -> str:
