@@ -3,10 +3,10 @@
     make bench-gateway_drain                  (needs haproxy; some minutes)
 
 Two simulated Sparks serve one model behind the real HAProxy. In each scenario the clients make at least 2,000 requests: some
-before, all through it, the rest after. In another one a host that alone serves a model replaces it beside itself (`swap`). Counted
-are those that failed and the streams that were cut; for each phase p50 and p99 of the first byte of an answer. The aim: none failed
-and none cut, but when the gateway itself is killed, where the time is told in which clients saw errors. Then a server is added to a
-gateway of eight, while 64 streams run through it.
+before, all through it, the rest after. In another one a host that alone serves a model replaces it beside itself (`swap`).
+Counted are those that failed and the streams that were cut; for each phase p50 and p99 of the first byte of an answer. The
+aim: none failed and none cut, but when the gateway itself is killed, where the time is told in which clients saw errors. Then
+a server is added to a gateway of eight, while 64 streams run through it.
 """
 
 from __future__ import annotations

@@ -146,6 +146,8 @@ def test_a_health_check_removes_what_a_killed_run_left(alone: Alone, task: str) 
     """With no laptop: the verified server was not stopped yet, and is well."""
     kill_before(alone, task)
     assert alone.containers() == {CONTAINER: "running", INTERIM: "running"}
+    beside = alone.desk.docker().api.inspect_container(INTERIM)
+    assert beside["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot ends it"
     machine = Machine.here(control.up(alone.desk.sandbox))
     notes = list[str]()
     context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda one: notes.append(one.get("text", "")))

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from sparkwright.host.gateway import admin
+from tests.e2e.alone import MODEL as SMALL
+from tests.e2e.alone import one_host
 from tests.e2e.conftest import fresh_desk
 from tests.e2e.test_gateway import FILES, KEY, Gate
 from tests.e2e.two_hosts import MODEL, Two, two_hosts
@@ -120,3 +122,17 @@ def test_a_rolling_restart_drains_there_and_fails_no_request(two: Two) -> None:
     assert said.code in (0, 4), said.out[-3000:]
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}
+
+
+def test_the_only_server_is_replaced_beside_itself_and_no_request_fails(without: None) -> None:
+    with one_host() as host:
+        steady = Steady(host.port, SMALL)
+        with steady.running():
+            steady.answered(10)
+            host.changed()
+            said = host.deploy()
+            steady.answered(10)
+        assert said.code in (0, 4), said.out[-3000:]
+        assert said.task("Send requests to interim server")["msg"] == "gets requests from box"
+        assert not steady.wrong
+        assert host.servers() == {"sandbox": "up"}
