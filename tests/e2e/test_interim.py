@@ -59,6 +59,14 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
     assert not (alone.state / "interim.json").exists()
 
 
+def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: Alone) -> None:
+    before = alone.id()
+    said = alone.deploy()
+    assert (said.code, said.recap["changed"]) == (0, 0), said.out[-3000:]
+    assert said.task(FITS)["status"] == "skipped"
+    assert alone.id() == before
+
+
 def test_a_restart_of_the_only_server_fails_no_request(alone: Alone) -> None:
     steady = Steady(alone.port, MODEL)
     with steady.running():
