@@ -80,6 +80,27 @@ def test_a_host_is_reached_where_the_gateway_says(project: Path) -> None:
     assert routed(project).models[0].upstreams[1].address == "192.168.100.12"
 
 
+def interims(project: Path) -> dict[str, int]:
+    return {up.name: up.interim_port for one in routed(project).models for up in one.upstreams}
+
+
+def test_each_server_has_a_place_for_one_that_takes_its_requests_meanwhile(project: Path) -> None:
+    assert interims(project) == {"spark1": 18000, "spark2": 18000, "spark3": 18001}
+
+
+def test_its_port_is_nobodys_by_the_files(project: Path) -> None:
+    """Neither the gateway's nor another server's of that host; below the server's own where there is none above."""
+    (project / "hosts/groups.yml").write_text(LAB.replace("8080", "18000"))
+    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nserves: [chat, {recipe: small, port: 18000}]\n")
+    (project / "hosts/spark3.yml").write_text("address: 10.0.0.3\nrecipe: small\nserve_port: 60000\n")
+    assert interims(project) == {"spark1": 18001, "spark2:chat": 18001, "spark2:small": 28000, "spark3": 50000}
+
+
+def test_on_the_hosts_network_there_is_no_place_for_one(project: Path) -> None:
+    (project / "recipes/small.yml").write_text(SMALL.replace('ports: ["8001:8000"]', "network: host"))
+    assert interims(project)["spark3"] == 0
+
+
 def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
     for n in (2, 3):
         link = f"fabric: {{interfaces: [enp1s0f1np1], address: 192.168.100.1{n}}}\n"
