@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import Desk, fresh_desk
+from tests.gateway.steady import Steady
 from tests.remote.sshd import free_port
 
 CHAT, VECTORS = "qwen3.5-35b", "qwen3-embedding-0.6b"
@@ -203,3 +204,20 @@ def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
     finally:
         groups.write_text(text)
         (both.root / "hosts/sandbox.yml").write_text(hosts)
+
+
+def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) -> None:
+    """They share the GPU. Alone, the same rate is a failure."""
+    desk.deployed()
+    serves(desk, CHAT, "qwen3-1.7b")
+    assert (said := desk.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), said.out[-3000:]
+    (bound,) = desk.docker().api.inspect_container("qwen3-1.7b")["HostConfig"]["PortBindings"].values()
+    verify = ("verify", "--host", "sandbox", "--recipe", CHAT)
+    assert desk.run("sandbox.fault", "slow").code == 0
+    steady = Steady(int(bound[0]["HostPort"]), "qwen3-1.7b", clients=2)
+    with steady.running():
+        steady.answered(2)
+        beside = desk.run(*verify, timeout_s=300)
+    alone = desk.run(*verify, timeout_s=300)
+    assert (beside.code, "the GPU was shared: qwen3-1.7b generated" in beside.out) == (4, True), beside.out
+    assert alone.code == 1, alone.out

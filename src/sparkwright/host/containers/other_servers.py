@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sparkwright.engines import http as roles
+from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers, engine_of, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import servers
@@ -19,7 +20,8 @@ def others(context: Context, name: str) -> set[str]:
 
 
 def generated(context: Context, names: Iterable[str]) -> dict[str, float]:
-    """Tokens that each of these containers has generated so far, by name; without those that do not run or do not tell."""
+    """Tokens that each of these containers has generated so far, by name; without those that do not run or do not tell, and
+    without any where the engine does not answer."""
     counted = {name: _generated(context, name) for name in names}
     return {name: tokens for name, tokens in counted.items() if tokens is not None}
 
@@ -31,7 +33,10 @@ def since(context: Context, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def _generated(context: Context, name: str) -> float | None:
-    found = containers.inspect(context.docker(), name)
+    try:
+        found = containers.inspect(context.docker(), name)
+    except SparkwrightError:
+        return None
     url = containers.url_of(found) if found and found["State"]["Running"] else ""
     if not found or not url:
         return None
