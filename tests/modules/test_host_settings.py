@@ -92,6 +92,34 @@ def test_a_file_that_somebody_changed_since_is_left_alone(box: Box) -> None:
     assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 7"\n'
 
 
+def test_what_nobody_changed_is_undone_beside_what_somebody_did(box: Box) -> None:
+    before = box.files()
+    box.run(**ALL)
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
+    (box.root / "etc/systemd/system/sparkwright-clock-cap.service").unlink()
+    with pytest.raises(Refused, match="/etc/default/earlyoom was changed since"):
+        box.run(undo=True)
+    assert box.files() == {**before, "etc/default/earlyoom": 'EARLYOOM_ARGS="-m 7"\n'}
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 2"\n# more\n')
+    assert box.run(undo=True).changed and box.files() == before
+
+
+def test_a_run_that_was_killed_before_it_wrote_is_undone(box: Box) -> None:
+    before = box.files()
+    box.run(earlyoom_percent=2)
+    record = Path(f"{box.root}{RECORD}")
+    record.write_text(record.read_text().replace("true", "false"))
+    (box.root / "etc/default/earlyoom").write_text(EARLYOOM)
+    assert box.run(undo=True).changed and box.files() == before
+
+
+def test_a_file_that_could_not_be_restored_is_not_touched(box: Box) -> None:
+    (box.root / "etc/default/earlyoom").write_bytes(b'EARLYOOM_ARGS="-r 3600" # \xff\n')
+    with pytest.raises(Refused, match="not a UTF-8 text file"):
+        box.run(earlyoom_percent=2)
+    assert (box.root / "etc/default/earlyoom").read_bytes().endswith(b"\xff\n")
+
+
 def test_what_is_not_installed_is_not_configured(box: Box) -> None:
     (box.root / "etc/default/earlyoom").unlink()
     with pytest.raises(Failed, match="earlyoom is missing") as caught:
@@ -103,6 +131,7 @@ def test_what_is_not_installed_is_not_configured(box: Box) -> None:
     "given",
     [
         {"clock_cap_mhz": 50},
+        {"clock_cap_mhz": 1500},  # a stuck GPU could not be told from it
         {"clock_cap_mhz": True},
         {"swappiness": 201},
         {"earlyoom_percent": 80},
