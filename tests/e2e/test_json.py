@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from invoke.tasks import Task
 from sparkwright.app.json_output import schemas as json_schemas
 from sparkwright.cli import namespace
 from tests import published
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import TOP, Desk, fresh_desk
 
 #: commands that change a host, a file or the sandbox, and answer no question; a script for a shell, and a server
 CHANGING = {
@@ -150,8 +151,10 @@ def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk
     assert error["error"] in said.err
 
 
-def test_every_command_that_prints_json_has_its_schema() -> None:
+def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named() -> None:
     assert set(json_schemas.COMMANDS) == {name for name, one in commands() if takes_json(one)}
+    (others,) = re.findall(r"takes `--json` but (.*?)\.\s", (TOP / "docs/json.md").read_text(), re.S)
+    assert set(re.findall(r"`(.+?)`", others)) == {name for name, one in commands() if not takes_json(one)}
 
 
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
