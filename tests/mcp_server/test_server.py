@@ -96,7 +96,9 @@ def test_every_question_is_a_resource_too(desk: Desk) -> None:
         there = {str(one.uri) for one in (await client.list_resources()).resources}
         there |= {one.uri_template for one in (await client.list_resource_templates()).resource_templates}
         whole, topics = {"hosts", "status", "docs"}, {"docs/{topic}"}
-        assert {f"sparkwright://{one}" for one in whole | topics | {f"{one}/{{host}}" for one in READING - whole}} <= there
+        assert {
+            f"sparkwright://{one}" for one in whole | topics | {f"{one}/{{host}}" for one in READING - whole}
+        } <= there
         for name in READING - whole:
             (page,) = (await client.read_resource(f"sparkwright://{name}/sandbox")).contents
             assert "no instruction" in json.loads(page.text)["note"], name  # type: ignore[union-attr]

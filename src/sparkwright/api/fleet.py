@@ -33,7 +33,7 @@ USUAL: dict[str, Any] = {
 class Options(TypedDict, total=False):
     """Of a run, as the command has them. tags, skip_tags: with commas. serial: hosts at a time, as "2", "50%" or "1,4".
 
-    check: change nothing. wait: for the host's lock instead of failing. canary: so many hosts first, alone.
+    check: change nothing. wait: for the host's lock instead of failing. canary: how many hosts are deployed to before the others.
     """
 
     check: bool

@@ -26,9 +26,7 @@ READABLE = 0o644
 RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 
 
-def install(
-    pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool
-) -> list[int]:
+def install(pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool) -> list[int]:
     """Write the files, and have the hosts' checks write their metrics into `textfile`. Returns the exit codes.
 
     Raises Refused where nothing is asked for, `to` can't be a folder, or `runbooks` is no URL.

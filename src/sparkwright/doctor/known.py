@@ -93,7 +93,8 @@ SHM_BYTES = 2 * GIB
 #: what NGC's containers ask for at least, against Docker's 64 MiB
 SHM_LEAST_BYTES = GIB
 SHM_SMALL = Known(
-    "processes of the engine exchange data there (`ipc: host`)", "the start-up note of NVIDIA's NGC containers; vLLM's documentation"
+    "processes of the engine exchange data there (`ipc: host`)",
+    "the start-up note of NVIDIA's NGC containers; vLLM's documentation",
 )
 
 OTA = f"{PLAYBOOKS}; NVCheckup README"

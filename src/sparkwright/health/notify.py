@@ -80,7 +80,10 @@ def to_tell(record: Record, host: str, before: str, server: str = "") -> dict[st
 
 def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
     """The user's command, without a shell: the message on its standard input, the state in its environment. Raises NotTold."""
-    env = {**os.environ, **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "server", "state", "before")}}
+    env = {
+        **os.environ,
+        **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "server", "state", "before")},
+    }
     try:
         done = subprocess.run(
             list(words),

@@ -1,7 +1,7 @@
 """One message in the shapes that receivers of webhooks take: our own JSON, Slack, Discord, ntfy, Alertmanager.
 
-What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup, and bounds it: nobody
-is mentioned and no link has another name by what a log says. An address that stands there may become a link to itself, without a preview.
+What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup, and bounds it:
+nobody is mentioned and no link has another name by what a log says. An address may become a link to itself, without a preview.
 """
 
 from __future__ import annotations

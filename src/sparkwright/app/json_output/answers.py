@@ -133,7 +133,9 @@ ANSWERS: dict[str, Printed] = {
         files=TEXTS,
         survey=(None, {str: object}),
     ),
-    "gateway.status": _lines("a gateway", gateway=line, running=bool, verified=bool, stand_in=bool, models=[answers.ROUTED]),
+    "gateway.status": _lines(
+        "a gateway", gateway=line, running=bool, verified=bool, stand_in=bool, models=[answers.ROUTED]
+    ),
     "monitoring.install": Printed(
         "lines",
         "the files that were written; with --check that would be",
@@ -152,7 +154,9 @@ ANSWERS: dict[str, Printed] = {
         },
     ),
     "recipe.search": Printed(
-        "document", "recipes of registries", {"recipes": [dict.fromkeys(("name", "model", "path", "commit", "url"), line)]}
+        "document",
+        "recipes of registries",
+        {"recipes": [dict.fromkeys(("name", "model", "path", "commit", "url"), line)]},
     ),
     "recipe.list": Printed("document", "every recipe", {"recipes": [CATALOGUED]}),
     "recipe.export": Printed(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -224,7 +225,7 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
         subprocess.run(command, env=env, check=False)
         input("Enter to return ")
         return
-    if words[0] == "logs" and os.path.basename(pager[0]) == "less":
+    if words[0] == "logs" and PurePath(pager[0]).name == "less":
         pager.append("+G")  # its end is what is new
     at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager's own, and the command's
     try:

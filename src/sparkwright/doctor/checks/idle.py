@@ -52,7 +52,9 @@ def _spinning(host: Host, pids: list[str]) -> Finding:
         )
     shown = f"{max(shares):.0%} of a core without a request on the GPU"
     if max(shares) > known.SPIN_SHARE:
-        return Finding(NAME, "warning", f"{shown}: {about.says}", "invoke lint (names the flag, where the engine has one)", about.source)
+        return Finding(
+            NAME, "warning", f"{shown}: {about.says}", "invoke lint (names the flag, if there is one)", about.source
+        )
     return Finding(NAME, "ok", shown, source=about.source)
 
 

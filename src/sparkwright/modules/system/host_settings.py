@@ -34,8 +34,8 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
     """Settings of the host that keep it cool and its memory free: a file each and the command that applies it, undone by `undo`.
 
     What was there before is kept in /var/lib/sparkwright/host-settings.json, root's own, before anything is written. `undo`
-    restores exactly that and forgets it; a file that somebody changed since is left alone, and refused by name after the others were restored. A setting that
-    is null is left as it is. Needs root (`become: true`); nothing is installed.
+    restores exactly that and forgets it; a file that somebody changed since is left alone, and refused by name after the
+    others were restored. A setting that is null is left as it is. Needs root (`become: true`); nothing is installed.
 
     Returns: settings (those that are in force by the record). Fails when earlyoom is not installed, or a command fails.
     """
@@ -69,13 +69,14 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
             return [Change(name, "set", "as before", table.PATHS[name]) for name in found.record]
         changes = []
         for one in _wanted(args):
-            before = found.files.get(one.name)
-            after = one.content(before or "")
-            cut_off = not found.record.get(one.name, {}).get(
-                "applied", True
-            )  # its command failed, or the run was killed
-            if before != after or cut_off:
-                changes.append(Change(one.name, one.shown_of(before or ""), one.shown, table.PATHS[one.name]))
+            before, live = found.files.get(one.name), found.live.get(one.name, "")
+            if one.needs_file and before is None:
+                raise Failed(f"{one.name}: {table.PATHS[one.name]} is missing.", fix=one.needs_file)
+            # its command failed, or the run was killed
+            cut_off = not found.record.get(one.name, {}).get("applied", True)
+            if before != one.content(before or "") or cut_off or live not in ("", one.shown):
+                shown = live or one.shown_of(before or "")
+                changes.append(Change(one.name, shown, one.shown, table.PATHS[one.name]))
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
@@ -90,8 +91,6 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
             if one.name not in fields:
                 continue
             before = found.files.get(one.name)
-            if one.needs_file and before is None:
-                raise Failed(f"{one.name}: {table.PATHS[one.name]} is missing.", fix=one.needs_file)
             after = one.content(before or "")
             kept = record.setdefault(one.name, {"before": before, "live": found.live.get(one.name, "")})
             kept |= {"wrote": _digest(after), "applied": False}

@@ -25,7 +25,7 @@ GATEWAY = "gateway"
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
-    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, where the request asks for them.
+    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, where the request asks.
     load_s: the stages of the start of the server that is there, seconds, as they were measured when it was verified.
 
     busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
