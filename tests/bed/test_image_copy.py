@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from tests import published
 from tests.bed.conftest import Lab
 
 pytestmark = pytest.mark.bed
@@ -52,6 +53,7 @@ def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: Lab) -> 
     pair.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 22 -j REJECT")
     try:
         said = pair.run("images.copy", "--from", "spark1", "--to", "spark2", "--json")
+        assert published.refused("images.copy", said.out) == []
     finally:
         pair.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 22 -j REJECT")
     assert said.code == 0, said.out + said.err

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import published
 from tests.bed.conftest import Lab
 
 pytestmark = pytest.mark.bed
@@ -46,6 +47,7 @@ def test_image_and_model_are_copied_and_a_deploy_is_verified(first: Lab) -> None
     assert deployed.task("Download model and verify every file")["status"] == "ok"
     assert first.on("spark2", SERVES) == "true unless-stopped"
     again = first.run("models.copy", "--from", "spark1", "--to", "lab", "--json")
+    assert published.refused("models.copy", again.out) == []
     assert (again.code, again.recap["changed"]) == (0, 0)
 
 

@@ -10,6 +10,7 @@ from sparkwright.app.questions.watch import Rates
 from sparkwright.console.status_row import GatewayRow, Routed, Row, Upstream
 from sparkwright.console.watch import frame
 from sparkwright.console.watch.frame import Act, Traffic, View
+from sparkwright.health.record import Gpu, Record
 
 
 def row(host: str, state: str = "ok", **more: Any) -> Row:
@@ -67,3 +68,9 @@ def test_a_rate_needs_two_looks_at_one_server() -> None:
     assert rates.of("spark1", answer(350), 15.0) == Traffic(1, None, 50.0, None)
     assert rates.of("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins anew
     assert rates.of("spark1", answer(None), 25.0) == Traffic()
+
+
+def test_the_temperature_is_of_now_where_the_host_tells_it() -> None:
+    record = Record(time_s=1.8e9, state="ok", seen="ok", since_s=1.8e9, gpu=Gpu(50)).to_json()
+    assert Rates().of("spark1", {"record": record, "traffic": {"temperature_c": 71}}, 0.0).temperature_c == 71
+    assert Rates().of("spark1", {"record": record}, 0.0).temperature_c == 50

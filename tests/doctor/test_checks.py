@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from sparkwright.doctor import known
-from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom, idle
+from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom, idle, shm
 from sparkwright.doctor.examine import examine
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.runs.context import SocketDenied
+from sparkwright.host.settings_table import CLOCK, PATHS, UNIT
 from tests.doctor import link_tree, tree
 from tests.doctor.tree import GIB, MEMINFO, RELEASE, SMI, WANTED
 
@@ -50,6 +51,7 @@ KHO = {
 }
 
 OTA = "nvidia-spark-ota-check"
+CAPPED = {PATHS[CLOCK]: UNIT.format(2000)}
 STAT = "77 (VLLM::Engine Core) S 1 77 77 0 -1 4194560 1 0 0 0 4300 200 0 0 20 0 90 0 100 0 0\n"
 
 #: check, finding, what is changed, its verdict, what the evidence says, what the fix says
@@ -239,6 +241,49 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "0% of a core",
         "",
     ),
+    (
+        "GPU heat",
+        "GPU heat",
+        {"nvidia-smi": "echo '61, 2405, Not Active, Not Active'"},
+        "ok",
+        "61 °C, no clock cap",
+        "",
+    ),
+    ("GPU heat", "GPU heat", {"nvidia-smi": "echo '61, [N/A], [N/A], [N/A]'"}, "ok", "61 °C", ""),
+    ("GPU heat", "GPU heat", {"nvidia-smi": "echo '[N/A], [N/A], [N/A], [N/A]'"}, "unknown", "no temperature", ""),
+    ("GPU heat", "GPU heat", {"nvidia-smi": None}, "unknown", "no temperature", ""),
+    (
+        "GPU heat",
+        "GPU heat",
+        {"nvidia-smi": "echo '84, 1500, Not Active, Active'"},
+        "warning",
+        "84 °C, slowed down by heat, no clock cap",
+        "clock_cap_mhz: 2000 in its vars, then invoke provision --host spark1",
+    ),
+    (
+        "GPU heat",
+        "GPU heat",
+        {"nvidia-smi": "echo '95, 1990, Not Active, Not Active'", **CAPPED},
+        "warning",
+        "95 °C, clock cap 2000 MHz",
+        "a lower clock_cap_mhz than 2000",
+    ),
+    (
+        "GPU heat",
+        "GPU heat",
+        {"nvidia-smi": "echo '60, 2405, Not Active, Not Active'", **CAPPED},
+        "warning",
+        "does not hold: it runs at 2405 MHz",
+        "sudo systemctl restart sparkwright-clock-cap.service",
+    ),
+    (
+        "idle engine",
+        "idle engine",
+        {"nvidia-smi": SMI.format("0, 208, 9", "77, VLLM::EngineCore, 104140"), "/proc/77/stat": STAT},
+        "ok",
+        "0% of a core",
+        "",
+    ),
     ("idle engine", "idle engine", {"nvidia-smi": SMI.format("95, 2400, 60", "77")}, "ok", "not idle now", ""),
     ("idle engine", "idle engine", {"nvidia-smi": SMI.format("0, 208, 9", "78")}, "unknown", "not readable", ""),
     ("shared memory", "shared memory", {"/dev/shm/.sandbox": None}, "unknown", "no /dev/shm", ""),
@@ -403,6 +448,15 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
     finally:
         spinning.kill()
         spinning.wait()
+
+
+def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shm, "_size_bytes", lambda host: 64 * 2**20)
+    found = tree.findings(tree.host(tmp_path, {}), "shared memory")["shared memory"]
+    assert (found.verdict, found.evidence[:22]) == ("warning", "0.0 of 0.1 GiB in /dev")
+    assert "remount" in found.fix
 
 
 def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

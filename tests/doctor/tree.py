@@ -29,7 +29,8 @@ WANTED = Wanted(
 )
 
 SMI = (
-    "case $1 in --query-gpu=util*) echo '{}' ;; --query-compute*) echo '{}' ;; *) echo 'NVIDIA GB10, 580.95.05' ;; esac"
+    "case $1 in --query-gpu=util*) echo '{}' ;; --query-gpu=temp*) echo '61, 208, Not Active, Not Active' ;; "
+    "--query-compute*) echo '{}' ;; *) echo 'NVIDIA GB10, 580.95.05' ;; esac"
 )
 FILES: dict[str, str] = {
     **system.FILES,

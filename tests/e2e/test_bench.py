@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import control
+from tests import published
 from tests.e2e.conftest import Desk, fresh_desk
 
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
@@ -84,7 +85,7 @@ def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served:
         for one in said.events()
         if one.get("module") == "bench" and one["event"] == "task_finished"
     ]
-    assert measured == ["a", "b", "b", "a"]
+    assert measured == ["a", "b", "b", "a"] and published.refused("bench.ab", said.out) == []
     found = results(desk, "ab-sandbox")
     assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
     assert {arm["effective"]["prefix_caching"] for arm in found["arms"]} == {False}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.project import starter
-from tests import commands
+from tests import commands, published
 from tests.doctor import link_tree
 
 
@@ -31,6 +31,7 @@ class Pair:
     def findings(self, *words: str) -> tuple[int, list[tuple[str, str, str, str]]]:
         """Of cluster.check: exit code; host, check, verdict, evidence."""
         code, out = self.run("cluster.check", "--host", "pair", "--json", *words)
+        assert published.refused("cluster.check", out) == []
         rows = json.loads(out)["findings"]
         return code, [(one["host"], one["check"], one["verdict"], one["evidence"]) for one in rows]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import published
 from tests.e2e.conftest import Desk, Said, fresh_desk
 from tests.remote.sshd import free_port
 
@@ -39,7 +40,9 @@ class Gate:
         return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
 
     def rollback(self, *words: str) -> Said:
-        return self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
+        said = self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
+        assert published.refused("gateway.rollback", said.out) == []
+        return said
 
     def status(self) -> dict[str, Any]:
         said = self.desk.run("gateway.status", "--host", "box", "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 from invoke.collection import Collection
+from invoke.tasks import Task
 
 from sparkwright.app.json_output import schemas as json_schemas
 from sparkwright.cli import namespace
-from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests import published
+from tests.e2e.conftest import TOP, Desk, fresh_desk
 
 #: commands that change a host, a file or the sandbox, and answer no question; a script for a shell, and a server
 CHANGING = {
@@ -77,16 +80,20 @@ OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def commands(collection: Collection = namespace, before: str = "") -> Iterator[str]:
+def commands(collection: Collection = namespace, before: str = "") -> Iterator[tuple[str, Task[Any]]]:
     """Every command, by the name that a user types."""
-    for name in collection.tasks:
-        yield before + name
+    for name, one in collection.tasks.items():
+        yield before + name, one
     for name, part in collection.collections.items():
         yield from commands(part, f"{before}{name}.")
 
 
+def takes_json(command: Task[Any]) -> bool:
+    return "json" in {one.name for one in command.get_arguments()}
+
+
 def test_every_command_that_reads_is_asked_below() -> None:
-    assert set(commands()) == CHANGING | set(OF_HOSTS) | set(OF_FILES)
+    assert {name for name, _ in commands()} == CHANGING | set(OF_HOSTS) | set(OF_FILES)
 
 
 @pytest.fixture(scope="module")
@@ -101,25 +108,8 @@ def desk() -> Iterator[Desk]:
         figures = {"completed": 1, "request_throughput": 1.0, "output_throughput": 9.0, "median_ttft_ms": 80.0}
         (one.root / "theirs.json").write_text(json.dumps(measured | figures))
         taken = one.run("bench.import", "theirs.json", "--name", "one", "--json")
-        assert taken.code == 0 and parsed(taken), taken.err
+        assert taken.code == 0 and published.refused("bench.import", taken.out) == [], taken.err
         yield one
-
-
-def parsed(said: Said) -> list[Any]:
-    """What was printed: one document, or one a line."""
-    try:
-        return [json.loads(said.out)]
-    except ValueError:
-        return [json.loads(line) for line in said.out.splitlines()]
-
-
-def refused_by_schema(command: str, said: Said) -> list[str]:
-    """What the command's published schema says against its output: its lines, or its one document."""
-    schema = json_schemas.of(command)
-    schema = json_schemas.events() if "$ref" in schema else schema
-    jsonschema.Draft202012Validator.check_schema(schema)
-    judge = jsonschema.Draft202012Validator(schema)
-    return [f"{error.json_path}: {error.message:.300}" for one in parsed(said) for error in judge.iter_errors(one)]
 
 
 def errors(found: list[Any]) -> list[dict[str, Any]]:
@@ -132,20 +122,20 @@ def errors(found: list[Any]) -> list[dict[str, Any]]:
 def test_an_answer_is_json_and_nothing_else(desk: Desk, command: str) -> None:
     words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
     said = desk.run(command, *words, "--json")
-    assert parsed(said), said.err
-    assert refused_by_schema(command, said) == []
+    assert published.parsed(said.out), said.err
+    assert published.refused(command, said.out) == []
     if command != "incident":  # none was kept of a server that never failed
         fine = (2,) if command == "host.clean" else (0, 4)  # what asks it has left a trace to be removed
         assert said.code in fine, said.out + said.err
-        assert not errors(parsed(said)) or said.code == 4
+        assert not errors(published.parsed(said.out)) or said.code == 4
 
 
 @pytest.mark.parametrize("command", OF_HOSTS)
 def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> None:
     said = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
-    found = errors(parsed(said))
+    found = errors(published.parsed(said.out))
     assert said.code == 3, said.out + said.err
-    assert refused_by_schema(command, said) == []
+    assert published.refused(command, said.out) == []
     assert {row["exit"] for row in found} == {3}
     assert {row["host"] for row in found} == {"away"}
     assert all("refuses connections" in row["error"] for row in found)
@@ -155,20 +145,22 @@ def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> No
 def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk, command: str) -> None:
     words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
     said = desk.run(command, *words, "--json")
-    (error,) = errors(parsed(said))
-    assert refused_by_schema(command, said) == []
+    (error,) = errors(published.parsed(said.out))
+    assert published.refused(command, said.out) == []
     assert error["exit"] == said.code and said.code in (1, 5)
     assert error["error"] in said.err
 
 
-def test_every_command_that_prints_json_has_its_schema() -> None:
-    assert set(OF_HOSTS) | set(OF_FILES) <= set(json_schemas.COMMANDS) <= set(commands())
+def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named() -> None:
+    assert set(json_schemas.COMMANDS) == {name for name, one in commands() if takes_json(one)}
+    (others,) = re.findall(r"takes `--json` but (.*?)\.\s", (TOP / "docs/json.md").read_text(), re.S)
+    assert set(re.findall(r"`(.+?)`", others)) == {name for name, one in commands() if not takes_json(one)}
 
 
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
 def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None:
     said = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
-    assert refused_by_schema("deploy", said) == []
+    assert published.refused("deploy", said.out) == []
     kinds = {one["event"] for one in said.events()}
     assert {"play_started", "run_started", "task_finished", "host_finished", "recap"} <= kinds
     assert hosts == "sandbox" or "rolled" in kinds
@@ -204,6 +196,6 @@ def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk:
     book.write_text("- hosts: all\n  tasks:\n    - block: 3\n")
     said = desk.run("play", "wrong", "--list-tasks", "--json")
     book.unlink()
-    (error,) = errors(parsed(said))
+    (error,) = errors(published.parsed(said.out))
     assert (said.code, error["exit"]) == (5, 5)
     assert error["error"].startswith("playbooks/wrong.yml:3: ")

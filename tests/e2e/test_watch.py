@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import select
+import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -14,6 +16,9 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import psutil
 
 from tests.e2e.conftest import Desk
 
@@ -27,6 +32,7 @@ class Watched:
 
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self.process, self.terminal, self.seen = process, terminal, ""
+        self.before: list[Any] = []
 
     def press(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
@@ -43,12 +49,12 @@ class Watched:
 
 
 @contextmanager
-def watching(desk: Desk) -> Iterator[Watched]:
+def watching(desk: Desk, *, hosts: str = "sandbox", term: str = "xterm-256color") -> Iterator[Watched]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
-    env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "TERM": "xterm-256color", "PAGER": PAGER}
-    words = ["status", "--host", "sandbox", "--watch", "--every", "0.5"]
+    env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "TERM": term, "PAGER": PAGER}
+    words = ["status", "--host", hosts, "--watch", "--every", "0.5"]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
         cwd=desk.root,
@@ -59,7 +65,9 @@ def watching(desk: Desk) -> Iterator[Watched]:
         start_new_session=True,
     )
     try:
-        yield Watched(process, ours)
+        watched = Watched(process, ours)
+        watched.before = before
+        yield watched
         assert process.wait(20) == 0
         assert termios.tcgetattr(theirs) == before
     finally:
@@ -71,7 +79,7 @@ def watching(desk: Desk) -> Iterator[Watched]:
 
 def test_it_shows_the_hosts_until_q(desk: Desk) -> None:
     with watching(desk) as watch:
-        assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*nothing was done")
+        assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*°C[\s\S]*nothing was done")
         again = watch.until(r"every 0\.5 s")
         assert "HOST" not in again  # what did not change is not sent again
         watch.press("q")
@@ -82,4 +90,58 @@ def test_ctrl_c_ends_it_as_q_does(desk: Desk) -> None:
     with watching(desk) as watch:
         watch.until(r"1 down")
         watch.process.send_signal(2)
+        watch.until(r"\x1b\[\?1049l")
+
+
+def test_a_host_that_hangs_delays_no_other(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (desk.root / "hosts/hung.yml").write_text(f"address: 127.0.0.1\nport: {silent.getsockname()[1]}\n")
+        with watching(desk, hosts="hung,sandbox") as watch:
+            shown = watch.until(r"1 down")
+            assert "unreachable" not in watch.seen and "1 asking" in shown
+            watch.press("jr")
+            watch.until(r">  \S*sandbox")
+            watch.press("q")
+            watch.until(r"\x1b\[\?1049l")
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(desk: Desk) -> None:
+    with watching(desk) as watch:
+        watch.until(r"1 down")
+        watch.process.send_signal(signal.SIGTSTP)
+        watch.until(r"\x1b\[\?1049l")
+        deadline_s = time.monotonic() + 30
+        while psutil.Process(watch.process.pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline_s
+        assert termios.tcgetattr(watch.terminal) == watch.before
+        watch.process.send_signal(signal.SIGCONT)
+        watch.until(r"\x1b\[\?1049h[\s\S]*HOST")
+        watch.press("q")
+        watch.until(r"\x1b\[\?1049l")
+
+
+def test_another_size_is_painted_whole(desk: Desk) -> None:
+    with watching(desk) as watch:
+        watch.until(r"1 down")
+        fcntl.ioctl(watch.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
+        watch.process.send_signal(signal.SIGWINCH)
+        watch.until(r"HOST[\s\S]*sandbox[\s\S]*quit")
+        watch.press("q")
+        watch.until(r"\x1b\[\?1049l")
+
+
+def test_a_terminal_that_cannot_be_painted_on_gets_the_table_again_and_again(desk: Desk) -> None:
+    with watching(desk, term="dumb") as watch:
+        shown = watch.until(r"HOST[\s\S]*HOST")
+        assert "\x1b[?1049h" not in shown
+        watch.process.send_signal(signal.SIGINT)
+
+
+def test_a_pager_is_told_what_it_shows(desk: Desk) -> None:
+    with watching(desk) as watch:
+        watch.until(r"1 down")
+        watch.press("h")
+        watch.until(r"\$ \S+ history --host sandbox[\s\S]*nothing was done")
+        watch.until(r"\x1b\[\?1049h")
+        watch.press("q")
         watch.until(r"\x1b\[\?1049l")

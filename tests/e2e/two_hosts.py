@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sparkwright.sandbox import control
+from tests import published
 from tests.e2e.conftest import Desk
 from tests.remote.sshd import free_port
 
@@ -45,7 +46,9 @@ class Two(Desk):
 
     def states(self) -> dict[str, str]:
         """Of each host, as the gateway has it."""
-        found = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
+        out = self.run("gateway.status", "--host", "box", "--json").out
+        assert published.refused("gateway.status", out) == []
+        found = json.loads(out)
         return {one["host"]: one["state"] for one in found["models"][0]["servers"]}
 
     def served(self, host: str) -> int:

@@ -37,14 +37,21 @@ def test_the_receiver_is_known_by_its_url(url: str, shape: str) -> None:
 
 
 def test_slack_mentions_nobody_and_links_nowhere() -> None:
-    text = json.loads(notify_shapes.shaped(message(why=NASTY), "slack").body)
-    assert set(text) == {"text"} and "<" not in text["text"] and "&lt;!channel&gt;" in text["text"]
+    sent = json.loads(notify_shapes.shaped(message(why=NASTY), "slack").body)
+    assert "<" not in sent["text"] and "&lt;!channel&gt;" in sent["text"]
+    assert not any(sent[key] for key in ("mrkdwn", "link_names", "unfurl_links", "unfurl_media"))
+
+
+@pytest.mark.parametrize("shape", ["slack", "alertmanager"])
+def test_a_long_reason_is_cut_and_says_so(shape: str) -> None:
+    body = notify_shapes.shaped(message(why="<x>" * 5000), shape).body.decode()
+    assert len(body) < 20_000 and "\\u2026" in body
 
 
 def test_discord_mentions_nobody_and_stays_within_its_limit() -> None:
     sent = json.loads(notify_shapes.shaped(message(why=NASTY * 100), "discord").body)
     assert sent["allowed_mentions"] == {"parse": []} and len(sent["content"]) <= 2000
-    assert r"\[here\](https" in sent["content"]
+    assert r"\[here\](https" in sent["content"] and r"\@everyone" in sent["content"] and sent["flags"] == 4
 
 
 def test_ntfy_gets_plain_text_and_a_priority() -> None:
@@ -59,6 +66,9 @@ def test_an_alert_lasts_while_it_is_sent_and_ends_when_the_server_is_well() -> N
         json.loads(notify_shapes.shaped(message(state), "alertmanager", every_s=300).body) for state in ("down", "ok")
     )
     assert down[0]["labels"] == well[0]["labels"] == {"alertname": "SparkwrightServer", "host": "spark1"}
+    second = notify.to_tell(Record(1.8e9, "ok", "ok", 1.0), "spark1", "down", "embeddings")
+    (other,) = json.loads(notify_shapes.shaped(second, "alertmanager").body)
+    assert other["labels"] == {**down[0]["labels"], "server": "embeddings"}  # its end is not that of the other server
     assert datetime.fromisoformat(down[0]["endsAt"]).timestamp() == 1.8e9 + 1200
     assert datetime.fromisoformat(well[0]["endsAt"]).timestamp() == 1.8e9
     assert down[0]["annotations"]["summary"] == "spark1 is down: nobody answers"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.project import starter
-from tests import commands
+from tests import commands, published
 from tests.importing.forms import EUGR, SPARKRUN_2, VLLM
 
 SPARKWRIGHT = Path(sys.executable).parent / "sparkwright"
@@ -75,7 +75,9 @@ def test_without_a_terminal_every_question_is_listed_and_nothing_written(project
     assert done.returncode == 5
     assert "--answer variant=default|nvfp4" in done.stderr
     assert not list((project / "recipes").glob("tiny*"))
-    row = json.loads(commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout.splitlines()[0])
+    asked = commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout
+    row = json.loads(asked.splitlines()[0])
+    assert published.refused("recipe.import", asked) == []
     assert [one["key"] for one in row["questions"]] == ["variant"]
 
 

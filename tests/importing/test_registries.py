@@ -13,7 +13,7 @@ import yaml
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project import registries, starter
 from sparkwright.remote.git import Repository
-from tests import commands
+from tests import commands, published
 from tests.importing.forms import EUGR, SPARKRUN_2, VLLM
 
 
@@ -90,6 +90,7 @@ def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, wor
     assert "newer" not in run(project, "recipe.search", "tiny").stdout
     moved = run(project, "recipe.search", "tiny", "--update", "--json")
     assert {"@ours/newer"} <= {one["name"] for one in json.loads(moved.stdout)["recipes"]}
+    assert published.refused("recipe.search", moved.stdout) == []
     assert f"{first[:12]} -> {second[:12]}" in moved.stderr
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from sparkwright.api import Fleet, Refused
@@ -89,6 +89,23 @@ def test_every_question_is_answered_as_data(desk: Desk) -> None:
         return json.dumps(answers)
 
     assert SECRET not in ask(desk, talk=talk)
+
+
+def test_every_question_is_a_resource_too(desk: Desk) -> None:
+    async def talk(client: Client) -> None:
+        there = {str(one.uri) for one in (await client.list_resources()).resources}
+        there |= {one.uri_template for one in (await client.list_resource_templates()).resource_templates}
+        whole, topics = {"hosts", "status", "docs"}, {"docs/{topic}"}
+        assert {
+            f"sparkwright://{one}" for one in whole | topics | {f"{one}/{{host}}" for one in READING - whole}
+        } <= there
+        for name in READING - whole:
+            (page,) = (await client.read_resource(f"sparkwright://{name}/sandbox")).contents
+            assert "no instruction" in json.loads(page.text)["note"], name  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match="no host or group named 'nobody'"):
+            await client.read_resource("sparkwright://history/nobody")
+
+    ask(desk, talk=talk)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ class Box:
         for name in ("systemctl", "sysctl"):
             (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {self.asked}\n')
             (programs / name).chmod(0o755)
+        with (programs / "sysctl").open("a") as script:
+            script.write(f'echo "${{2#*=}}" > {self.root}/proc/sys/vm/swappiness\n')
         self.env = {"PATH": f"{programs}:{os.environ['PATH']}"}
         (self.root / "etc/default/earlyoom").write_text(EARLYOOM)
         (self.root / "proc/sys/vm/swappiness").write_text("60\n")
@@ -59,6 +61,7 @@ def test_a_dry_run_shows_each_setting_and_touches_nothing(box: Box) -> None:
     before = box.files()
     shown = {one.field: (one.before, one.after) for one in box.run(check=True, **ALL).diff}
     assert shown["clock cap"] == (None, "2000 MHz")
+    assert shown["swappiness"] == ("60", "10")
     assert shown["earlyoom"] == ('EARLYOOM_ARGS="-r 3600"', 'EARLYOOM_ARGS="-m 2"')
     assert set(shown) == {"clock cap", "swappiness", "earlyoom", "Ollama's limits"}
     assert (box.files(), box.commands) == (before, [])
@@ -92,17 +95,56 @@ def test_a_file_that_somebody_changed_since_is_left_alone(box: Box) -> None:
     assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 7"\n'
 
 
+def test_what_nobody_changed_is_undone_beside_what_somebody_did(box: Box) -> None:
+    before = box.files()
+    box.run(**ALL)
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
+    (box.root / "etc/systemd/system/sparkwright-clock-cap.service").unlink()
+    with pytest.raises(Refused, match="/etc/default/earlyoom was changed since"):
+        box.run(undo=True)
+    assert box.files() == {**before, "etc/default/earlyoom": 'EARLYOOM_ARGS="-m 7"\n'}
+    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 2"\n# more\n')
+    assert box.run(undo=True).changed and box.files() == before
+
+
+def test_a_run_that_was_killed_before_it_wrote_is_undone(box: Box) -> None:
+    before = box.files()
+    box.run(earlyoom_percent=2)
+    record = Path(f"{box.root}{RECORD}")
+    record.write_text(record.read_text().replace("true", "false"))
+    (box.root / "etc/default/earlyoom").write_text(EARLYOOM)
+    assert box.run(undo=True).changed and box.files() == before
+
+
+def test_a_file_that_could_not_be_restored_is_not_touched(box: Box) -> None:
+    (box.root / "etc/default/earlyoom").write_bytes(b'EARLYOOM_ARGS="-r 3600" # \xff\n')
+    with pytest.raises(Refused, match="not a UTF-8 text file"):
+        box.run(earlyoom_percent=2)
+    assert (box.root / "etc/default/earlyoom").read_bytes().endswith(b"\xff\n")
+
+
 def test_what_is_not_installed_is_not_configured(box: Box) -> None:
     (box.root / "etc/default/earlyoom").unlink()
-    with pytest.raises(Failed, match="earlyoom is missing") as caught:
-        box.run(earlyoom_percent=2)
-    assert "apt install earlyoom" in caught.value.fix
+    before = box.files()
+    for check in (True, False):
+        with pytest.raises(Failed, match="earlyoom is missing") as caught:
+            box.run(check=check, **ALL)
+        assert "apt install earlyoom" in caught.value.fix
+    assert (box.files(), box.commands) == (before, [])
+
+
+def test_what_the_kernel_was_told_since_is_set_again(box: Box) -> None:
+    box.run(swappiness=10)
+    (box.root / "proc/sys/vm/swappiness").write_text("60\n")
+    assert box.run(swappiness=10).changed
+    assert not box.run(swappiness=10).changed
 
 
 @pytest.mark.parametrize(
     "given",
     [
         {"clock_cap_mhz": 50},
+        {"clock_cap_mhz": 1500},  # a stuck GPU could not be told from it
         {"clock_cap_mhz": True},
         {"swappiness": 201},
         {"earlyoom_percent": 80},

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sparkwright.project.inventory.inventory import Inventory
-from tests import commands
+from tests import commands, published
 from tests.on_a_terminal import screen
 from tests.remote.conftest import Lab
 
@@ -109,6 +109,7 @@ def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
     assert Inventory.load(project).groups["night"] == ("spark-1a2b",)
     more = ("hosts.add", "spark2", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--recipe", RECIPE)
     added = commands.run(*more, "--json", cwd=project, env=laptop)
+    assert published.refused("hosts.add", added.stdout) == []
     assert (added.returncode, json.loads(added.stdout)["files"]) == (0, ["hosts/spark2.yml"]), added.stderr
     host = Inventory.load(project).hosts["spark2"]
     assert (host.user, host.port, host.recipe) == ("root", lab.sshd.port, RECIPE)

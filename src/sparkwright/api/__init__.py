@@ -1,6 +1,6 @@
 """The Python API: what a program imports. docs/api.md says what stays as it is between releases."""
 
-from sparkwright.api.fleet import Fleet
+from sparkwright.api.fleet import Fleet, Options
 from sparkwright.api.results import (
     Cause,
     Change,
@@ -34,6 +34,7 @@ __all__ = [
     "Incident",
     "Inconclusive",
     "Log",
+    "Options",
     "Refused",
     "Report",
     "Run",

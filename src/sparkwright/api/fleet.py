@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from sparkwright import here, units
 from sparkwright.api.results import Cause, Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
@@ -23,16 +23,30 @@ Answer = TypeVar("Answer")
 
 #: the options of a command that runs a playbook, as they are when not given
 USUAL: dict[str, Any] = {
-    **dict.fromkeys(("check", "dry_run", "diff", "list_tasks", "wait"), False),
-    **dict.fromkeys(("tags", "skip_tags", "start_at_task"), ""),
+    **dict.fromkeys(("check", "dry_run", "diff", "list_tasks", "wait", "resume", "skip_unreachable"), False),
+    **dict.fromkeys(("tags", "skip_tags", "start_at_task", "serial", "max_fail_percentage"), ""),
+    "canary": 0,
     "json": True,
 }
-#: those of a command that changes hosts
-ROLLING: dict[str, Any] = {
-    "canary": 0,
-    **dict.fromkeys(("serial", "max_fail_percentage"), ""),
-    **dict.fromkeys(("resume", "skip_unreachable"), False),
-}
+
+
+class Options(TypedDict, total=False):
+    """Of a run, as the command has them. tags, skip_tags: with commas. serial: hosts at a time, as "2", "50%" or "1,4".
+
+    check: change nothing. wait: for the host's lock instead of failing. canary: how many hosts are deployed to before the others.
+    """
+
+    check: bool
+    diff: bool
+    tags: str
+    skip_tags: str
+    start_at_task: str
+    wait: bool
+    canary: int
+    serial: str
+    max_fail_percentage: str
+    resume: bool
+    skip_unreachable: bool
 
 
 def _in_project(
@@ -152,40 +166,39 @@ class Fleet:
             for one in found
         )
 
-    def plan(self, hosts: str, **options: Any) -> Run:
-        """What `deploy` would change; changes nothing. Exit code 2 if anything would. options: as `run_playbook`."""
-        return self.run_playbook("deploy", hosts, check=True, diff=True, **options)
+    def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
+        """What `deploy` would change; changes nothing. Exit code 2 if anything would."""
+        return self._play("deploy", hosts, {"diff": True, **options, "check": True})
 
-    def deploy(self, hosts: str, *, rollback: bool = True, **options: Any) -> Run:
-        """Deploy each recipe and verify it. rollback: restore the previous server if that fails. options: as `run_playbook`."""
-        return self.run_playbook("deploy", hosts, rollback=rollback, **options)
+    def deploy(self, hosts: str, *, rollback: bool = True, **options: Unpack[Options]) -> Run:
+        """Deploy each recipe and verify it. rollback: restore the previous server if that fails."""
+        return self._play("deploy", hosts, options, rollback=rollback)
 
-    def restart(self, hosts: str, *, keep: bool = False, **options: Any) -> Run:
+    def restart(self, hosts: str, *, keep: bool = False, **options: Unpack[Options]) -> Run:
         """Restart the servers and verify them. keep: keep the page cache too, where it fits."""
-        return self.run_playbook("restart", hosts, keep=keep, **options)
+        return self._play("restart", hosts, options, keep=keep)
 
-    def switch(self, hosts: str, to: str, **options: Any) -> Run:
+    def switch(self, hosts: str, to: str, **options: Unpack[Options]) -> Run:
         """Wake the server of a recipe that shares its host's memory by turns. to: the recipe."""
-        return self.run_playbook("switch", with_recipe(hosts, to), **options)
+        return self._play("switch", with_recipe(hosts, to), options)
 
-    def rollback(self, hosts: str, **options: Any) -> Run:
+    def rollback(self, hosts: str, **options: Unpack[Options]) -> Run:
         """Return to the last verified server."""
-        return self.run_playbook("rollback", hosts, **options)
+        return self._play("rollback", hosts, options)
 
-    def verify(self, hosts: str, *, new_baseline: bool = False, **options: Any) -> Run:
+    def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
         """Check running servers: health, GPU, log, throughput, text. new_baseline: keep what is measured as the new one."""
-        return self.run_playbook("verify", hosts, new_baseline=new_baseline, **options)
+        return self._play("verify", hosts, options, new_baseline=new_baseline)
 
-    def run_playbook(self, playbook: str, hosts: str, **options: Any) -> Run:
-        """Run a playbook of the project. options: those of `sparkwright play`, with underscores: check, diff, tags, skip_tags,
-        start_at_task, wait; canary, serial, max_fail_percentage, resume, skip_unreachable.
+    def run_playbook(self, playbook: str, hosts: str, **options: Unpack[Options]) -> Run:
+        """Run a playbook of the project."""
+        return self._play(playbook, hosts, options)
 
-        Raises TypeError for another option.
-        """
-        own = {"rollback", "keep", "new_baseline"}
-        if unknown := options.keys() - USUAL.keys() - ROLLING.keys() - own:
+    def _play(self, playbook: str, hosts: str, options: Options, **own: bool) -> Run:
+        """own: options of this one command. Raises TypeError for an option there is not."""
+        if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
-        given = {**USUAL, **ROLLING, **options, "host": hosts}
+        given = {**USUAL, **options, **own, "host": hosts}
         return Run(self.root, lambda hears: playbooks.run(playbook, playbook, hears=hears, **given))
 
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,30 @@ NEXT = {
     DASHBOARD: "Grafana: Dashboards, New, Import",
 }
 READABLE = 0o644
+RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 
 
-def install(pattern: str, *, to: str, textfile: str, system: bool, check: bool, json: bool) -> list[int]:
+def install(pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool) -> list[int]:
     """Write the files, and have the hosts' checks write their metrics into `textfile`. Returns the exit codes.
 
-    Raises Refused where nothing is asked for, or `to` can't be a folder.
+    Raises Refused where nothing is asked for, `to` can't be a folder, or `runbooks` is no URL.
     """
     if not to and not textfile:
         raise Refused("say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.")
-    codes = [_files(pattern, Path(to).expanduser(), check=check, json=json)] if to else []
+    if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
+        raise Refused(f"'{runbooks}' is no http(s) URL of a page.", where="--runbooks")
+    codes = [_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (_wire(pattern, textfile, system=system, check=check, json=json) if textfile else [])
 
 
-def _files(pattern: str, folder: Path, *, check: bool, json: bool) -> int:
+def _files(pattern: str, folder: Path, runbooks: str, *, check: bool, json: bool) -> int:
     chosen = machines(choose(pattern or everyone()))
     hosts = [
         scrape.Endpoint(one.name, one.address, scrape.NODE_PORT) for one in chosen.hosts if one.connection != "sandbox"
     ]
     names = {one.name for one in chosen.hosts}
     wanted = {
-        RULES: alerts.text(),
+        RULES: alerts.text(runbooks),
         DASHBOARD: dashboard.text(),
         SCRAPE: scrape.text(SCRAPE, hosts, _gateways(chosen.inventory, names)),
     }

@@ -9,6 +9,7 @@ from sparkwright.cli.framework.command import command
     help={
         "host": "the hosts to scrape (default: all but sandboxes); with --textfile, those whose metrics go there",
         "to": "the folder for rules, scrape configuration and dashboard; files of the same name are replaced",
+        "runbooks": "where your copy of docs/alerts.md is, for the links of the alerts (default: this project's own)",
         "textfile": "on the hosts: the folder of node_exporter's textfile collector; the health timer must be installed",
         "system": "the health timer is root's (as with `health.install --system`)",
         "check": "only show; exit code 2 when something would change",
@@ -16,7 +17,13 @@ from sparkwright.cli.framework.command import command
     }
 )
 def install(
-    host: str = "", to: str = "", textfile: str = "", system: bool = False, check: bool = False, json: bool = False
+    host: str = "",
+    to: str = "",
+    runbooks: str = "",
+    textfile: str = "",
+    system: bool = False,
+    check: bool = False,
+    json: bool = False,
 ) -> list[int]:
     """Write alert rules for Prometheus, a dashboard for Grafana.
 
@@ -25,7 +32,7 @@ def install(
     """
     from sparkwright.app import monitoring
 
-    return monitoring.install(host, to=to, textfile=textfile, system=system, check=check, json=json)
+    return monitoring.install(host, to=to, runbooks=runbooks, textfile=textfile, system=system, check=check, json=json)
 
 
 TASKS = {"monitoring": [install]}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
@@ -30,10 +28,11 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
     chosen = reach(with_recipe(host or everyone(), recipe), "light")
     from sparkwright.app.questions import fleet_status
 
-    if watch and not json and sys.stdin.isatty() and sys.stdout.isatty():
+    if watch and not json:
         from sparkwright.app.questions import watch as console
 
-        return [console.watch(chosen, every_s=every)]
+        if console.possible():
+            return [console.watch(chosen, every_s=every)]
     if watch:
         return [fleet_status.again(chosen, every_s=every, json=json)]
     return fleet_status.once(chosen, json=json)

@@ -17,7 +17,7 @@ DIGEST, COMMIT = 12, 8
 STYLES = {
     **dict.fromkeys(("ok", "up"), "green"),
     **dict.fromkeys(("starting", "in progress"), "cyan"),
-    **dict.fromkeys(("asleep", "unknown"), "dim"),
+    **dict.fromkeys(("asleep", "unknown", "asking"), "dim"),
     "degraded": "yellow",
     "unreachable": "bold red",
 }

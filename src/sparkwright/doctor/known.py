@@ -76,6 +76,12 @@ LOW_POWER = Known(
 )
 BUSY_PERCENT, LOW_CLOCK_MHZ, LOW_POWER_W = 90.0, 1400.0, 40.0
 
+#: as the health check judges it (health/judging/observation.py)
+HOT_C = 90.0
+#: a clock is told in steps of 15 MHz, and read a moment after it changed
+CAP_SLACK_MHZ = 50.0
+HEAT = Known("it lowers its clock, and the server is slower", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053")
+
 IDLE_SPIN = Known(
     "it polls, and its heat is the GPU's, too",
     "vLLM PR 51950; hasso5703/dgx-spark-qwen38 PR 4; MiaAI-Lab DSpark-2x issue 79",
@@ -84,6 +90,12 @@ IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
 
 SHM = Known("it counts as used memory until it is removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_BYTES = 2 * GIB
+#: what NGC's containers ask for at least, against Docker's 64 MiB
+SHM_LEAST_BYTES = GIB
+SHM_SMALL = Known(
+    "processes of the engine exchange data there (`ipc: host`)",
+    "the start-up note of NVIDIA's NGC containers; vLLM's documentation",
+)
 
 OTA = f"{PLAYBOOKS}; NVCheckup README"
 

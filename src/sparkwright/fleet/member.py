@@ -77,8 +77,9 @@ class Member:
 def hang_up(members: Iterable[Member]) -> None:
     """Close the connections of these hosts."""
     for member in members:
-        if member.link is not None:
-            member.link.close()
+        link = member.link  # a thread that asks may drop it meanwhile
+        if link is not None:
+            link.close()
 
 
 def run_request(member: Member, plan: Plan) -> dict[str, Any]:

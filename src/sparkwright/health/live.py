@@ -17,8 +17,11 @@ from sparkwright.health.record import Container, Record, Serves, speaks_s
 from sparkwright.host import plain_http
 from sparkwright.host.containers import containers, engine_of, engine_socket
 from sparkwright.host.machine import Machine
+from sparkwright.trust.bounds import number_of
 
 TRAFFIC = (roles.RUNNING, roles.WAITING, roles.GENERATED)
+TEMPERATURE = ("nvidia-smi", "--query-gpu=temperature.gpu", "--format=csv,noheader,nounits")
+TEMPERATURE_S, MOST_C = 2.0, 1000
 ENGINE_S = 3.0
 HEALTH_S = 2.0
 #: states that are told from this moment alone: a start goes on, an end may be over
@@ -75,6 +78,16 @@ def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
         return {}
     counters = http.counters(body.decode(errors="replace")) if status == 200 else {}
     return {role: counters[role] for role in TRAFFIC if role in counters}
+
+
+def temperature(machine: Machine) -> dict[str, float]:
+    """Of the GPU now, as temperature_c; empty where nvidia-smi does not tell it at once."""
+    try:
+        answer = machine.run(TEMPERATURE, timeout_s=TEMPERATURE_S)
+    except SparkwrightError:
+        return {}
+    found = number_of((answer.out.splitlines() or [""])[0].strip(), most=MOST_C) if answer.ok else None
+    return {} if found is None else {"temperature_c": found}
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """One message in the shapes that receivers of webhooks take: our own JSON, Slack, Discord, ntfy, Alertmanager.
 
-What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup: nobody is mentioned
-and nothing is a link by what a log says.
+What a message quotes comes from logs and servers, so that each shape escapes it as its receiver reads markup, and bounds it:
+nobody is mentioned and no link has another name by what a log says. An address may become a link to itself, without a preview.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ RUNBOOKS = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
 ALERT = "SparkwrightServer"
 #: Discord refuses content that is longer (its API reference, "Create Message")
 DISCORD_CHARS = 2000
+#: Slack shortens a longer text (its reference of chat.postMessage), before markup is escaped
+SLACK_CHARS = 4000
+#: webhooks take no other flag: no previews of what addresses lead to
+SUPPRESS_EMBEDS = 4
+#: an Alertmanager takes any length, and hands it on to those that do not
+SUMMARY_CHARS, DESCRIPTION_CHARS = 400, 2000
 #: ntfy turns a longer message into an attachment (docs.ntfy.sh, "Limitations")
 NTFY_BYTES = 4096
 #: an alert that is not sent again for so long has ended, as Prometheus has it: four times the interval
@@ -82,32 +88,34 @@ def _own(message: Mapping[str, Any], every_s: float) -> Post:
 
 
 def _slack(message: Mapping[str, Any], every_s: float) -> Post:
-    text = _lines(message).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return Post(json.dumps({"text": text}).encode())
+    text = _cut(_lines(message), SLACK_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = {"mrkdwn": False, "parse": "none", "link_names": False, "unfurl_links": False, "unfurl_media": False}
+    return Post(json.dumps({"text": text, **plain}).encode())
 
 
 def _discord(message: Mapping[str, Any], every_s: float) -> Post:
     text = re.sub(r"([\\*_~|`>#\[\]<@])", r"\\\1", _lines(message))
     content = text if len(text) <= DISCORD_CHARS else f"{text[: DISCORD_CHARS - 2].rstrip(chr(92))} …"
-    return Post(json.dumps({"content": content, "allowed_mentions": {"parse": []}}).encode())
+    plain = {"allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+    return Post(json.dumps({"content": content, **plain}).encode())
 
 
 def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
     priority, tag = _NTFY.get(message["state"], _NTFY_WORST)
-    title = f"{message['host']}: {message['state']}".encode("ascii", "replace").decode()
+    title = f"{_named(message)}: {message['state']}".encode("ascii", "replace").decode()
     headers = {"Title": title, "Priority": priority, "Tags": tag, "Content-Type": "text/plain; charset=utf-8"}
     return Post(_lines(message).encode()[:NTFY_BYTES].decode(errors="ignore").encode(), headers)
 
 
 def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
-    """As Prometheus sends it to /api/v2/alerts. The labels name the host alone: that tells which alert has ended."""
+    """As Prometheus sends it to /api/v2/alerts. The labels name host and server alone: they tell which alert has ended."""
     now_s = message["time_s"]
     ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)
     alert = {
-        "labels": {"alertname": ALERT, "host": message["host"]},
+        "labels": {"alertname": ALERT, **{key: message[key] for key in ("host", "server") if message[key]}},
         "annotations": {
-            "summary": f"{message['host']} is {message['state']}: {message['why']}",
-            "description": "\n".join(message["evidence"]),
+            "summary": _cut(f"{_named(message)} is {message['state']}: {message['why']}", SUMMARY_CHARS),
+            "description": _cut("\n".join(message["evidence"]), DESCRIPTION_CHARS),
             "state": message["state"],
             "runbook_url": f"{RUNBOOKS}#{ALERT.lower()}",
         },
@@ -118,6 +126,14 @@ def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
 
 def _lines(message: Mapping[str, Any]) -> str:
     return "\n".join([message["text"], *(f"- {one}" for one in message["evidence"])])
+
+
+def _named(message: Mapping[str, Any]) -> str:
+    return f"{message['host']} ({message['server']})" if message["server"] else str(message["host"])
+
+
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - 2]} …"
 
 
 _MAKERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {

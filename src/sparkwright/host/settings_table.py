@@ -29,7 +29,11 @@ OLLAMA_AGAIN: Commands = (RELOAD, ("systemctl", "try-restart", "ollama.service")
 EARLYOOM_AGAIN: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
-CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (200, 4000), (0, 200), (1, 50)
+#: below, a GPU that is capped could not be told from one that is stuck in a low-power state (measure/beside/gpu.py)
+LEAST_CLOCK_MHZ = 1600
+CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (LEAST_CLOCK_MHZ, 4000), (0, 200), (1, 50)
+#: the cap in its unit
+CAP = r"-lgc 0,(\d{1,6})\b"
 OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),
     "context_length": ("OLLAMA_CONTEXT_LENGTH", re.compile(r"[1-9]\d{2,6}")),
@@ -91,7 +95,7 @@ def undo(name: str, live: str) -> Commands:
 
 def _clock(mhz: int) -> Setting:
     apply = (RELOAD, ("systemctl", "enable", CLOCK_UNIT), ("systemctl", "restart", CLOCK_UNIT))
-    return Setting(CLOCK, f"{mhz} MHz", lambda _: UNIT.format(mhz), _first(r"-lgc 0,(\d+)", "{} MHz"), apply)
+    return Setting(CLOCK, f"{mhz} MHz", lambda _: UNIT.format(mhz), _first(CAP, "{} MHz"), apply)
 
 
 def _swappiness(value: int) -> Setting:

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from sparkwright.api import Event, Exit, Fleet, Refused, Run, RunResult
+from sparkwright.api import Event, Exit, Fleet, Options, Refused, Run, RunResult
 from sparkwright.app.plans import plan_cache
 
 Operation = Literal["deploy", "restart", "rollback"]
@@ -90,7 +90,7 @@ class Changes:
         text = json.dumps([operation, hosts, plan], sort_keys=True, default=str)
         return f"{files}:{hashlib.sha256(text.encode()).hexdigest()}", plan
 
-    def _run(self, operation: Operation, hosts: tuple[str, ...], **options: Any) -> Run:
+    def _run(self, operation: Operation, hosts: tuple[str, ...], **options: Unpack[Options]) -> Run:
         return self._fleet.run_playbook(operation, ",".join(hosts), **options)
 
     def _files(self) -> str:

@@ -40,6 +40,7 @@ Hosts = Annotated[
 ]
 RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; empty for the newest")]
 Lines = Annotated[int, Field(ge=1, le=1000, description="how many lines from the end")]
+LINES = 100
 Last = Annotated[int, Field(ge=1, le=100, description="how many, newest first")]
 Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
 Topic = Annotated[
@@ -102,13 +103,9 @@ def _reading(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         """Tell why a server is slow or down: causes with evidence and fix. Measures an idle server, up to a minute."""
         return output.answer("hosts", fleet.diagnose(hosts))
 
-    def logs(hosts: Hosts, lines: Lines = 100) -> dict[str, Any]:
-        """Read the end of each server's log, and what its last start reported."""
-        found = [
-            {"host": one.host, "text": one.text[-output.LOG :], "error": one.error}
-            for one in fleet.logs(hosts, tail=lines)
-        ]
-        return output.answer("hosts", found, text=output.LOG)
+    def logs(hosts: Hosts, lines: Lines = LINES) -> dict[str, Any]:
+        """Read the end of each server's log, and what its last start reports of itself."""
+        return _logs(fleet, hosts, lines)
 
     def history(hosts: Hosts, last: Last = 20) -> dict[str, Any]:
         """List what was done to each server: who, when, what differed, what was measured."""
@@ -160,6 +157,11 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
     def status() -> dict[str, Any]:
         return output.answer("hosts", fleet.status())
 
+    for question in _of_a_host(fleet):
+        uri = f"sparkwright://{question.__name__}/{{host}}"
+        add = server.resource(uri, mime_type=json_type, description=question.__doc__)
+        add(_saying(question, ResourceError))
+
     @server.resource("sparkwright://docs", mime_type="text/plain", description="The modules and rules there are.")
     @_raising(ResourceError)
     def index() -> str:
@@ -176,6 +178,52 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
     @_raising(ResourceError)
     def events() -> dict[str, Any]:
         return schemas.schema(schemas.EVENTS)
+
+
+def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
+    """The questions that are resources of one host or group each."""
+
+    def health(host: str) -> dict[str, Any]:
+        """A check of its server now: a generated token."""
+        return _ended(fleet.health(host), _silent)
+
+    def plan(host: str) -> dict[str, Any]:
+        """What a deploy would change there."""
+        return _ended(fleet.plan(host), _silent)
+
+    def diagnose(host: str) -> dict[str, Any]:
+        """Why its server is slow or down."""
+        return output.answer("hosts", fleet.diagnose(host))
+
+    def logs(host: str) -> dict[str, Any]:
+        """The end of its server's log, and what its last start reports of itself."""
+        return _logs(fleet, host, LINES)
+
+    def history(host: str) -> dict[str, Any]:
+        """What was done to its server, newest first."""
+        return output.answer("hosts", fleet.history(host))
+
+    def incident(host: str) -> dict[str, Any]:
+        """What was kept when its server failed last."""
+        return output.answer("hosts", fleet.incident(host), text=output.LOG)
+
+    def report(host: str) -> dict[str, Any]:
+        """What its scheduled checks saw in a week."""
+        return output.answer("hosts", fleet.report(host))
+
+    return health, plan, diagnose, logs, history, incident, report
+
+
+def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
+    found = [
+        {"host": one.host, "text": one.text[-output.LOG :], "state": one.state, "known": one.known, "error": one.error}
+        for one in fleet.logs(hosts, tail=lines)
+    ]
+    return output.answer("hosts", found, text=output.LOG)
+
+
+def _silent(event: Event) -> None:
+    """Who reads a resource is told of no progress."""
 
 
 def _page(topic: str) -> str:

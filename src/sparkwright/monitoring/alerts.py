@@ -22,6 +22,8 @@ CHECK_LATE_S = 900
 SLOW = 1 - MAX_TOLERANCE
 #: what Prometheus calls the scrape of a gateway
 GATEWAY_JOB = "sparkwright-gateway"
+#: and that of node_exporter on the hosts
+NODE_JOB = "sparkwright-hosts"
 
 HEAD = """\
 # Written by `sparkwright monitoring.install`. Hosts are told apart by `instance`, as node_exporter's scrape names them.
@@ -41,14 +43,14 @@ class Alert:
     severity: str
     summary: str
 
-    def rule(self) -> dict[str, Any]:
-        """As a rules file has it."""
+    def rule(self, runbooks: str) -> dict[str, Any]:
+        """As a rules file has it. runbooks: where the page with its section is."""
         return {
             "alert": self.name,
             "expr": self.expr,
             "for": self.for_,
             "labels": {"severity": self.severity},
-            "annotations": {"summary": self.summary, "runbook_url": f"{RUNBOOKS}#{self.name.lower()}"},
+            "annotations": {"summary": self.summary, "runbook_url": f"{runbooks}#{self.name.lower()}"},
         }
 
 
@@ -78,10 +80,13 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "SparkwrightHostMissing",
-        _m("(%health_check_timestamp_seconds offset 1h) unless %health_check_timestamp_seconds"),
+        _m(
+            f'(max by (instance) (up{{job="{NODE_JOB}"}}) or max by (instance) (%health_check_timestamp_seconds offset 1h))'
+            " unless max by (instance) (%health_check_timestamp_seconds)"
+        ),
         "5m",
         "critical",
-        f"{_HOST} no longer has metrics of sparkwright, and had an hour ago.",
+        f"{_HOST} has no metrics of sparkwright.",
     ),
     Alert(
         "SparkwrightServerDegraded",
@@ -147,6 +152,13 @@ ALERTS: tuple[Alert, ...] = (
         f"What runs on {_SERVER} differs from what was verified.",
     ),
     Alert(
+        "SparkwrightGatewayDown",
+        f'up{{job="{GATEWAY_JOB}"}} == 0',
+        "2m",
+        "critical",
+        f"The gateway {_HOST} does not answer.",
+    ),
+    Alert(
         "SparkwrightGatewayModelDown",
         f'haproxy_backend_active_servers{{job="{GATEWAY_JOB}"}} == 0',
         "2m",
@@ -156,7 +168,7 @@ ALERTS: tuple[Alert, ...] = (
 )
 
 
-def text() -> str:
-    """The rules file."""
-    groups = [{"name": "sparkwright", "rules": [one.rule() for one in ALERTS]}]
+def text(runbooks: str = "") -> str:
+    """The rules file. runbooks: where docs/alerts.md is, for its links; empty for where this project has it."""
+    groups = [{"name": "sparkwright", "rules": [one.rule(runbooks or RUNBOOKS) for one in ALERTS]}]
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

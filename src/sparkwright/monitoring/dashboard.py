@@ -137,7 +137,7 @@ def _dashboard() -> dict[str, Any]:
 
 
 def _source() -> dict[str, Any]:
-    return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": {}}
+    return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
 def _instance() -> dict[str, Any]:

@@ -7,11 +7,10 @@ from typing import Any
 
 import yaml
 
-from sparkwright.monitoring.alerts import GATEWAY_JOB
+from sparkwright.monitoring.alerts import GATEWAY_JOB, NODE_JOB
 
 #: node_exporter's own port (its README)
 NODE_PORT = 9100
-NODE_JOB = "sparkwright-hosts"
 KEY_FILE = "/etc/prometheus/{name}.gateway-key"
 
 HEAD = """\

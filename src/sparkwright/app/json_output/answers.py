@@ -38,11 +38,15 @@ EVENTS: dict[str, dict[str, Shape]] = {**{kind: KINDS[kind] for kind in OF_HOSTS
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """form: lines (one object a line) or document (one for all of it). about: what one is."""
+    """form: lines (one object a line) or document (one for all of it). about: what one is.
+
+    events: with another option it prints the events of a run instead.
+    """
 
     form: str
     about: str
     shape: Shape
+    events: bool = False
 
 
 def _lines(about: str, **fields: Shape) -> Printed:
@@ -53,7 +57,10 @@ def _lines(about: str, **fields: Shape) -> Printed:
 RUNS = (
     *("deploy", "plan", "restart", "switch", "rollback", "provision", "verify", "play", "gateway.deploy"),
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
+    *("gateway.rollback", "images.copy", "models.copy"),
 )
+#: events too; with --url, where no host runs it, the results (bench/results_models.py)
+MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed"))
 LINK = {**answers.LINK, "rate_gbps": number}
 CACHE = {**answers.CACHE, "name": line}
 PRUNED = {"freed_bytes": (None, number)}
@@ -82,6 +89,11 @@ ANSWERS: dict[str, Printed] = {
         not_fixed=TEXTS,
         bad=bool,
         exit=exit_code,
+    ),
+    "cluster.check": Printed(
+        "lines",
+        "what was found; host is empty for all of them",
+        {"findings": [{**answers.FINDING, "host": line}], "bad": bool},
     ),
     "cluster.inspect": _lines("a host", links=[LINK], fabric=(None, {str: object})),
     "models.list": Printed("document", "an array: a model on a host each", [{"host": line, **answers.MODEL}]),
@@ -112,6 +124,39 @@ ANSWERS: dict[str, Printed] = {
     "hosts.list": _lines("a host", connection=line, address=line, groups=TEXTS, recipe=(None, line)),
     "hosts.check": _lines(
         "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **answers.ANSWERS["survey"]
+    ),
+    "hosts.add": _lines(
+        "the host that was added; survey as hosts.check has it, null where nobody logged in",
+        address=line,
+        recipe=(None, line),
+        groups=TEXTS,
+        files=TEXTS,
+        survey=(None, {str: object}),
+    ),
+    "gateway.status": _lines(
+        "a gateway", gateway=line, running=bool, verified=bool, stand_in=bool, models=[answers.ROUTED]
+    ),
+    "monitoring.install": Printed(
+        "lines",
+        "the files that were written; with --check that would be",
+        {"folder": line, "files": {str: bool}, "check": bool},
+        events=True,
+    ),
+    "recipe.import": Printed(
+        "lines",
+        "a recipe; with open questions its file is null, and an error follows",
+        {
+            "recipe": line,
+            "file": (None, line),
+            "text": Usual(str),
+            "rows": [dict.fromkeys(("sort", "what", "why"), line)],
+            "questions": [{"key": line, "question": line, "choices": TEXTS}],
+        },
+    ),
+    "recipe.search": Printed(
+        "document",
+        "recipes of registries",
+        {"recipes": [dict.fromkeys(("name", "model", "path", "commit", "url"), line)]},
     ),
     "recipe.list": Printed("document", "every recipe", {"recipes": [CATALOGUED]}),
     "recipe.export": Printed(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from sparkwright.app.json_output.answers import ANSWERS, ERROR, EVENTS, RUNS, Printed
+from sparkwright.app.json_output.answers import ANSWERS, ERROR, EVENTS, MEASURES, RUNS, Printed
 from sparkwright.app.json_output.shape_schema import Schema, schema
 from sparkwright.bench.results_models import Results
 from sparkwright.console.status_row import Row
@@ -16,8 +16,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: of the answers of commands; an event's is `protocol.events.SCHEMA`. Raised when a field goes or means something else
 VERSION = 1
 #: answers that are made from a type
-TYPED: dict[str, tuple[str, Any]] = {"status": ("lines", Row), "bench.report": ("document", Results)}
+TYPED: dict[str, tuple[str, Any]] = {
+    "status": ("lines", Row),
+    **dict.fromkeys(("bench.report", "bench.import"), ("document", Results)),
+    **dict.fromkeys(MEASURES, ("lines", Results)),
+}
 COMMANDS = tuple(sorted({*RUNS, *ANSWERS, *TYPED}))
+#: from a command's schema to that of events
+AN_EVENT = {"$ref": "../events.json"}
 
 
 def events() -> Schema:
@@ -37,18 +43,20 @@ def of(command: str) -> Schema:
     """What a command prints with --json: one line of it, or the document, as `form` says. Raises KeyError."""
     head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
     if command in RUNS:
-        return {**head, "form": "lines", "description": "An event a line.", "$ref": "../events.json"}
+        return {**head, "form": "lines", "description": "An event a line.", **AN_EVENT}
     if command in TYPED:
         form, kind = TYPED[command]
         found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         parts = found.pop("$defs", {})
         found.get("properties", {}).pop("error", None)  # the error of a row is an error instead of an answer
-        return {**head, "form": form, "anyOf": [found, schema(ERROR)], **({"$defs": parts} if parts else {})}
+        either = [found, schema(ERROR), *([AN_EVENT] if command in MEASURES else [])]
+        return {**head, "form": form, "anyOf": either, **({"$defs": parts} if parts else {})}
     printed: Printed = ANSWERS[command]
     found = schema(printed.shape)
     error = schema(ERROR)
     either = [{**found, "items": {"anyOf": [found["items"], error]}}] if "items" in found else [found]
-    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, error]}
+    events = [AN_EVENT] if printed.events else []
+    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, error, *events]}
 
 
 def _event(kind: str) -> Schema:

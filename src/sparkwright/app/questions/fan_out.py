@@ -24,19 +24,19 @@ def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, 
     """
     pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
     try:
-        return list(pool.map(here.carried(_ask), members, map(header_of, members), itertools.repeat(kind)))
+        return list(pool.map(here.carried(one), members, map(header_of, members), itertools.repeat(kind)))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
-    """A member that could not be asked is connected to anew the next time."""
+def one(member: Member, header: dict[str, Any], kind: str) -> Answer:
+    """As `everyone`, of one member. One that could not be asked is connected to anew the next time."""
     try:
-        for one in member.request(header):
-            if one["event"] == kind:
-                return one
-            if one["event"] == "recap":
-                return recap.error(one)
+        for event in member.request(header):
+            if event["event"] == kind:
+                return event
+            if event["event"] == "recap":
+                return recap.error(event)
         return Failed("the host gave no answer.")
     except SparkwrightError as error:
         hang_up([member])

@@ -2,132 +2,172 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import PurePath
+from queue import SimpleQueue
+from typing import IO, Any
 
+from sparkwright import here, program, units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import fan_out, fleet_status
+from sparkwright.console.status_row import Row
 from sparkwright.console.watch import frame
 from sparkwright.console.watch.frame import Act, Traffic, View
-from sparkwright.console.watch.screen import Screen
+from sparkwright.console.watch.screen import Screen, possible
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.health.record import checked
 from sparkwright.protocol.events import Event
+from sparkwright.shell import join
+
+__all__ = ["possible", "watch"]
 
 #: what a key opens for the marked host, as words after the program's name
 OPENS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 PAGER = ("less", "-R")
-WORKERS = 1  # one question at a time to a host: its connection carries one
+#: how long the answers of a round are collected before they are shown; later ones are shown as they come
+SETTLE_S = 0.4
+#: a question that is open longer than this, or than two rounds, makes what was known of the host old
+SILENT_S = 5.0
 
 
 def watch(chosen: Chosen, *, every_s: float) -> int:
     """Show the hosts until q or Ctrl-C. Returns 0."""
+    pool = ThreadPoolExecutor(min(FORKS, len(chosen.fleet.members)) + 1)
     try:
-        with Screen() as screen, ThreadPoolExecutor(WORKERS) as pool:
+        with Screen() as screen:
             _Watch(chosen, every_s, screen, pool).run()
     except KeyboardInterrupt:
         pass
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a host that is off would be waited for
         hang_up(chosen.fleet.members)
     return Exit.OK
 
 
 class _Watch:
-    """What is known, and what was asked for and has not come."""
+    """What is known, and what was asked for and has not come. Each host is asked by itself: a slow one delays no other."""
 
     def __init__(self, chosen: Chosen, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
         self._chosen, self._screen, self._pool = chosen, screen, pool
         self._wanted, self._gateways = fleet_status.pinned(chosen), fleet_status.carried(chosen)
-        self._view = View(every_s=every_s)
+        self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in chosen.hosts}
+        self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = Rates()
-        self._waiting: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
-        self._next_s = 0.0
+        #: a host's connection carries one question at a time
+        self._busy = {host.name: threading.Lock() for host in chosen.hosts}
+        self._asked_s: dict[str, float] = {}
+        self._came: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._round_s = self._next_s = 0.0
 
     def run(self) -> None:
         """Until q."""
-        while True:
+        key = ""
+        while key != "q":
             self._take()
-            if time.monotonic() >= self._next_s and not self._view.asking:
+            if time.monotonic() >= self._next_s:
                 self._ask()
-            self._screen.paint(frame.lines(self._view, *self._screen.size))
-            key = self._screen.wait(60.0 if self._view.asking else self._next_s - time.monotonic())
-            if key == "q":
-                return
+            settles_s = self._round_s + SETTLE_S - time.monotonic() if self._asked_s else 0.0
+            if key or settles_s <= 0:
+                self._view = replace(self._view, rows=self._now())
+                self._screen.paint(frame.lines(self._view, *self._screen.size))
+            until_s = self._next_s - time.monotonic()
+            key = self._screen.wait(min(until_s, settles_s) if settles_s > 0 else until_s)
             self._act(key)
 
     def _ask(self) -> None:
-        self._view = replace(self._view, asking=True)
-        self._next_s = time.monotonic() + self._view.every_s
-        self._submit(self._rows, self._show)
+        """Of every host whose last answer is here."""
+        self._round_s = time.monotonic()
+        self._next_s = self._round_s + self._view.every_s
+        for member in self._chosen.fleet.members:
+            if member.host.name not in self._asked_s:
+                self._asked_s[member.host.name] = self._round_s
+                self._submit(member, partial(self._question, member))
 
-    def _submit(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        future = self._pool.submit(job)
-        self._waiting.append((future, then))
-        future.add_done_callback(lambda done: self._screen.wake())
+    def _submit(self, member: Member, question: Callable[[], Callable[[], None]]) -> None:
+        def job() -> None:
+            with self._busy[member.host.name]:
+                self._came.put(question())
+            self._screen.wake()
+
+        self._pool.submit(here.carried(job))
 
     def _take(self) -> None:
-        while self._waiting and self._waiting[0][0].done():
-            future, then = self._waiting.popleft()
-            then(future.result())
+        while not self._came.empty():
+            self._came.get()()
 
-    def _rows(self) -> list[fan_out.Answer]:
-        members = self._chosen.fleet.members
+    def _question(self, member: Member) -> Callable[[], None]:
+        header = {**fleet_status.header(member, self._wanted, self._gateways), "traffic": True}
+        answer = fan_out.one(member, header, "status")
+        return lambda: self._show(member, answer)
 
-        def header(member: Member) -> dict[str, Any]:
-            return {**fleet_status.header(member, self._wanted, self._gateways), "traffic": True}
+    def _show(self, member: Member, answer: fan_out.Answer) -> None:
+        name, traffic = member.host.name, dict(self._view.traffic)
+        self._asked_s.pop(name, None)
+        self._rows[name] = fleet_status.row(member, answer, self._wanted, self._gateways)
+        traffic.pop(name, None)
+        if not isinstance(answer, SparkwrightError):
+            traffic[name] = self._rates.of(name, answer, time.monotonic())
+        self._view = replace(self._view, traffic=traffic, at=time.strftime("%H:%M:%S"))
+        if name == self._view.host:
+            self._want_acts(anew=True)
 
-        return fan_out.everyone(members, header, "status")
-
-    def _show(self, answers: list[fan_out.Answer]) -> None:
-        members, now_s = self._chosen.fleet.members, time.monotonic()
-        rows = [fleet_status.row(*pair, self._wanted, self._gateways) for pair in zip(members, answers, strict=True)]
-        traffic = {
-            member.host.name: self._rates.of(member.host.name, answer, now_s)
-            for member, answer in zip(members, answers, strict=True)
-            if not isinstance(answer, SparkwrightError)
-        }
-        at = time.strftime("%H:%M:%S")
-        self._view = replace(self._view, rows=rows, traffic=traffic, at=at, asking=False)
-        self._want_acts(anew=True)
+    def _now(self) -> list[Row]:
+        """The rows, those of hosts that have not answered for long as unknown."""
+        now_s, limit_s = time.monotonic(), max(SILENT_S, 2 * self._view.every_s)
+        silent_s = {name: now_s - asked_s for name, asked_s in self._asked_s.items() if now_s - asked_s > limit_s}
+        return [
+            replace(row, state="unknown", why=f"no answer for {units.age(silent_s[name])}; it was {row.state} before")
+            if name in silent_s and row.state not in ("asking", "unreachable")
+            else row
+            for name, row in self._rows.items()
+        ]
 
     def _want_acts(self, *, anew: bool = False) -> None:
-        """The history of the marked host: asked for when it is marked, and again with each round."""
+        """The history of the marked host: asked for when it is marked, and again after each of its answers."""
         host = self._view.host
-        if not host or (host in self._view.acts and not anew):
+        if host in self._view.acts and not anew:
             return
         member = next(one for one in self._chosen.fleet.members if one.host.name == host)
+        if member.link is not None:
+            self._submit(member, partial(self._history, member))
 
-        def came(found: tuple[Act, ...] | None) -> None:
+    def _history(self, member: Member) -> Callable[[], None]:
+        found = _acts(member)
+
+        def came() -> None:
             if found is not None:
-                self._view = replace(self._view, acts={**self._view.acts, host: found})
+                self._view = replace(self._view, acts={**self._view.acts, member.host.name: found})
 
-        self._submit(lambda: _acts(member), came)
+        return came
 
     def _act(self, key: str) -> None:
-        count = len(self._view.rows)
-        if key in ("up", "down") and count:
-            chosen = (self._view.chosen + (1 if key == "down" else -1)) % count
+        if key in ("up", "down"):
+            chosen = (self._view.chosen + (1 if key == "down" else -1)) % len(self._view.rows)
             self._view = replace(self._view, chosen=chosen)
             self._want_acts()
         elif key == "r":
             self._next_s = 0.0
-        elif key in OPENS and self._view.host:
+        elif key in OPENS:
             self._open(OPENS[key])
 
     def _open(self, words: tuple[str, ...]) -> None:
         """A command of ours, for the marked host, through the user's pager; the screen comes back after it."""
         self._screen.__exit__()
         try:
-            _page([sys.argv[0], *words, self._view.host])
+            _page([*words, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
         finally:
             self._screen.__enter__()
 
@@ -147,11 +187,14 @@ class Rates:
         rate = None
         if total is not None and before is not None and total >= before[1] and now_s > before[0]:
             rate = (total - before[1]) / (now_s - before[0])
-        return Traffic(counts.get("running"), counts.get("waiting"), rate, _temperature_c(answer))
+        now_c = counts.get("temperature_c")
+        return Traffic(
+            counts.get("running"), counts.get("waiting"), rate, _checked_c(answer) if now_c is None else now_c
+        )
 
 
-def _temperature_c(answer: Mapping[str, Any]) -> float | None:
-    """Of the GPU at the last check."""
+def _checked_c(answer: Mapping[str, Any]) -> float | None:
+    """Temperature of the GPU at the last check."""
     try:
         return checked(answer["record"]).gpu.temperature_c
     except ValueError:
@@ -162,7 +205,7 @@ def _acts(member: Member) -> tuple[Act, ...] | None:
     """The last acts on a host, newest first; None where it can't be asked: its row says why."""
     try:
         events = [one for one in member.request({"verb": "history"}) if one["event"] == "history"]
-    except SparkwrightError:
+    except Exception:  # the connection, or its end while the screen is left
         hang_up([member])
         member.link = None
         return None
@@ -174,13 +217,33 @@ def _act_line(row: Event) -> str:
     return f"{row['what']}  by {row.get('who') or 'unknown'}{why}"
 
 
-def _page(command: list[str]) -> None:
-    """A command's output in a pager: PAGER's, else less; without one on the terminal, until Enter."""
+def _page(words: list[str], env: Mapping[str, str]) -> None:
+    """A command's output in a pager: PAGER's, else less; without one on the terminal, until Enter. words: of its line."""
+    command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words]
     pager = os.environ.get("PAGER", "").split() or list(PAGER)
     if shutil.which(pager[0]) is None:
-        subprocess.run(command, check=False)
+        subprocess.run(command, env=env, check=False)
         input("Enter to return ")
         return
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
-        subprocess.run(pager, stdin=running.stdout, check=False)
-        running.terminate()
+    if words[0] == "logs" and PurePath(pager[0]).name == "less":
+        pager.append("+G")  # its end is what is new
+    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager's own, and the command's
+    try:
+        with (
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
+            subprocess.Popen(pager, stdin=subprocess.PIPE, bufsize=0) as shown,
+        ):
+            title = f"$ {program.name()} {join(words)}\n\n".encode()
+            threading.Thread(target=_pump, args=(title, running.stdout, shown.stdin), daemon=True).start()
+            shown.wait()
+            running.terminate()
+    finally:
+        signal.signal(signal.SIGINT, at_ctrl_c)
+
+
+def _pump(title: bytes, source: IO[bytes], pager: IO[bytes]) -> None:
+    """What a command prints, as it comes. The pager may be left before."""
+    with contextlib.suppress(BrokenPipeError, ValueError), pager:
+        pager.write(title)
+        for line in source:
+            pager.write(line)

@@ -30,7 +30,7 @@ AROUND = 4
 class Traffic:
     """Of a server now. running, waiting: requests. tok_per_s: of all streams, since the question before. None: not known.
 
-    temperature_c: of the GPU at the last check.
+    temperature_c: of the GPU, now or at the last check.
     """
 
     running: float | None = None
@@ -51,7 +51,7 @@ class Act:
 class View:
     """All that is drawn. rows: in the order of the inventory. traffic, acts: by host. chosen: number of the marked row.
 
-    asking: the answers of this round are still to come. at: when the rows were asked for, in words.
+    at: when the last answer came, in words; empty before the first.
     """
 
     rows: Sequence[Row] = ()
@@ -60,7 +60,6 @@ class View:
     chosen: int = 0
     every_s: float = 5.0
     at: str = ""
-    asking: bool = False
 
     @property
     def host(self) -> str:
@@ -82,7 +81,7 @@ def lines(view: View, width: int, height: int) -> list[Text]:
 def _title(view: View) -> Text:
     count = Counter(row.state for row in view.rows)
     states = ", ".join(f"{number} {state}" for state, number in count.items())
-    when = "asking ..." if view.asking and not view.rows else f"{view.at}, every {view.every_s:g} s"
+    when = f"{view.at}, every {view.every_s:g} s" if view.at else "asking ..."
     return Text.assemble(("sparkwright status", "bold"), f"  {when}  {states}")
 
 

@@ -20,12 +20,20 @@ from rich.text import Text
 
 from sparkwright.console.terminal import terminal
 
+#: terminals that cannot move their cursor
+NO_SCREEN = ("", "dumb", "unknown")
 ESCAPE = "\x1b"
 #: what a terminal sends for a key, as we name it
 KEYS = {f"{ESCAPE}[A": "up", f"{ESCAPE}[B": "down", f"{ESCAPE}OA": "up", f"{ESCAPE}OB": "down", "k": "up", "j": "down"}
 #: after an escape the rest of a key comes at once
 REST_S = 0.05
-ERASE_REST = f"{ESCAPE}[K"
+ERASE_REST, CLEAR = f"{ESCAPE}[K", f"{ESCAPE}[2J"
+
+
+def possible() -> bool:
+    """Whether standard input and output are a terminal that can be painted on."""
+    painted = os.environ.get("TERM", "") not in NO_SCREEN
+    return painted and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 class Screen:
@@ -41,12 +49,14 @@ class Screen:
         self._before: list[Any] | None = None
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
-        self._resized = signal.getsignal(signal.SIGWINCH)
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._anew = False
 
     def __enter__(self) -> Screen:
         self._before = termios.tcgetattr(self._input)
         tty.setcbreak(self._input)
-        signal.signal(signal.SIGWINCH, self._on_resize)
+        mine = {signal.SIGWINCH: self._on_resize, signal.SIGTSTP: self._on_suspend}
+        self._handlers = {number: signal.signal(number, handler) for number, handler in mine.items()}
         self._console.set_alt_screen(True)
         self._console.show_cursor(False)
         return self
@@ -54,7 +64,8 @@ class Screen:
     def __exit__(self, *about: object) -> None:
         self._console.show_cursor(True)
         self._console.set_alt_screen(False)
-        signal.signal(signal.SIGWINCH, self._resized)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         if self._before is not None:
             termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
         self._painted = []
@@ -66,6 +77,9 @@ class Screen:
 
     def paint(self, lines: Sequence[Text]) -> None:
         """Show these lines and nothing else."""
+        if self._anew:
+            self._anew, self._painted = False, []
+            self._console.file.write(CLEAR)
         found = [self._styled(line) for line in lines]
         for number in range(max(len(found), len(self._painted))):
             line = found[number] if number < len(found) else ""
@@ -101,6 +115,12 @@ class Screen:
         return shown.get()
 
     def _on_resize(self, number: int, frame: FrameType | None) -> None:
-        self._painted = []
-        self._console.file.write(f"{ESCAPE}[2J")
+        self._anew = True
         self.wake()
+
+    def _on_suspend(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-Z: the shell gets its terminal as it was, and `fg` brings the screen back."""
+        self.__exit__()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.__enter__()
+        self._on_resize(number, frame)

@@ -27,6 +27,7 @@ ORDER = (
         "swap",
         "shm",
         "power",
+        "heat",
         "idle",
         "disk",
     ),

@@ -10,9 +10,9 @@ from sparkwright.doctor import known
 from sparkwright.doctor.checks import power
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
+from sparkwright.host.memory import gpu_processes
 
 NAME = "idle engine"
-ON_GPU = ("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits")
 WINDOW_S = 0.5
 #: fields 14 and 15 of /proc/PID/stat, counted after the name, which may hold spaces
 USER, SYSTEM = 11, 12
@@ -21,9 +21,10 @@ MOST = 64
 
 def check(host: Host) -> Iterator[Finding]:
     about, seen = known.IDLE_SPIN, power.figures(host)
-    rows = host.printed(*ON_GPU)
-    pids = [one.strip() for one in (rows or "").splitlines() if one.strip().isdigit()][:MOST]
-    if rows is None:
+    rows = host.printed(*gpu_processes.QUERY)
+    listed = gpu_processes.parse(rows or "")
+    pids = [str(one.pid) for one in listed.processes][:MOST]
+    if rows is None or (listed.error and not pids):
         yield Finding(NAME, "unknown", "nvidia-smi lists no processes", source=about.source)
     elif not pids:
         yield Finding(NAME, "ok", "no process is on the GPU", source=about.source)
@@ -51,7 +52,9 @@ def _spinning(host: Host, pids: list[str]) -> Finding:
         )
     shown = f"{max(shares):.0%} of a core without a request on the GPU"
     if max(shares) > known.SPIN_SHARE:
-        return Finding(NAME, "warning", f"{shown}: {about.says}", "invoke lint (it names the flag)", about.source)
+        return Finding(
+            NAME, "warning", f"{shown}: {about.says}", "invoke lint (names the flag, if there is one)", about.source
+        )
     return Finding(NAME, "ok", shown, source=about.source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
@@ -20,13 +21,29 @@ def check(host: Host) -> Iterator[Finding]:
         yield Finding(NAME, "unknown", f"no {FOLDER}", source=about.source)
         return
     held = sum(_bytes(host, f"{FOLDER}/{name}") for name in host.names_in(FOLDER))
-    shown = f"{gib(held)} GiB in {FOLDER}"
-    if held > known.SHM_BYTES:
+    size = _size_bytes(host)
+    shown = f"{gib(held)} GiB in {FOLDER}" if size is None else f"{gib(held)} of {gib(size)} GiB in {FOLDER}"
+    if size is not None and size < known.SHM_LEAST_BYTES and host.wanted.ipc == "host":
+        small = known.SHM_SMALL
+        fix = f"sudo mount -o remount,size=50% {FOLDER} (and in /etc/fstab)"
+        yield Finding(NAME, "warning", f"{shown}: {small.says}", fix, small.source)
+    elif held > known.SHM_BYTES:
         yield Finding(
             NAME, "warning", f"{shown}: {about.says}", f"ls -lS {FOLDER}; remove what no process uses", about.source
         )
     else:
         yield Finding(NAME, "ok", shown, source=about.source)
+
+
+def _size_bytes(host: Host) -> int | None:
+    """How much it may hold; None where it can't be read, and of a pretend host, whose folder is on a disk."""
+    if host.context.machine.root:
+        return None
+    try:
+        found = os.statvfs(FOLDER)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
 
 
 def _bytes(host: Host, path: str) -> int:

@@ -34,8 +34,8 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
     """Settings of the host that keep it cool and its memory free: a file each and the command that applies it, undone by `undo`.
 
     What was there before is kept in /var/lib/sparkwright/host-settings.json, root's own, before anything is written. `undo`
-    restores exactly that and forgets it; a file that somebody changed since is left alone, and refused by name. A setting that
-    is null is left as it is. Needs root (`become: true`); nothing is installed.
+    restores exactly that and forgets it; a file that somebody changed since is left alone, and refused by name after the
+    others were restored. A setting that is null is left as it is. Needs root (`become: true`); nothing is installed.
 
     Returns: settings (those that are in force by the record). Fails when earlyoom is not installed, or a command fails.
     """
@@ -69,13 +69,14 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
             return [Change(name, "set", "as before", table.PATHS[name]) for name in found.record]
         changes = []
         for one in _wanted(args):
-            before = found.files.get(one.name)
-            after = one.content(before or "")
-            cut_off = not found.record.get(one.name, {}).get(
-                "applied", True
-            )  # its command failed, or the run was killed
-            if before != after or cut_off:
-                changes.append(Change(one.name, one.shown_of(before or ""), one.shown, table.PATHS[one.name]))
+            before, live = found.files.get(one.name), found.live.get(one.name, "")
+            if one.needs_file and before is None:
+                raise Failed(f"{one.name}: {table.PATHS[one.name]} is missing.", fix=one.needs_file)
+            # its command failed, or the run was killed
+            cut_off = not found.record.get(one.name, {}).get("applied", True)
+            if before != one.content(before or "") or cut_off or live not in ("", one.shown):
+                shown = live or one.shown_of(before or "")
+                changes.append(Change(one.name, shown, one.shown, table.PATHS[one.name]))
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
@@ -90,8 +91,6 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
             if one.name not in fields:
                 continue
             before = found.files.get(one.name)
-            if one.needs_file and before is None:
-                raise Failed(f"{one.name}: {table.PATHS[one.name]} is missing.", fix=one.needs_file)
             after = one.content(before or "")
             kept = record.setdefault(one.name, {"before": before, "live": found.live.get(one.name, "")})
             kept |= {"wrote": _digest(after), "applied": False}
@@ -104,21 +103,28 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
 
     @staticmethod
     def _undo(found: Found, context: Context) -> dict[str, Any]:
-        record = {name: dict(one) for name, one in found.record.items()}
+        record, changed = {name: dict(one) for name, one in found.record.items()}, []
         for name, kept in found.record.items():
             now = found.files.get(name)
-            if now is not None and _digest(now) != kept.get("wrote"):
-                path = table.PATHS[name]
-                raise Refused(
-                    f"{name}: {path} was changed since.",
-                    fix=f"Restore or remove it by hand, or delete its entry in {RECORD}.",
-                )
-            _do(context, table.BEFORE_UNDO.get(name, ()))
+            if not _ours(now, kept):
+                changed.append(table.PATHS[name])
+                continue
+            _do(context, table.BEFORE_UNDO.get(name, ()) if now is not None else ())
             _put(context, table.PATHS[name], kept.get("before"))
             _do(context, table.undo(name, str(kept.get("live") or "")))
             del record[name]
             _keep(context, record)
+        if changed:
+            raise Refused(
+                f"{' and '.join(changed)} {'were' if len(changed) > 1 else 'was'} changed since; nothing else is left to undo.",
+                fix=f"Restore or remove by hand, or delete the entry in {RECORD}.",
+            )
         return {"settings": sorted(record)}
+
+
+def _ours(now: str | None, kept: Mapping[str, Any]) -> bool:
+    """Whether a file is as we wrote it, is gone, or was never written: the run was killed before."""
+    return now is None or _digest(now) == kept.get("wrote") or (not kept.get("applied") and now == kept.get("before"))
 
 
 def _wanted(args: HostSettings.Args) -> list[Setting]:
@@ -126,10 +132,17 @@ def _wanted(args: HostSettings.Args) -> list[Setting]:
 
 
 def _text(context: Context, path: str) -> str | None:
+    """A file that can be restored as it is. Raises Refused for one that can't."""
     try:
-        return context.machine.path(path).read_bytes()[:MOST_BYTES].decode(errors="replace")
+        found = context.machine.path(path).read_bytes()
     except OSError:
         return None
+    if len(found) > MOST_BYTES:
+        raise Refused(f"{path} is larger than {MOST_BYTES >> 20} MiB; it is left alone.")
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise Refused(f"{path} is not a UTF-8 text file; it is left alone.") from None
 
 
 def _record(context: Context) -> dict[str, dict[str, Any]]:

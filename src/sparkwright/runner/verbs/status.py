@@ -25,7 +25,7 @@ GATEWAY = "gateway"
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
-    traffic: requests and generated tokens by the server's own counters, where the request asks for them.
+    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, where the request asks.
     load_s: the stages of the start of the server that is there, seconds, as they were measured when it was verified.
 
     busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
@@ -44,7 +44,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         outdated = _gateway_outdated(found, gateway)
     about: dict[str, Any] = {
         "gateway": gateway if request.get("gateway") else {},
-        "traffic": live.traffic(good, now) if request.get("traffic") else {},
+        "traffic": {**live.traffic(good, now), **live.temperature(machine)} if request.get("traffic") else {},
         "late": late,
         "busy": busy,
         "interrupted": interrupted,

@@ -1,0 +1,132 @@
+"""Each alert rule by its time: promtool runs them over series of our metrics, as an hour or a day would bring them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.health import textfile
+from sparkwright.health.record import Record
+from sparkwright.monitoring import alerts, dashboard
+
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
+GIB = 2**30
+METRIC = re.compile(rf"{textfile.PREFIX}(\w+)")
+#: by alert: its metric with labels, values minute by minute, the last minute without it and the first with it, and what it says
+CASES: dict[str, tuple[str, str, int, int, str]] = {
+    "ServerDown": ('health_state{state="wedged"@}', "0x9 1x20", 10, 12, "The server on spark1 is wedged."),
+    "CheckMissing": ("health_check_timestamp_seconds", "0x60", 15, 17, "was last checked 17m 0s ago"),
+    "HostMissing": ("health_check_timestamp_seconds", "0+60x30 stale _x600", 35, 600, "has no metrics of sparkwright"),
+    "ServerDegraded": ('health_state{state="degraded"@}', "1x40", 14, 15, "The server on spark1 is degraded."),
+    "Flapping": ("health_flapping", "1x40", 9, 10, "comes and goes"),
+    "Healed": ("heal_restarts_last_day", "2x9 3x9", 9, 10, "restarted the server on spark1 3 times"),
+    "Slow": ("decode_tokens_per_second", "40x9 38x9", 9, 10, "generates 38 tok/s"),
+    "Queue": ("server_waiting_requests", "3x60", 29, 30, "3 requests wait at spark1"),
+    "MemoryLow": ("memory_available_bytes", f"{3 * GIB}x9 {GIB}x20", 14, 15, "has 1GiB of memory left"),
+    "DiskLow": ("disk_free_bytes", f"{6 * GIB}x9 {4 * GIB}x20", 14, 15, "has 4GiB of disk left"),
+    "Hot": ("gpu_temperature_celsius", "90x9 93x30", 19, 20, "is at 93"),
+    "Drift": ("drift_fields", "1x90", 59, 60, "differs from what was verified"),
+}
+#: beside the metric of a case; a name with its labels is whole
+BESIDE = {
+    "Slow": ("decode_baseline_tokens_per_second", "48x60"),
+    "HostMissing": (f'up{{instance="spark1",job="{alerts.NODE_JOB}"}}', "1x30 0x600"),
+}
+#: alerts over the metrics of others
+GATEWAY = {
+    "GatewayDown": (f'up{{instance="lab",job="{alerts.GATEWAY_JOB}"}}', "The gateway lab does not answer."),
+    "GatewayModelDown": (
+        f'haproxy_backend_active_servers{{instance="lab",job="{alerts.GATEWAY_JOB}",proxy="small"}}',
+        "The gateway on lab has no server for small.",
+    ),
+}
+
+
+def unit_test(name: str) -> dict[str, Any]:
+    """A case as promtool takes it: before its time the alert is not there, afterwards it fires."""
+    metric, values, quiet, fires, _ = CASES[name]
+    series = [(metric, values), *([BESIDE[name]] if name in BESIDE else [])]
+    rule = next(one for one in alerts.ALERTS if one.name == f"Sparkwright{name}")
+    labels = {"instance": "spark1", "severity": rule.severity}
+    labels |= {"state": metric.partition('state="')[2].partition('"')[0]} if "state=" in metric else {}
+    alert = {"exp_labels": labels, "exp_annotations": {}}
+    return {
+        "interval": "1m",
+        "input_series": [{"series": _labelled(one), "values": found} for one, found in series],
+        "alert_rule_test": [
+            {"eval_time": f"{quiet}m", "alertname": rule.name, "exp_alerts": []},
+            {"eval_time": f"{fires}m", "alertname": rule.name, "exp_alerts": [alert]},
+        ],
+    }
+
+
+def _labelled(metric: str) -> str:
+    if "instance=" in metric:
+        return metric
+    at = 'instance="spark1"'
+    named = f"{textfile.PREFIX}{metric}"
+    return named.replace("@", f",{at}") if "@" in named else f"{named}{{{at}}}"
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", CASES)
+def test_an_alert_waits_for_its_time_and_then_says_what_is_wrong(tmp_path: Path, name: str) -> None:
+    assert promtool(tmp_path, name, unit_test(name), summary=False) == ""
+    # promtool names the annotation that was not expected
+    assert CASES[name][4] in promtool(tmp_path, name, unit_test(name), summary=True)
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", GATEWAY)
+def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_path: Path, name: str) -> None:
+    series, says = GATEWAY[name]
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": "1x9 0x20"}],
+        "alert_rule_test": [
+            {"eval_time": f"{minute}m", "alertname": f"Sparkwright{name}", "exp_alerts": []} for minute in (11, 12)
+        ],
+    }
+    told = promtool(tmp_path, name, case, summary=True)
+    assert says in told and told.count("alertname:") == 1  # it fires at one of both minutes, the later
+
+
+def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) -> str:
+    """What `promtool test rules` has against a case. summary: the rule's only annotation; else it has none."""
+    rules = yaml.safe_load(alerts.text())
+    (rule,) = [one for one in rules["groups"][0]["rules"] if one["alert"] == f"Sparkwright{name}"]
+    rule["annotations"] = {"summary": rule["annotations"]["summary"]} if summary else {}
+    (folder / "rules.yml").write_text(yaml.safe_dump(rules))
+    (folder / "test.yml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [case]})
+    )
+    words = ["promtool", "test", "rules", "test.yml"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_every_alert_has_its_case() -> None:
+    assert {f"Sparkwright{name}" for name in {**CASES, **GATEWAY}} == {one.name for one in alerts.ALERTS}
+
+
+def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
+    written = {
+        line.split()[2].removeprefix(textfile.PREFIX)
+        for line in textfile.text(Record(0.0, "ok", "ok", 0.0)).splitlines()
+        if line.startswith("# HELP")
+    } | {one.name for one in textfile.METRICS}
+    asked = [one.expr for one in alerts.ALERTS] + dashboard.queries()
+    named = {found for text in asked for found in METRIC.findall(text)}
+    assert named and named <= written, named - written
+
+
+def test_links_lead_to_where_the_user_has_the_runbooks() -> None:
+    found = yaml.safe_load(alerts.text("https://wiki.example.org/alerts"))
+    links = [one["annotations"]["runbook_url"] for one in found["groups"][0]["rules"]]
+    assert "https://wiki.example.org/alerts#sparkwrightslow" in links and len(set(links)) == len(alerts.ALERTS)

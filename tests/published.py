@@ -1,0 +1,34 @@
+"""What a command printed with --json, held against the schema that docs/schemas has of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+from referencing import Registry, Resource
+
+from sparkwright.app.json_output import schemas
+
+#: where both would be on a web server: the reference from one to the other is relative
+BASE = "https://example.org/schemas"
+
+
+def parsed(out: str) -> list[Any]:
+    """One document, or one a line."""
+    try:
+        return [json.loads(out)]
+    except ValueError:
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def refused(command: str, out: str) -> list[str]:
+    """What the schema has against it; nothing printed is refused, too."""
+    found = {**schemas.of(command), "$id": f"{BASE}/json/{command}.json"}
+    jsonschema.Draft202012Validator.check_schema(found)
+    known = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(schemas.events()))
+    judge = jsonschema.Draft202012Validator(found, registry=known)
+    rows = parsed(out)
+    return [f"{error.json_path}: {error.message:.300}" for one in rows for error in judge.iter_errors(one)] or (
+        [] if rows else ["nothing was printed"]
+    )
