@@ -23,7 +23,7 @@ def test_vllms_recipe_is_taken_with_what_its_author_changed_for_a_spark() -> Non
     }
     assert found["container"]["env"] == {"VLLM_A": "1", "VLLM_B": "2", "VLLM_C": "3"}
     assert "spec_decoding" in rows(one, "dropped")
-    assert "0.24.0 or newer" in rows(one, "note")
+    assert "0.24.0 or newer" in rows(one, "note") and "expect.probes: [tool_call]" in rows(one, "note")
 
 
 def test_the_checkpoint_is_asked_for_where_several_fit_and_none_is_for_a_spark() -> None:
@@ -43,7 +43,7 @@ def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -
         "env": {"VLLM_MARLIN_USE_ATOMIC_ADD": "1"},
     }
     assert found["publish"] == "loopback"
-    assert "privileged, host network" in rows(one, "dropped")
+    assert all(word in rows(one, "dropped") for word in ("privileged", "network host"))
 
 
 def test_flags_are_made_of_defaults_where_there_is_no_command() -> None:
@@ -96,6 +96,7 @@ def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
     }
     assert "ports" not in found["container"] and "publish" not in found
     assert "--distributed-executor-backend ray" in rows(one, "dropped")
+    assert one.hosts == 2 and "network host" not in rows(one, "dropped")  # a cluster's members are on it
 
 
 def test_a_gguf_of_the_hub_becomes_a_file_of_the_model() -> None:
@@ -133,6 +134,37 @@ def test_a_compose_file_gives_its_one_service() -> None:
     }
     assert "HF_TOKEN" in rows(one, "secret")
     assert all(word in rows(one, "dropped") for word in ("healthcheck", "privileged", "./data", "service web"))
+
+
+def test_of_several_services_the_one_that_names_an_engine_is_taken() -> None:
+    found = yaml.safe_load(taken(COMPOSE).text)
+    assert found["engine"] == "sglang" and found["container"]["name"] == "llm"
+    both = COMPOSE.replace("nginx:1", "vllm/vllm-openai:v0.32.0")
+    assert "service" in {one.key for one in taken(both).report.questions}
+
+
+def test_a_compose_files_common_part_is_brought_in_and_no_secret_is_asked_for() -> None:
+    one = taken(
+        """
+x-common: &common
+  image: vllm/vllm-openai:v0.32.0
+  ipc: host
+  environment: {HF_TOKEN: "${HF_TOKEN}", A: "1"}
+services:
+  llm:
+    <<: *common
+    command: --model acme/Tiny --api-key ${API_KEY} --seed ${SEED:-7}
+    environment: {HF_TOKEN: "${HF_TOKEN:-hf_0123456789abcdefghij}", B: "2"}
+    deploy: {replicas: 2, resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}
+"""
+    )
+    assert one.report.questions == []
+    found = yaml.safe_load(one.text)
+    assert found["image"] == "vllm/vllm-openai:v0.32.0" and found["container"]["ipc"] == "host"
+    assert found["container"]["env"] == {"B": "2"} and found["vllm"] == {"seed": 7}
+    assert found["server_key"] == {"env": "SPARK_KEY"}
+    assert "HF_TOKEN" in rows(one, "secret") and "hf_0123" not in one.text + str(one.report)
+    assert "deploy: replicas" in rows(one, "dropped") and "deploy: devices" in rows(one, "translated")
 
 
 def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:

@@ -13,6 +13,7 @@ TOOL_PARSER = "--tool-call-parser is not that of this model"
 REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
 TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
 PROBE_FLAGS = ProbeFlags(
+    promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("enable-auto-tool-choice", "tool-call-parser")},
     causes={
         "tools refused": "--enable-auto-tool-choice and --tool-call-parser are needed",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ RUNTIMES = {
     "vllm": "vllm", "vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "eugr": "vllm",
     "sglang": "sglang", "llama-cpp": "llama_cpp", "llama.cpp": "llama_cpp",
 }  # fmt: skip
+#: of a command, those among which its program stands
+PROGRAM_WORDS = 4
 #: what starts a server that is none of the engines with a table
 OTHERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
 
@@ -55,18 +57,26 @@ def _engine_of(found: Foreign, report: Report) -> str:
             message = f"the runtime '{one_line(found.engine, at_most=60)}' is none that recipes are taken in for."
             raise Refused(message, fix=f"Runtimes: {able}. `engine: openai` serves others: docs/openai.md.")
         return RUNTIMES[found.engine]
-    named = [word.rpartition("/")[2] for word in [*(found.entrypoint or ()), *found.words[:4]]]
-    for text in [*named, found.image]:
-        for name in engine.TITLES:
-            imports = engine.of(name).imports
-            if imports and any(one in text for one in imports.names):
-                return name
-    other = next((OTHERS[word] for word in named if word in OTHERS), "")
+    named = [word.rpartition("/")[2] for word in [*(found.entrypoint or ()), *found.words[:PROGRAM_WORDS]]]
+    if name := engine_named([*named, found.image]):
+        return name
+    program = found.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    other = next((OTHERS[word] for word in [*named, program] if word in OTHERS), "")
     if other:
         fix = "Describe it in a recipe with `engine: openai` (docs/openai.md)."
         raise Refused(f"it starts {other}, for which recipes are not taken in.", fix=fix)
     choices = [name for name in engine.TITLES if engine.of(name).imports]
     return report.ask("engine", "neither the command nor the image says which engine serves", choices) or engine.USUAL
+
+
+def engine_named(texts: Iterable[str]) -> str:
+    """The engine that the first of these names which names one: words of a command, then an image. "" for none."""
+    for text in texts:
+        for name in engine.TITLES:
+            imports = engine.of(name).imports
+            if imports and any(one in text for one in imports.names):
+                return name
+    return ""
 
 
 def _after_program(words: Sequence[str], imports: Imports) -> list[str]:

@@ -11,6 +11,8 @@ from sparkwright.project.documents.checked import kind_of
 from sparkwright.visible import one_line
 
 MOST_WORDS, MOST_CHARS = 2_000, 64_000
+#: YAML's key for "what that mapping has, too"
+MERGED = "<<"
 
 
 @dataclass
@@ -45,12 +47,16 @@ class Foreign:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """A part of a stranger's file that must be a mapping; an absent one is empty."""
+    """A part of a stranger's file that must be a mapping, with what YAML's `<<` brings into it; an absent one is empty."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise Refused(f"`{one_line(what, at_most=80)}` must be a mapping, got {kind_of(value)}.")
-    return {str(key): one for key, one in value.items()}
+    found = {str(key): one for key, one in value.items()}
+    brought = found.pop(MERGED, ())
+    for more in brought if isinstance(brought, list | tuple) else [brought]:
+        found = {**mapping(more, f"{what}.{MERGED}"), **found}
+    return found
 
 
 def texts(value: Any, what: str) -> list[str]:
