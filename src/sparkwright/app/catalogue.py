@@ -190,6 +190,8 @@ def _fit(one: Row, total: int, reserve_gib: float = RESERVE_GIB) -> tuple[bool |
     if not total:
         return None, "the host does not say how much memory it has"
     weights = int(one.weights_gb * 1e9) or None
+    if weights and weights + reserve_gib * GIB > total:
+        return False, f"{one.weights_gb:g} GB of weights alone, {reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
     verdict, why = proposal.fit(one.recipe, total, reserve_gib, weights, one.locked)
     return FITS[verdict], why
 

@@ -87,8 +87,6 @@ def fit(
         return "too large", f"the engine takes {takes}, {reserve_gib:g} GiB must stay free"
     if not engine_bytes:
         files = f"{units.gib(files_bytes)} GiB of files; " if files_bytes else ""
-        if (files_bytes or 0) + reserve_gib * units.GIB > total_bytes:
-            return "too large", f"{files}{reserve_gib:g} GiB of {units.gib(total_bytes)} must stay free"
         return "unknown", f"{files}what the engine takes is known once the model is pinned"
     if files_bytes is None:
         return "unknown", f"the engine takes {takes}; the model's size is known once it is pinned"
