@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, rows, taken
@@ -41,6 +42,7 @@ def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -
         "name": "tiny-fp8",
         "ports": ["8001:8000"],
         "env": {"VLLM_MARLIN_USE_ATOMIC_ADD": "1"},
+        "entrypoint": ["vllm", "serve"],
     }
     assert found["publish"] == "loopback"
     assert all(word in rows(one, "dropped") for word in ("privileged", "network host"))
@@ -191,6 +193,35 @@ def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
     assert found["vllm"] == {"enforce-eager": True}
     assert "sk-0123" not in one.text + str(one.report) and "hf_0123" not in one.text + str(one.report)
     assert all(word in rows(one, "dropped") for word in ("privileged", "network host", "--rm", "--runtime"))
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        ("nvcr.io/nvidia/vllm:25.12-py3 vllm serve acme/Tiny", ["vllm", "serve"]),
+        ("nvcr.io/nvidia/vllm:25.12-py3 /opt/init.sh vllm serve acme/Tiny", ["/opt/init.sh", "vllm", "serve"]),
+        ("nvcr.io/nvidia/vllm:25.12-py3 bash -c 'exec vllm serve acme/Tiny'", ["vllm", "serve"]),
+        ("acme/vllm:1 python3 -m vllm.entrypoints.openai.api_server --model acme/Tiny", ["vllm", "serve"]),
+        ("acme/vllm:1 serve acme/Tiny", ["vllm", "serve"]),
+        ("acme/vllm:1 --model acme/Tiny", None),
+        ("vllm/vllm-openai:v0.32.0 --model acme/Tiny", None),
+        ("--entrypoint vllm vllm/vllm-openai:v0.32.0 serve acme/Tiny", None),
+        ("acme/llama:1 /opt/bin/llama-server -hf acme/Tiny:Q8_0", ["/opt/bin/llama-server"]),
+        ("acme/sglang:1 python3 -m sglang.launch_server --model-path acme/Tiny", None),
+    ],
+)
+def test_the_program_that_a_command_names_is_kept_where_another_image_may_start_something_else(
+    words: str, program: list[str] | None
+) -> None:
+    found = yaml.safe_load(taken(f"docker run --gpus all {words}", name="t1").text)
+    assert found["container"].get("entrypoint") == program
+    assert found["model"]["id"] == "acme/Tiny"
+
+
+@pytest.mark.parametrize("bundle", ["-itdp 9000:8000", "-d -it -p9000:8000", "-ti --publish=9000:8000/tcp"])
+def test_short_options_may_stand_together(bundle: str) -> None:
+    found = yaml.safe_load(taken(f"docker run {bundle} vllm/vllm-openai:v0.32.0 --model acme/Tiny").text)
+    assert found["container"]["ports"] == ["9000:8000"]
 
 
 def test_a_model_in_a_folder_of_the_host_is_asked_for_and_its_folder_kept() -> None:

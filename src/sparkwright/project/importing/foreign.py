@@ -23,7 +23,7 @@ class Foreign:
     words: the command that serves. image: with tag and digest as written; "" for none. model: as OWNER/NAME[:QUANTISATION]; ""
     where only the command says it. options: of `docker run`, by their names in a recipe. ports, volumes: as docker writes them.
     hosts: how many it is for; 0 where it does not say. task: "" for text. folder: beside it lie its mods. adopted: it runs as it
-    is, and is to be found unchanged.
+    is, and is to be found unchanged; starts: what its image starts by itself.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Foreign:
     task: str = ""
     folder: Path | None = None
     adopted: bool = False
+    starts: list[str] = field(default_factory=list)
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
         entrypoint=settings["entrypoint"],
         hosts=1,
         adopted=True,
+        starts=list(settings["program"]) if settings["entrypoint"] is None else [],
     )
     env, words = assignments(unwrapped([*settings["program"], *settings["command"]]))
     found.words = words
