@@ -38,22 +38,42 @@ def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_on
 
 
 def test_what_does_not_fit_says_so() -> None:
-    assert shown._fit(row("qwen3-coder-next"), 120 * 2**30)[0]
+    assert shown._fit(row("qwen3-coder-next"), 120 * 2**30)[0] is True
     fits, why = shown._fit(row("qwen3-coder-next"), 64 * 2**30)
-    assert not fits and "54 GiB, of which 80 GB are weights" in why
+    assert fits is False and "80 GB of weights alone, 4 GiB of 64.0 must stay free" in why
+    fits, why = shown._fit(row("qwen3-coder-next"), 84 * 2**30)
+    assert fits is False and "74.5 GiB of files, the engine takes 71.4 of 84.0 GiB" in why
+    fits, why = shown._fit(row("qwen3-coder-next"), 120 * 2**30, reserve_gib=24)
+    assert fits is False and "24 GiB must stay free" in why
+
+
+def test_what_nobody_knows_is_no_yes() -> None:
+    assert shown._fit(row("glm-4.7-flash"), 120 * 2**30)[0] is None  # the size of its weights
+    assert shown._fit(row("gpt-oss-120b-gguf"), 120 * 2**30)[0] is None  # what the engine takes
+    assert shown._fit(row("gpt-oss-120b-gguf"), 60 * 2**30)[0] is False  # its weights alone are more
+    assert shown._fit(row("qwen3-coder-next"), 0)[0] is None
+
+
+def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
+    simulated = shown.Proof("sandbox", "2026-11-01", 47.0, simulated=True)
+    assert row("qwen3.5-35b", simulated).evidence[0] == "reported"
+    kind, _, sentence = row("glm-4.7-flash", simulated).evidence
+    assert kind == "simulated" and sentence == "no figure; the sandbox simulates 47 tok/s"
+    told = row("glm-4.7-flash", simulated).to_json()
+    assert told["proved_on"] == [] and told["simulated_on"] == ["sandbox"]
 
 
 def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> None:  # noqa: F811
     desk.deployed()
     listed = desk.run("recipe.list", "--host", "sandbox", "--json")
     found = {one["recipe"]: one for one in json.loads(listed.out)["recipes"]}
-    assert found["qwen3.5-35b"]["evidence"] == "proved" and found["qwen3.5-35b"]["proved_on"]
+    assert found["qwen3.5-35b"]["evidence"] == "reported" and found["qwen3.5-35b"]["simulated_on"] == ["sandbox"]
     other = found["qwen3.5-35b-200k"]  # the same image and model, another context
-    assert other["proved_on"] and other["evidence"] == "reported"
-    assert found["gpt-oss-120b"]["proved_on"] == [] and found["gpt-oss-120b"]["evidence"] == "reported"
+    assert other["simulated_on"] and other["evidence"] == "reported" and other["proved_on"] == []
+    assert found["gpt-oss-120b"]["simulated_on"] == [] and found["gpt-oss-120b"]["evidence"] == "reported"
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding")
     assert ranked.code == 0, ranked.err
-    assert re.search(r"1\. qwen3\.5-35b[^:]*: .* measured on sandbox", ranked.out), ranked.out
+    assert re.search(r"1\. gpt-oss-120b: .* reported by kubis.ai", ranked.out), ranked.out
     assert "llama-3.1-8b" not in ranked.out
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err

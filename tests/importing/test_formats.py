@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, rows, taken
@@ -23,7 +24,7 @@ def test_vllms_recipe_is_taken_with_what_its_author_changed_for_a_spark() -> Non
     }
     assert found["container"]["env"] == {"VLLM_A": "1", "VLLM_B": "2", "VLLM_C": "3"}
     assert "spec_decoding" in rows(one, "dropped")
-    assert "0.24.0 or newer" in rows(one, "note")
+    assert "0.24.0 or newer" in rows(one, "note") and "expect.probes: [tool_call]" in rows(one, "note")
 
 
 def test_the_checkpoint_is_asked_for_where_several_fit_and_none_is_for_a_spark() -> None:
@@ -41,9 +42,10 @@ def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -
         "name": "tiny-fp8",
         "ports": ["8001:8000"],
         "env": {"VLLM_MARLIN_USE_ATOMIC_ADD": "1"},
+        "entrypoint": ["vllm", "serve"],
     }
     assert found["publish"] == "loopback"
-    assert "privileged, host network" in rows(one, "dropped")
+    assert all(word in rows(one, "dropped") for word in ("privileged", "network host"))
 
 
 def test_flags_are_made_of_defaults_where_there_is_no_command() -> None:
@@ -96,6 +98,7 @@ def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
     }
     assert "ports" not in found["container"] and "publish" not in found
     assert "--distributed-executor-backend ray" in rows(one, "dropped")
+    assert one.hosts == 2 and "network host" not in rows(one, "dropped")  # a cluster's members are on it
 
 
 def test_a_gguf_of_the_hub_becomes_a_file_of_the_model() -> None:
@@ -135,6 +138,37 @@ def test_a_compose_file_gives_its_one_service() -> None:
     assert all(word in rows(one, "dropped") for word in ("healthcheck", "privileged", "./data", "service web"))
 
 
+def test_of_several_services_the_one_that_names_an_engine_is_taken() -> None:
+    found = yaml.safe_load(taken(COMPOSE).text)
+    assert found["engine"] == "sglang" and found["container"]["name"] == "llm"
+    both = COMPOSE.replace("nginx:1", "vllm/vllm-openai:v0.32.0")
+    assert "service" in {one.key for one in taken(both).report.questions}
+
+
+def test_a_compose_files_common_part_is_brought_in_and_no_secret_is_asked_for() -> None:
+    one = taken(
+        """
+x-common: &common
+  image: vllm/vllm-openai:v0.32.0
+  ipc: host
+  environment: {HF_TOKEN: "${HF_TOKEN}", A: "1"}
+services:
+  llm:
+    <<: *common
+    command: --model acme/Tiny --api-key ${API_KEY} --seed ${SEED:-7}
+    environment: {HF_TOKEN: "${HF_TOKEN:-hf_0123456789abcdefghij}", B: "2"}
+    deploy: {replicas: 2, resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}
+"""
+    )
+    assert one.report.questions == []
+    found = yaml.safe_load(one.text)
+    assert found["image"] == "vllm/vllm-openai:v0.32.0" and found["container"]["ipc"] == "host"
+    assert found["container"]["env"] == {"B": "2"} and found["vllm"] == {"seed": 7}
+    assert found["server_key"] == {"env": "SPARK_KEY"}
+    assert "HF_TOKEN" in rows(one, "secret") and "hf_0123" not in one.text + str(one.report)
+    assert "deploy: replicas" in rows(one, "dropped") and "deploy: devices" in rows(one, "translated")
+
+
 def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
     line = (
         """docker run -d --rm --runtime nvidia --gpus all --ipc=host --network host --privileged --ulimit memlock=-1 \\
@@ -159,6 +193,35 @@ def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
     assert found["vllm"] == {"enforce-eager": True}
     assert "sk-0123" not in one.text + str(one.report) and "hf_0123" not in one.text + str(one.report)
     assert all(word in rows(one, "dropped") for word in ("privileged", "network host", "--rm", "--runtime"))
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        ("nvcr.io/nvidia/vllm:25.12-py3 vllm serve acme/Tiny", ["vllm", "serve"]),
+        ("nvcr.io/nvidia/vllm:25.12-py3 /opt/init.sh vllm serve acme/Tiny", ["/opt/init.sh", "vllm", "serve"]),
+        ("nvcr.io/nvidia/vllm:25.12-py3 bash -c 'exec vllm serve acme/Tiny'", ["vllm", "serve"]),
+        ("acme/vllm:1 python3 -m vllm.entrypoints.openai.api_server --model acme/Tiny", ["vllm", "serve"]),
+        ("acme/vllm:1 serve acme/Tiny", ["vllm", "serve"]),
+        ("acme/vllm:1 --model acme/Tiny", None),
+        ("vllm/vllm-openai:v0.32.0 --model acme/Tiny", None),
+        ("--entrypoint vllm vllm/vllm-openai:v0.32.0 serve acme/Tiny", None),
+        ("acme/llama:1 /opt/bin/llama-server -hf acme/Tiny:Q8_0", ["/opt/bin/llama-server"]),
+        ("acme/sglang:1 python3 -m sglang.launch_server --model-path acme/Tiny", None),
+    ],
+)
+def test_the_program_that_a_command_names_is_kept_where_another_image_may_start_something_else(
+    words: str, program: list[str] | None
+) -> None:
+    found = yaml.safe_load(taken(f"docker run --gpus all {words}", name="t1").text)
+    assert found["container"].get("entrypoint") == program
+    assert found["model"]["id"] == "acme/Tiny"
+
+
+@pytest.mark.parametrize("bundle", ["-itdp 9000:8000", "-d -it -p9000:8000", "-ti --publish=9000:8000/tcp"])
+def test_short_options_may_stand_together(bundle: str) -> None:
+    found = yaml.safe_load(taken(f"docker run {bundle} vllm/vllm-openai:v0.32.0 --model acme/Tiny").text)
+    assert found["container"]["ports"] == ["9000:8000"]
 
 
 def test_a_model_in_a_folder_of_the_host_is_asked_for_and_its_folder_kept() -> None:

@@ -27,6 +27,8 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("docker run --sparkle yes vllm/vllm-openai:v0.32.0", "is not an option of docker run"),
         ("docker run -d", "names no image"),
         ("docker run nvcr.io/x/trt:1 trtllm-serve acme/Tiny", "TensorRT-LLM"),
+        ("docker run -p 11434:11434 ollama/ollama:latest", "it starts Ollama"),
+        ("services: {a: {extends: {file: b.yml, service: b}}}", "a change to another one"),
         (f"{BASE} --data-parallel-size 2", "several copies"),
         (VLLM + "omni: {tasks: [image]}\n", "vLLM-Omni"),
         (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 2000"), "more than 8 Sparks have"),
@@ -88,6 +90,17 @@ def test_what_only_a_person_knows_is_asked_by_name() -> None:
     found = yaml.safe_load(taken(text, **answers).text)
     assert found["vllm"]["seed"] == 7 and "speculative-config" not in found["vllm"] and "parallel" not in found
     assert found["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
+
+
+def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> None:
+    mods = taken(SPARKRUN_2 + "mods: [mods/fix]\n", mods="drop", image="acme/fixed:1")
+    packages = VLLM + "dependencies: [{command: pip install x}]\n"
+    assert [one.key for one in taken(packages).report.questions] == ["dependencies"]
+    installed = taken(packages, dependencies="drop", image="acme/fixed:1")
+    for one in (mods, installed):
+        assert yaml.safe_load(one.text)["image"] == "acme/fixed:1" and "as answered" in rows(one, "translated")
+    local = taken(EUGR, image="my-vllm")  # a person's own word about it
+    assert yaml.safe_load(local.text)["image"] == "my-vllm:latest"
 
 
 def test_an_answer_that_is_none_of_the_choices_and_one_that_nobody_asks_for_are_refused() -> None:

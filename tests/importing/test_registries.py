@@ -101,7 +101,7 @@ def test_a_recipe_is_shown_before_it_is_taken(project: Path) -> None:
     done = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
     assert done.returncode == 0, done.stderr
     text = (project / "recipes/tiny-fp8.yml").read_text()
-    assert "theirs.git at" in text.splitlines()[0] and "recipes/tiny-fp8.yaml" in text.splitlines()[0]
+    assert "theirs.git at" in text.splitlines()[1] and "recipes/tiny-fp8.yaml" in text.splitlines()[1]
 
 
 def test_mods_beside_it_are_told_and_names_that_mean_several_refused(project: Path) -> None:

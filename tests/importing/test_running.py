@@ -56,3 +56,18 @@ def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
     assert found["vllm"]["chat-template"] == "mine.jinja"
     assert "server_key" in found and "***" not in one.text
     assert one.image_digest == "sha256:" + "b" * 64
+
+
+def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it() -> None:
+    wrapped = {
+        **SETTINGS,
+        "program": ["/opt/nvidia/nvidia_entrypoint.sh"],
+        "command": ["vllm", "serve", "--model", "acme/Tiny"],
+    }
+    report = Report()
+    found = yaml.safe_load(recipe_of.taken(running.read(wrapped, "spark1", report), "", report, "spark1").text)
+    assert found["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
+    assert found["model"]["id"] == "acme/Tiny"
+    report = Report()
+    usual = yaml.safe_load(recipe_of.taken(running.read(SETTINGS, "spark1", report), "", report, "spark1").text)
+    assert "entrypoint" not in usual["container"]

@@ -12,6 +12,7 @@ import yaml
 from sparkwright.project import sandbox_pair, starter
 from sparkwright.project.lock.lockfile import Lock
 from sparkwright.project.schema_line import MARK
+from tests.importing.forms import taken
 
 SHIPPED = [path.relative_to(starter.source()) for path in starter.files() if path.suffix == ".yml"]
 
@@ -56,6 +57,8 @@ def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
     (tmp_path / "hosts/groups.yml").unlink()
     for path in sandbox_pair.lay(tmp_path):
         fits(path)
+    (tmp_path / "recipes/taken.yml").write_text(taken("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny").text)
+    assert fits(tmp_path / "recipes/taken.yml").name == "recipe.json"
     Lock().save(tmp_path)
     assert fits(tmp_path / "spark.lock").name == "lock.json"
 

@@ -9,7 +9,10 @@ from typing import Any
 from sparkwright.app.connect import reach
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import user_of
+from sparkwright.app.setup import proposal
+from sparkwright.app.setup.proposal import Verdict
 from sparkwright.console.out import say, say_error, say_json
+from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member, hang_up
@@ -27,20 +30,24 @@ from sparkwright.units import GIB, moment
 from sparkwright.visible import count, one_line
 
 GPU = "NVIDIA GB10"
-#: a recipe without a figure of any kind comes after all that have one
-ORDER = ("proved", "reported", "ceiling", "unknown")
+#: a recipe without a figure of any kind comes after all that have one; a sandbox's says nothing of a Spark
+ORDER = ("proved", "reported", "ceiling", "simulated", "unknown")
+#: how a verdict about memory is told to a program, and shown
+FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
+FITS_SHOWN = {True: "", None: " (not known whether it fits)", False: " (does not fit)"}
 
 
 @dataclass(frozen=True)
 class Proof:
     """host, at: where and when a server of this image and model was verified.
 
-    tok_per_s: None where that was not measured, or with other arguments than the recipe's.
+    tok_per_s: None where that was not measured, or with other arguments than the recipe's. simulated: by a sandbox.
     """
 
     host: str
     at: str
     tok_per_s: float | None
+    simulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,14 +73,9 @@ class Row:
     @property
     def evidence(self) -> tuple[str, float, str]:
         """(kind, tokens a second, sentence): the best there is. A measurement of yours, else a report, else arithmetic."""
-        measured = [one for one in self.proofs if one.tok_per_s]
-        if measured:
-            best = max(measured, key=lambda one: one.at)
-            return (
-                "proved",
-                best.tok_per_s or 0.0,
-                f"{best.tok_per_s:g} tok/s measured on {best.host}, {best.at}, with this image, model and arguments",
-            )
+        if best := self._newest(simulated=False):
+            how = f"measured on {best.host}, {best.at}, with this image, model and arguments"
+            return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {how}"
         if self.known.reported is not None:
             return "reported", self.known.reported.tok_per_s, str(self.known.reported)
         if self.known.bytes_per_token:
@@ -83,7 +85,18 @@ class Row:
                 rate,
                 f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s over the bytes a token reads)",
             )
+        if best := self._newest(simulated=True):
+            return "simulated", 0.0, f"no figure; the sandbox simulates {best.tok_per_s:g} tok/s"
         return "unknown", 0.0, "no figure: the first verified run records one"
+
+    def _newest(self, *, simulated: bool) -> Proof | None:
+        """The newest proof with a figure, of hosts or of sandboxes."""
+        measured = [one for one in self.proofs if one.tok_per_s and one.simulated == simulated]
+        return max(measured, key=lambda one: one.at, default=None)
+
+    def proved_on(self, *, simulated: bool = False) -> list[str]:
+        """The hosts, or sandboxes, on which a server of this image and model was verified."""
+        return sorted({one.host for one in self.proofs if one.simulated == simulated})
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -102,7 +115,8 @@ class Row:
             "evidence": kind,
             "tok_per_s": round(rate, 1) or None,
             "source": sentence,
-            "proved_on": sorted({one.host for one in self.proofs}),
+            "proved_on": self.proved_on(),
+            "simulated_on": self.proved_on(simulated=True),
         }
 
 
@@ -119,7 +133,7 @@ def rows(answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host]) -> l
             for arguments in [_arguments(project, hosts[host], one)]
             if events
             for event in events
-            for proof in _proof(one, host, arguments, event)
+            for proof in _proof(one, hosts[host], arguments, event)
         )
         found.append(Row(one, catalogue.of(name), entries(lock, one)["model"] or {}, tuple(proofs)))
     return found
@@ -142,7 +156,7 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     """What to serve on one host for a use, the best evidence first. Raises Refused for no such use, and for several hosts."""
     if use not in catalogue.USES:
         raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
-    states, _, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json)
+    states, known, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json)
     if len(states) + len(codes) != 1:
         raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
     if not states:
@@ -150,8 +164,9 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     ((host, events),) = states.items()
     answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
-    fitting = [(one, *_fit(one, total)) for one in rows(answers, hosts) if use in one.known.uses]
-    fitting.sort(key=lambda row: (not row[1], ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
+    reserve = float(known[host].vars.get("reserve_gib", RESERVE_GIB))
+    fitting = [(one, *_fit(one, total, reserve)) for one in rows(answers, hosts) if use in one.known.uses]
+    fitting.sort(key=lambda row: (row[1] is False, ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
     if as_json:
         say_json(
             {
@@ -163,30 +178,22 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
         return [*codes, *more]
     say(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
     for number, (one, fits, why) in enumerate(fitting, 1):
-        say(f"  {number}. {one.recipe.name}{'' if fits else ' (does not fit)'}: {one.evidence[2]}; {why}.")
+        say(f"  {number}. {one.recipe.name}{FITS_SHOWN[fits]}: {one.evidence[2]}; {why}.")
     say("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
     return [*codes, *more]
 
 
-def _fit(one: Row, total: int) -> tuple[bool, str]:
-    """Whether a recipe fits a host that serves nothing else, and why."""
+def _fit(one: Row, total: int, reserve_gib: float = RESERVE_GIB) -> tuple[bool | None, str]:
+    """Whether a recipe fits a host that serves nothing else, and why; None where that is not known."""
     if one.hosts > 1:
         return False, f"it needs {one.hosts} hosts"
-    memory = one.recipe.memory(one.locked)
     if not total:
-        return True, "the host does not say how much memory it has"
-    if memory.bytes or memory.share:
-        wanted = memory.bytes or int(memory.share * total)
-        fits = wanted < total and one.weights_gb * 1e9 < wanted
-        weights = (
-            f", of which {one.weights_gb:g} GB are weights"
-            if one.weights_gb
-            else "; the size of its weights is not known"
-        )
-        return fits, f"it takes {wanted / GIB:.0f} GiB{weights}"
-    if not one.weights_gb:
-        return True, "how much it takes is not known before it is pinned"
-    return one.weights_gb * 1e9 < 0.9 * total, f"{one.weights_gb:g} GB of weights; the rest is known once it is pinned"
+        return None, "the host does not say how much memory it has"
+    weights = int(one.weights_gb * 1e9) or None
+    if weights and weights + reserve_gib * GIB > total:
+        return False, f"{one.weights_gb:g} GB of weights alone, {reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
+    verdict, why = proposal.fit(one.recipe, total, reserve_gib, weights, one.locked)
+    return FITS[verdict], why
 
 
 def _lines(one: Row, *, asked: bool) -> list[str]:
@@ -195,13 +202,9 @@ def _lines(one: Row, *, asked: bool) -> list[str]:
     memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
     context = f"context {data['context']}" if data["context"] else ""
     hosts = count(one.hosts, "host")
-    proved = (
-        f"image and model proved on {', '.join(data['proved_on'])}"
-        if data["proved_on"]
-        else "not proved on the hosts asked"
-        if asked
-        else ""
-    )
+    places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
+    nowhere = "not proved on the hosts asked" if asked else ""
+    proved = f"image and model proved on {', '.join(places)}" if places else nowhere
     about = ", ".join(filter(None, (one.recipe.engine.title, size, memory, context, hosts, "/".join(one.known.uses))))
     tail = [f"  {proved}"] if proved else []
     return [f"{one.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
@@ -214,7 +217,7 @@ def _arguments(project: Project, host: Host, one: Recipe) -> str:
     return fingerprint(recipe.scope(host, user_of(host), one, entries(lock_of(project, host), one))["container"])
 
 
-def _proof(one: Recipe, host: str, arguments: str, event: Event) -> list[Proof]:
+def _proof(one: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
     """What an act of a host's history proves of a recipe: a verified server of the same tag and model.
 
     What that server gave is the recipe's own only with the same arguments.
@@ -225,7 +228,8 @@ def _proof(one: Recipe, host: str, arguments: str, event: Event) -> list[Proof]:
         return []
     rate = measured.get("tok_per_s")
     known = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
-    return [Proof(host, moment(event["at"]), known if event.get("arguments") == arguments else None)]
+    same = event.get("arguments") == arguments
+    return [Proof(host.title, moment(event["at"]), known if same else None, simulated=host.connection == "sandbox")]
 
 
 def _asked(

@@ -20,6 +20,8 @@ from sparkwright.project.folder import Project
 from sparkwright.project.importing import docker_line, recipe_of, recognise, running
 from sparkwright.project.importing.recipe_of import Taken
 from sparkwright.project.importing.report import SORTS, Report
+from sparkwright.project.inventory import glance
+from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.project.recipe.scope import home_of
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import count, one_line
@@ -120,9 +122,24 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
     say(taken.text if check else f"{document.shown(path)} written.")
     if not check:
         _lint(taken.name)
-        lock = "" if host else "`invoke lock --host NAME` and "
-        say(f"Next: `recipe: {taken.name}` in hosts/NAME.yml, then {lock}`invoke plan --host NAME`.")
+        _say_next(taken, "" if host else "`invoke lock --host NAME` and ")
     return Exit.OK
+
+
+def _say_next(taken: Taken, lock: str) -> None:
+    """Where the recipe goes: into a host's file, or for several hosts into a group that is proposed."""
+    if taken.hosts == 1:
+        return say(f"Next: `recipe: {taken.name}` in hosts/NAME.yml, then {lock}`invoke plan --host NAME`.")
+    names = sorted({one.on or one.name for one in glance.hosts(Project.here().root, EVERYONE)})[: taken.hosts]
+    names += [f"HOST{n}" for n in range(len(names) + 1, taken.hosts + 1)]
+    say(
+        f"Next: a cluster of {taken.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
+    )
+    say(f"  {taken.name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {taken.name}, head: {names[0]}}}")
+    return say(
+        f"then `invoke cluster.inspect --host {taken.name} --write`, {lock.replace('NAME', taken.name)}"
+        f"`invoke plan --host {taken.name}`."
+    )
 
 
 def _refuse_open(taken: Taken, *, as_json: bool) -> None:

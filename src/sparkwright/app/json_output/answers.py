@@ -70,6 +70,7 @@ CATALOGUED: dict[str, Shape] = {
     **dict.fromkeys(("recipe", "model", "engine", "evidence", "source"), line),
     "uses": TEXTS,
     "proved_on": TEXTS,
+    "simulated_on": TEXTS,
     "hosts": COUNT,
     **dict.fromkeys(("weights_gb", "memory_share", "memory_bytes", "context", "tok_per_s"), FIGURE),
 }
@@ -165,7 +166,7 @@ ANSWERS: dict[str, Printed] = {
     "recommend": Printed(
         "document",
         "recipes for a use, the best evidence first",
-        {"host": line, "for": line, "recipes": [{**CATALOGUED, "fits": bool, "why": line}]},
+        {"host": line, "for": line, "recipes": [{**CATALOGUED, "fits": (None, bool), "why": line}]},
     ),
     "schema": Printed("document", "a JSON Schema", {}),
     "lint": Printed(

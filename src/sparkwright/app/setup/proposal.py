@@ -68,18 +68,26 @@ def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float
     return Choice(recipe, verdict, why, row, served)
 
 
-def fit(recipe: Recipe, total_bytes: int, reserve_gib: float, files_bytes: int | None) -> tuple[Verdict, str]:
+def fit(
+    recipe: Recipe,
+    total_bytes: int,
+    reserve_gib: float,
+    files_bytes: int | None,
+    locked: Mapping[str, Any] | None = None,
+) -> tuple[Verdict, str]:
     """Whether a recipe's engine fits into a host, with the figures. files_bytes: the model's files there; None: not known.
+    locked: the model's entry of the lock, by which some engines are counted.
 
     A recipe that takes some files of a repository says nothing of the size of those beside them.
     """
-    memory = recipe.memory({})
+    memory = recipe.memory(locked or {})
     engine_bytes = int(memory.share * total_bytes) + memory.bytes  # as the module assert_memory_fits counts it
     takes = f"{units.gib(engine_bytes)} of {units.gib(total_bytes)} GiB"
     if engine_bytes + reserve_gib * units.GIB > total_bytes:
         return "too large", f"the engine takes {takes}, {reserve_gib:g} GiB must stay free"
     if not engine_bytes:
-        return "unknown", "what the engine takes is known once the model is pinned"
+        files = f"{units.gib(files_bytes)} GiB of files; " if files_bytes else ""
+        return "unknown", f"{files}what the engine takes is known once the model is pinned"
     if files_bytes is None:
         return "unknown", f"the engine takes {takes}; the model's size is known once it is pinned"
     model = recipe.file.model

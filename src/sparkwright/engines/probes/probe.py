@@ -97,8 +97,9 @@ class Probe:
 @dataclass(frozen=True, slots=True)
 class ProbeFlags:
     """An engine's flags, by what goes wrong without them or with a wrong value. needs: flags a probe cannot pass without, by its name;
-    causes: which flag causes a fault, as a sentence."""
+    causes: which flag causes a fault, as a sentence; promises: the flag by which a recipe says that its clients rely on it."""
 
+    promises: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     causes: Mapping[Fault, str] = field(default_factory=dict)
 

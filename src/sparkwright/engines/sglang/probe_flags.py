@@ -7,6 +7,7 @@ from sparkwright.engines.probes.probe import ProbeFlags
 TOOL_PARSER = "--tool-call-parser is missing, or not that of this model"
 REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
 PROBE_FLAGS = ProbeFlags(
+    promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("tool-call-parser",)},
     causes={
         "tools refused": TOOL_PARSER,

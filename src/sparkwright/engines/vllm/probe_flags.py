@@ -1,7 +1,8 @@
 """Which of vLLM's flags causes what a probe finds.
 
-Sources: 0.32.0 on a CPU (a request with tools is refused with 400 without both flags); `--enable-auto-tool-choice requires
---tool-call-parser`, vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
+Sources: 0.32.0 on a CPU with a model that recites what a good one says (tests/real_engine/test_probes.py: 400 without both flags, a call
+as text, a call in the thinking, thinking in the content, content null); `--enable-auto-tool-choice requires --tool-call-parser`,
+vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
 `reasoning`, before 0.16 or so in `reasoning_content`.
 """
 
@@ -13,6 +14,7 @@ TOOL_PARSER = "--tool-call-parser is not that of this model"
 REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
 TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
 PROBE_FLAGS = ProbeFlags(
+    promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("enable-auto-tool-choice", "tool-call-parser")},
     causes={
         "tools refused": "--enable-auto-tool-choice and --tool-call-parser are needed",

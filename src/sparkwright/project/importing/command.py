@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +19,29 @@ RUNTIMES = {
     "vllm": "vllm", "vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "eugr": "vllm",
     "sglang": "sglang", "llama-cpp": "llama_cpp", "llama.cpp": "llama_cpp",
 }  # fmt: skip
+PYTHONS, MODULE, SERVE = ("python", "python3"), "-m", "serve"
+#: of a command, those among which its program stands
+PROGRAM_WORDS = 4
 #: what starts a server that is none of the engines with a table
 OTHERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
 
 
 @dataclass
 class Serving:
-    """engine, imports: which it is. model: as the command names it. flags: by their own names."""
+    """engine, imports: which it is. model: as the command names it. flags: by their own names. program: the words before all of
+    them, which start it; empty where the image does."""
 
     engine: Engine
     imports: Imports
     model: str
     flags: dict[str, Any]
+    program: tuple[str, ...] = ()
+
+    @property
+    def entrypoint(self) -> list[str]:
+        """The program for a recipe: as written, but the engine's own in place of `python3 -m ...` and of `serve` alone."""
+        as_written = MODULE not in self.program and any(_is_program(word, self.imports) for word in self.program)
+        return list(self.program if as_written or not self.program else self.imports.program)
 
 
 def read(found: Foreign, report: Report) -> Serving:
@@ -39,13 +50,13 @@ def read(found: Foreign, report: Report) -> Serving:
     imports = own.imports
     if imports is None:
         raise Refused(f"recipes for {own.title} are not taken in.", fix="Write one by hand: docs/files/recipe.md.")
-    words = imports.spelled_out(_after_program(found.words, imports))
-    parsed = own.command(words)
+    program, words = _parted(found.words, imports)
+    parsed = own.command(imports.spelled_out(words))
     flags = dict(parsed.flags)
     model = parsed.model or _stray_model(flags, own)
     for name in flags:
         _say(name, own, report)
-    return Serving(own, imports, model, flags)
+    return Serving(own, imports, model, flags, program)
 
 
 def _engine_of(found: Foreign, report: Report) -> str:
@@ -55,13 +66,11 @@ def _engine_of(found: Foreign, report: Report) -> str:
             message = f"the runtime '{one_line(found.engine, at_most=60)}' is none that recipes are taken in for."
             raise Refused(message, fix=f"Runtimes: {able}. `engine: openai` serves others: docs/openai.md.")
         return RUNTIMES[found.engine]
-    named = [word.rpartition("/")[2] for word in [*(found.entrypoint or ()), *found.words[:4]]]
-    for text in [*named, found.image]:
-        for name in engine.TITLES:
-            imports = engine.of(name).imports
-            if imports and any(one in text for one in imports.names):
-                return name
-    other = next((OTHERS[word] for word in named if word in OTHERS), "")
+    named = [word.rpartition("/")[2] for word in [*(found.entrypoint or ()), *found.words[:PROGRAM_WORDS]]]
+    if name := engine_named([*named, found.image]):
+        return name
+    program = found.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    other = next((OTHERS[word] for word in [*named, program] if word in OTHERS), "")
     if other:
         fix = "Describe it in a recipe with `engine: openai` (docs/openai.md)."
         raise Refused(f"it starts {other}, for which recipes are not taken in.", fix=fix)
@@ -69,14 +78,33 @@ def _engine_of(found: Foreign, report: Report) -> str:
     return report.ask("engine", "neither the command nor the image says which engine serves", choices) or engine.USUAL
 
 
-def _after_program(words: Sequence[str], imports: Imports) -> list[str]:
-    """The words after the program's own: `python3 -m vllm...` and the like stand before the first option."""
-    rest = list(words)
-    while rest and (rest[0].rpartition("/")[2] in (*imports.names, "serve", "python", "python3")):
-        rest.pop(0)
-    if rest[:1] == ["-m"]:
-        rest = rest[2:]
-    return rest
+def engine_named(texts: Iterable[str]) -> str:
+    """The engine that the first of these names which names one: words of a command, then an image. "" for none."""
+    for text in texts:
+        for name in engine.TITLES:
+            imports = engine.of(name).imports
+            if imports and any(one in text for one in imports.names):
+                return name
+    return ""
+
+
+def _parted(words: Sequence[str], imports: Imports) -> tuple[tuple[str, ...], list[str]]:
+    """(the words that start the engine, those after them). An image's own wrapper may stand before its program."""
+    rest, at = list(words), 0
+    for n, word in enumerate(rest[:PROGRAM_WORDS]):
+        if word.startswith("-") and word != MODULE:
+            break
+        if _is_program(word, imports):
+            at = n + 1
+    if not at and rest[:1] and rest[0].rpartition("/")[2] in PYTHONS:
+        at = 3 if rest[1:2] == [MODULE] else 1
+    while rest[at : at + 1] == [SERVE]:
+        at += 1
+    return tuple(rest[:at]), rest[at:]
+
+
+def _is_program(word: str, imports: Imports) -> bool:
+    return word.rpartition("/")[2] in imports.names and ("/" not in word or word.startswith("/"))
 
 
 def _stray_model(flags: dict[str, Any], own: Engine) -> str:

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.project.importing import command
 from sparkwright.project.importing.foreign import Foreign, mapping, text, texts
 from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
+from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.visible import one_line
 
 KIND = "a compose file"
+#: a service that is written as a change to another, often in another file
+EXTENDS = "extends"
 _VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
 #: keys of a service that are options of a recipe's container, under their own names there
 SAME = {
@@ -75,19 +79,31 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
 def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
     if not services:
         raise Refused("`services` is empty.")
-    names = [name for name, one in services.items() if isinstance(one, dict) and ("image" in one or "build" in one)]
+    held = {name: mapping(one, f"services.{name}") for name, one in services.items()}
+    names = [name for name, one in held.items() if "image" in one or "build" in one or EXTENDS in one]
     if not names:
         raise Refused("no service of the compose file has an image.")
-    answer = (
-        names[0]
-        if len(names) == 1
-        else report.ask("service", f"which service serves the model: {', '.join(names)}", names)
-    )
+    serving = names if len(names) == 1 else [name for name in names if _serves(held[name])]
+    answer = report.given("service") or (serving[0] if len(serving) == 1 else "")
+    if answer not in names:
+        answer = report.ask("service", f"which service serves the model: {', '.join(names)}", names)
     for other in names:
         if answer and other != answer:
             report.add("dropped", f"service {other}", "a recipe starts one container")
     name = answer or names[0]
-    return name, mapping(services[name], f"services.{name}")
+    if EXTENDS in held[name]:
+        fix = "`docker compose config` prints the file with everything filled in: import that."
+        raise Refused(f"the service {one_line(name, at_most=60)} is a change to another one (`{EXTENDS}`).", fix=fix)
+    return name, held[name]
+
+
+def _serves(service: dict[str, Any]) -> bool:
+    """Whether a service names an engine: by its image, or by the first words of its command."""
+    words = (service.get("entrypoint"), service.get("command"))
+    text_of_words = " ".join(str(word) for one in words for word in (one if isinstance(one, list) else [one]) if word)
+    return bool(
+        command.engine_named([*text_of_words.split()[: command.PROGRAM_WORDS], str(service.get("image") or "")])
+    )
 
 
 def _filler(report: Report) -> Callable[[str], str]:
@@ -97,6 +113,8 @@ def _filler(report: Report) -> Callable[[str], str]:
         if match[0] == "$$":
             return "$"
         name, operator, default = match[1] or match[4], match[2] or "", match[3] or ""
+        if names_a_secret(name):
+            return default if operator.endswith("-") else match[0]  # neither asked for nor shown
         if operator.endswith("-"):
             report.add("note", f"${{{name}}}", f"its default, '{one_line(default, at_most=60)}'")
             return default
@@ -149,11 +167,20 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
         elif key in DROPPED:
             report.add("dropped", key, DROPPED[key])
         elif key == "deploy":
-            report.add("translated", key, "gpus: all, a recipe's default")
+            _deploy(mapping(value, key), report)
         elif key not in READ:
             report.add("dropped", str(key), "it has no place in a recipe")
     if isinstance(found.options.get("oom_score_adj"), str):
         found.options["oom_score_adj"] = int(found.options["oom_score_adj"] or 0)
+
+
+def _deploy(deploy: dict[str, Any], report: Report) -> None:
+    resources = mapping(deploy.pop("resources", None), "deploy.resources")
+    reserved = mapping(resources.pop("reservations", None), "deploy.resources.reservations")
+    if reserved.pop("devices", None):
+        report.add("translated", "deploy: devices", "gpus: all, a recipe's default")
+    for key in (*reserved, *resources, *deploy):
+        report.add("dropped", f"deploy: {key}", "it has no place in a recipe")
 
 
 def _limit(value: Any) -> str:

@@ -9,6 +9,7 @@ from sparkwright.project.importing import environment
 from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.foreign import Foreign
 from sparkwright.project.importing.report import Report
+from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.network_words import HOST
 from sparkwright.visible import one_line
 
@@ -28,7 +29,7 @@ def of(
     box: dict[str, Any] = {"name": name}
     set_by_cluster = frozenset(serving.engine.parallel.VARIABLES if cluster and serving.engine.parallel else ())
     if found.adopted:
-        return box | _as_it_runs(found, report)
+        return box | _as_it_runs(found, serving, report)
     for option, value in found.options.items():
         if option in DROPPED_OPTIONS:
             report.add("dropped", f"{option} {one_line(str(value), at_most=60)}", DROPPED_OPTIONS[option])
@@ -50,12 +51,27 @@ def of(
         box["env"] = env
     if volumes := _volumes(found, report):
         box["volumes"] = volumes
-    if found.entrypoint is not None:
-        report.add("translated", "entrypoint", "the image's own, or the engine's program")
+    if entrypoint := _entrypoint(found, serving):
+        box["entrypoint"] = entrypoint
+        report.add(
+            "kept",
+            f"container.entrypoint {' '.join(entrypoint)}",
+            "the command names it: the image may start something else",
+        )
+    elif found.entrypoint is not None:
+        report.add("translated", "entrypoint", "the engine's own program, which its image starts")
     return box
 
 
-def _as_it_runs(found: Foreign, report: Report) -> dict[str, Any]:
+def _entrypoint(found: Foreign, serving: Serving) -> list[str]:
+    """The program as the command names it; empty where the engine's own image starts it, or a recipe does anyway."""
+    own = Name.parse(serving.imports.image).repository if not why_not_an_image(found.image) else ""
+    if not found.image or serving.engine.flags.ENTRYPOINT is not None or Name.parse(found.image).repository == own:
+        return []
+    return serving.entrypoint
+
+
+def _as_it_runs(found: Foreign, serving: Serving, report: Report) -> dict[str, Any]:
     """All that the container was made with, under its own name."""
     box = dict(found.options)
     if found.network:
@@ -64,7 +80,9 @@ def _as_it_runs(found: Foreign, report: Report) -> dict[str, Any]:
             why = "a deploy names the port, by which the container is found, and so replaces it once"
             report.add("note", "network host", why)
     box["ports"] = found.ports
-    if found.entrypoint is not None:
+    if serving.program and list(serving.program) != found.starts:
+        box["entrypoint"] = list(serving.program)
+    elif found.entrypoint is not None:
         box["entrypoint"] = found.entrypoint
     if found.env:
         box["env"] = found.env

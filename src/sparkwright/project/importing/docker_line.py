@@ -22,8 +22,6 @@ BARE = {
     "-d": "a deploy starts it in the background", "--detach": "a deploy starts it in the background",
     "-i": "no one types into a server", "--interactive": "no one types into a server",
     "-t": "no one types into a server", "--tty": "no one types into a server",
-    "-it": "no one types into a server", "-itd": "no one types into a server", "-dit": "no one types into a server",
-    "-ti": "no one types into a server", "-td": "no one types into a server",
     "--rm": "the previous server is kept for a rollback", "--no-healthcheck": "sparkwright checks that it generates",
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
     "--sig-proxy": "a deploy starts it in the background",
@@ -76,6 +74,9 @@ def _plain(line: str) -> str:
 
 def _option(words: list[str], found: Foreign, report: Report) -> list[str]:
     """Take one option off the words."""
+    first = words[0]
+    if len(first) > 2 and first[:2] in BARE:  # -itd, -dp 8000:8000
+        words = [first[:2], f"-{first[2:]}", *words[1:]]
     flag, equals, value = words[0].partition("=")
     rest = words[1:]
     if (

@@ -42,7 +42,7 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
         tensor = pipeline = asked = 1
     elif asked > 1 and not found.hosts:
         sentence = f"the model is split over {asked} GPUs, and a Spark has one: how many hosts are to serve it"
-        if report.ask("hosts", sentence, ("1", str(asked))) == "1":
+        if report.ask("hosts", sentence, ("1", str(asked))) != str(asked):  # unanswered: said of neither
             tensor = pipeline = asked = 1
     for name in imports.backends:
         if name in flags:

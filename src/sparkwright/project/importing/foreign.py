@@ -11,6 +11,8 @@ from sparkwright.project.documents.checked import kind_of
 from sparkwright.visible import one_line
 
 MOST_WORDS, MOST_CHARS = 2_000, 64_000
+#: YAML's key for "what that mapping has, too"
+MERGED = "<<"
 
 
 @dataclass
@@ -21,7 +23,7 @@ class Foreign:
     words: the command that serves. image: with tag and digest as written; "" for none. model: as OWNER/NAME[:QUANTISATION]; ""
     where only the command says it. options: of `docker run`, by their names in a recipe. ports, volumes: as docker writes them.
     hosts: how many it is for; 0 where it does not say. task: "" for text. folder: beside it lie its mods. adopted: it runs as it
-    is, and is to be found unchanged.
+    is, and is to be found unchanged; starts: what its image starts by itself.
     """
 
     kind: str
@@ -42,15 +44,20 @@ class Foreign:
     task: str = ""
     folder: Path | None = None
     adopted: bool = False
+    starts: list[str] = field(default_factory=list)
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """A part of a stranger's file that must be a mapping; an absent one is empty."""
+    """A part of a stranger's file that must be a mapping, with what YAML's `<<` brings into it; an absent one is empty."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise Refused(f"`{one_line(what, at_most=80)}` must be a mapping, got {kind_of(value)}.")
-    return {str(key): one for key, one in value.items()}
+    found = {str(key): one for key, one in value.items()}
+    brought = found.pop(MERGED, ())
+    for more in brought if isinstance(brought, list | tuple) else [brought]:
+        found = {**mapping(more, f"{what}.{MERGED}"), **found}
+    return found
 
 
 def texts(value: Any, what: str) -> list[str]:

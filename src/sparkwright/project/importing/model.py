@@ -63,6 +63,8 @@ def of(found: Foreign, serving: Serving, report: Report) -> Model:
     model = Model(name or "owner/name", revision)
     if serving.engine.files is not None:
         model.file = _file(file, quantisation, serving, report)
+    if not name:
+        return model
     if found.adopted:
         report.add(
             "note",

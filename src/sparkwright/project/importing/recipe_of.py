@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
+from sparkwright.project import schema_line
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check
 from sparkwright.project.importing import command, container, flags, model
@@ -32,12 +34,14 @@ NAME_CHARS = 60
 
 @dataclass
 class Taken:
-    """text: the recipe's file; "" while questions are open. name: the file's. image_digest: what the source pinned it to."""
+    """text: the recipe's file; "" while questions are open. name: the file's. image_digest: what the source pinned it to.
+    hosts: how many serve it together."""
 
     name: str
     text: str
     report: Report
     image_digest: str = ""
+    hosts: int = 1
 
 
 def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
@@ -45,6 +49,7 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
 
     Raises Refused for what is no recipe here, with the sentence that says why.
     """
+    _answered_image(found, report)
     serving = command.read(found, report)
     chosen = model.of(found, serving, report)
     own_name = slug(name or found.name or chosen.id.rpartition("/")[2])
@@ -71,13 +76,28 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
     data[serving.engine.name] = section
     if parallel:
         data["parallel"] = parallel
+    if not found.task:
+        _probes(serving, section, report)
     report.refuse_unheard()
     if report.questions:
         return Taken(own_name, "", report, digest)
     source = _line(origin) if origin == found.kind else f"{_line(origin)} ({found.kind})"
-    text = f"# Imported from {source}.\n\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)}"
+    head = f"{schema_line.line('recipe')}# Imported from {source}.\n\n"
+    text = head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     _checked(text, own_name)
-    return Taken(own_name, text, report, digest)
+    return Taken(own_name, text, report, digest, math.prod(parallel.values()))
+
+
+def _probes(serving: Serving, section: dict[str, Any], report: Report) -> None:
+    """What its flags promise to clients, and nothing of the source proves."""
+    own = serving.engine.probe_flags
+    flags_of = {probe: (flag, *own.needs.get(probe, ())) for probe, flag in own.promises.items()}
+    if probes := [probe for probe, names in flags_of.items() if all(section.get(name) for name in names)]:
+        report.add(
+            "note",
+            f"expect.probes: [{', '.join(probes)}]",
+            "not in the source; it would prove the parsers that it names",
+        )
 
 
 def _task(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
@@ -111,6 +131,15 @@ def _checked(text: str, name: str) -> None:
     rules.refuse(parallel_rules.applied(file, source) if file.parallel is not None else file, source)
 
 
+def _answered_image(found: Foreign, report: Report) -> None:
+    """An image that was given is taken unasked, too: it is the way out of mods, and of packages that are installed."""
+    answer = report.given("image")
+    if answer:
+        instead = f"image {found.image}" if found.image not in ("", answer) else "image"
+        report.add("translated", instead, f"{answer}, as answered")
+        found.image = answer
+
+
 def _image(found: Foreign, imports: Imports, report: Report) -> tuple[str, str]:
     """(REPOSITORY:TAG, digest): what the recipe names, else the release that the engine's tables are of."""
     written = found.image.strip()
@@ -126,15 +155,12 @@ def _image(found: Foreign, imports: Imports, report: Report) -> tuple[str, str]:
             "note", written, "an image that is not from a registry: `lock` cannot pin it until it is pushed to one"
         )
         return Name.parse(written).by_tag, ""
-    if local or "$" in written or "{" in written:
+    if (local or "$" in written or "{" in written) and not report.given("image"):
         why = "is not in a registry: its author built it" if local else "is filled from a shell"
         example = f"as REPOSITORY:TAG, e.g. {imports.image}{instead}"
         sentence = f"the image {one_line(written, at_most=80)} {why}: which image, {example}"
-        answer = report.ask("image", sentence)
-        if not answer:
-            return imports.image, ""
-        report.add("translated", f"image {written}", f"{answer}, as answered")
-        written = answer
+        report.ask("image", sentence)
+        return imports.image, ""
     if reason := why_not_an_image(written):
         raise Refused(f"the image '{one_line(written, at_most=80)}' {reason}.")
     image = Name.parse(written)

@@ -68,6 +68,11 @@ class Report:
             raise Refused(message, fix=nearest(answer, offered))
         return answer
 
+    def given(self, key: str) -> str:
+        """An answer that may be given unasked; empty for none."""
+        self.heard.add(key)
+        return self.answers.get(key, "")
+
     def refuse_unheard(self) -> None:
         """Raises Refused for an answer to a question that nobody asks."""
         spare = sorted(set(self.answers) - self.heard)

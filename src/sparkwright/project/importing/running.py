@@ -26,13 +26,15 @@ def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
         entrypoint=settings["entrypoint"],
         hosts=1,
         adopted=True,
+        starts=list(settings["program"]) if settings["entrypoint"] is None else [],
     )
     env, words = assignments(unwrapped([*settings["program"], *settings["command"]]))
     found.words = words
     found.env = {name: value for name, value in {**settings["env"], **env}.items() if value != HIDDEN}
     for name, value in settings["env"].items():
         if value == HIDDEN:
-            report.add("secret", name, "its value stays on the host: a recipe holds no secret")
+            why = "its value stays on the host: a recipe holds no secret, and a deploy replaces the container once, without it"
+            report.add("secret", name, why)
     report.add(
         "note", found.name, f"it goes on serving: importing changed nothing on {host}; `plan` says what a deploy would"
     )

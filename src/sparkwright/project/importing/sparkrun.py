@@ -17,7 +17,11 @@ from sparkwright.project.importing.foreign import Foreign, mapping, text
 from sparkwright.project.importing.placeholders import filled
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
+from sparkwright.trust.network_words import HOST
 from sparkwright.visible import one_line
+
+#: of `recipe_version`, those that are known
+VERSIONS = ("1", "2")
 
 #: defaults that are called otherwise than a flag of vLLM, by the flag that they stand for
 CALLED = {
@@ -71,6 +75,12 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
     """The recipe. Raises Refused for mods and hooks, naming what they would do and the ways out."""
     version = text(data.get("recipe_version"), "recipe_version") or "1"
     kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
+    if version not in VERSIONS:
+        report.add(
+            "note",
+            f"recipe_version {one_line(version, at_most=40)}",
+            f"read as version {VERSIONS[-1]}, the newest known",
+        )
     if data.get("include"):
         fix = "Import the recipe that it includes, or write out what `include` brings."
         raise Refused("it is a change to another recipe (`include`), which is not in the file.", fix=fix)
@@ -93,6 +103,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         revision=text(data.get("model_revision"), "model_revision"),
         env={name: text(one, f"env.{name}") for name, one in mapping(data.get("env"), "env").items()},
         hosts=_hosts(data),
+        network=HOST,
         folder=path.parent,
     )
     command = text(data.get("command"), "command")
@@ -101,11 +112,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
     found.env |= env
     for key in (key for key in data if key not in READ | HOOKS.keys() and data[key] not in (None, "", [], {})):
         report.add("dropped", key, DROPPED.get(key, "sparkwright does not know this key"))
-    report.add(
-        "dropped",
-        "privileged, host network, --rm",
-        "how sparkrun starts a container; a recipe's is started without them",
-    )
+    report.add("dropped", "privileged, --rm", "how sparkrun starts a container; a recipe's is started without them")
     return found
 
 

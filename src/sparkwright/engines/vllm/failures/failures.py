@@ -43,6 +43,11 @@ FAILURES: tuple[Death, ...] = (
         "{0} needs a value.",
     ),
     _row("enable-auto-tool-choice requires", "", "enable-auto-tool-choice needs a tool-call-parser."),
+    _row(
+        "cannot be used with the tokenizer of",  # 0.32, real: after the weights are loaded
+        r"TypeError: (--.{1,200}?) cannot be used with the tokenizer of",
+        "{0}: the parser is another model's, this one's tokenizer lacks its tokens.",
+    ),
     _row("odel should be provided as the first positional", "", "no model is given to it."),
     # without the name of the exception it is a warning: real, 0.11 to 0.32
     _row(

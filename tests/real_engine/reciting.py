@@ -1,0 +1,88 @@
+"""A tiny model that recites: whatever is asked, it answers as a good model would, token by token, in the way that its parser takes out.
+
+    ENGINE/bin/python reciting.py FOLDER
+
+It runs in the engine's own Python. Its layers add nothing and each token's vector is its own direction, so that the next token depends
+on the present one alone: a chain of tokens that begins where the chat template ends. The text of each step is one token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+SIZE = 512
+END = "<|end|>"
+#: where the template ends, by what is asked: with tools, with thinking, without
+CALLS, THINKS, ANSWERS = "<|calls|>", "<|thinks|>", "<|answers|>"
+SPECIAL = (END, CALLS, THINKS, ANSWERS)
+#: as Qwen's models say it: what `hermes` and `qwen3` take out
+CHAINS = (
+    (CALLS, "<tool_call>", '\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n', "</tool_call>", END),
+    (THINKS, "<think>", "\n9.90 is more than 9.11.\n", "</think>", "\n\nThe larger number is 9.9.", END),
+    (ANSWERS, '{"city": "Oslo", "capital": true}', END),
+)
+CHAT = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if tools %}"
+    + CALLS
+    + "{% elif enable_thinking is defined and enable_thinking %}"
+    + THINKS
+    + "{% else %}"
+    + ANSWERS
+    + "{% endif %}"
+)
+
+
+def make(target: Path) -> None:
+    """Write the model; one that is there stays."""
+    if target.exists():
+        return
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    words = _tokenizer()
+    config = LlamaConfig(
+        vocab_size=SIZE, hidden_size=SIZE, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8,
+        num_key_value_heads=8, max_position_embeddings=4096, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=words.eos_token_id, pad_token_id=words.eos_token_id,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(torch.eye(SIZE))
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.lm_head.weight.zero_()
+        for chain in CHAINS:
+            for now, then in itertools.pairwise(chain):
+                model.lm_head.weight[words.convert_tokens_to_ids(then), words.convert_tokens_to_ids(now)] = 1
+    half_made = target.with_name(f"{target.name}.part")
+    shutil.rmtree(half_made, ignore_errors=True)
+    model.save_pretrained(half_made)
+    words.save_pretrained(half_made)
+    half_made.rename(target)
+
+
+def _tokenizer() -> Any:
+    """Bytes, and each step of the chains as a token of its own."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(letters)}, merges=[]))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    words = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token=END, pad_token=END)
+    words.add_special_tokens({"additional_special_tokens": list(SPECIAL[1:])})
+    steps = dict.fromkeys(step for chain in CHAINS for step in chain if step not in SPECIAL)
+    words.add_tokens([AddedToken(step, special=False, normalized=False) for step in steps])
+    words.chat_template = CHAT
+    return words
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

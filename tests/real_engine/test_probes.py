@@ -1,0 +1,104 @@
+"""The probes against a real vLLM, whose model recites what a good one says: a parser that is missing or another model's is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.modules.proof.probes import Probes
+from tests.modules.context import RecordingContext
+from tests.real_engine import reciting
+from tests.real_engine.engine import Engine, serving
+from tests.real_engine.releases import install
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
+TOOLS = {"enable-auto-tool-choice": True}
+#: the parsers of a start; by probe its verdict, and what its evidence and its likely cause say
+CASES = {
+    "its own parsers": (
+        {**TOOLS, "tool-call-parser": "hermes", "reasoning-parser": "qwen3"},
+        {
+            "tool_call": ("proved", "called get_weather with 'Paris'", ""),
+            "reasoning": ("proved", "thinking in `reasoning`, the answer in the content", ""),
+            "json_schema": ("proved", "the content is JSON of the schema", ""),
+        },
+    ),
+    "no parser": (
+        {},
+        {
+            "tool_call": (
+                "disproved",
+                "refused with 400",
+                "--enable-auto-tool-choice and --tool-call-parser are needed",
+            ),
+            "reasoning": ("disproved", "the thinking is in the content: '<think>", "--reasoning-parser is missing"),
+            "json_schema": ("proved", "the content is JSON of the schema", ""),
+        },
+    ),
+    "another model's tool parser": (
+        {**TOOLS, "tool-call-parser": "pythonic"},
+        {
+            "tool_call": (
+                "disproved",
+                "the tool call came as text in the content: '<tool_call>",
+                "--tool-call-parser is not",
+            )
+        },
+    ),
+    "another model's reasoning parser": (
+        {**TOOLS, "tool-call-parser": "hermes", "reasoning-parser": "deepseek_r1"},
+        {
+            "tool_call": (
+                "disproved",
+                "the tool call is in the thinking: '<tool_call>",
+                "it takes the call for thinking",
+            ),
+            "json_schema": (
+                "disproved",
+                "content is null instead of JSON",
+                "--reasoning-parser or --tool-call-parser is not",
+            ),
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model(engine: Engine) -> Path:
+    folder = engine.models / "reciting"
+    install.quietly([engine.python, reciting.__file__, folder])
+    return folder
+
+
+@pytest.mark.parametrize(("parsers", "expected"), CASES.values(), ids=CASES)
+def test_a_parser_that_is_missing_or_anothers_is_named(
+    parsers: dict[str, object], expected: dict[str, tuple[str, str, str]], model: Path, engine: Engine, tmp_path: Path
+) -> None:
+    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, **parsers}
+    words = flags.command(str(model), given, model_by_flag=True)
+    with serving(engine, words, tmp_path / "server.log") as server:
+        assert server.ready, server.log.read_text()[-2000:]
+        args = Probes.Args(server.base_url, "m", probes=list(expected), timeout_s=60)
+        found = {one["check"]: one for one in Probes().run(args, RecordingContext(tmp_path)).data["checks"]}
+    for probe, (verdict, evidence, cause) in expected.items():
+        row = found[probe]
+        assert row["verdict"] == verdict and evidence in row["evidence"] and cause in row["fix"], row
+
+
+def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
+    model: Path, engine: Engine, tmp_path: Path
+) -> None:
+    given = {
+        "served-model-name": "m",
+        "max-model-len": 4096,
+        "enforce-eager": True,
+        **TOOLS,
+        "tool-call-parser": "llama3_json",
+    }
+    with serving(engine, flags.command(str(model), given, model_by_flag=True), tmp_path / "server.log") as server:
+        assert not server.ready
+        assert str(server.reader.state.failure.value).startswith(
+            "--tool-call-parser llama3_json: the parser is another model's"
+        )
