@@ -42,6 +42,7 @@ ANSWER: dict[str, Any] = {
     "paths": [{"peer": "192.168.100.2", "interface": "enp1s0f1np1", "mtu": 9000, "reached": True}],
     "kernel": "6.14.0-1015-nvidia",
     "driver": "580.95.05",
+    "now_s": 1795303826.5,
 }
 GOOD = cluster_links._links(Member(HOST), answers.checked("fabric", ANSWER, host="spark1"))
 

@@ -59,3 +59,41 @@ def test_a_way_that_could_not_be_tried_is_not_called_reached(tmp_path: Path, mon
     assert found.msg == "enp1s0f1np1 is there for 192.168.100.1; could not try the way to 192.168.100.2"
     six = run(tmp_path, monkeypatch, address="fd00::1", peers=["fd00::2"])
     assert (six.failed, six.msg) == (False, "enp1s0f1np1 is there for fd00::1; could not try the way to fd00::2")
+
+
+SLOW = {"/sys/class/infiniband/rocep1s0f1/ports/1/rate": "100 Gb/sec (1X NDR)", "/sys/class/infiniband/roceP2p1s0f1/ports/1/state": "1: DOWN"}
+NO_TWIN_GID = {"/sys/class/infiniband/roceP2p1s0f1/ports/1/gid_attrs/types/3": "IB/RoCE v1"}
+NO_MEMORY = {
+    "/proc/sys/kernel/osrelease": "7.0.0-1019-nvidia",
+    "/proc/meminfo": "MemTotal: 125513728 kB\nMemAvailable: 118000000 kB\nCmaTotal: 32768 kB\nCmaFree: 9900000 kB\n",
+}
+
+
+def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> tuple[Result, list[str]]:
+    """On a host with these files instead, and what was noted."""
+    link_tree.lay(folder / "root", 1)
+    for name, text in files.items():
+        Path(f"{folder}/root{name}").write_text(f"{text}\n")
+    monkeypatch.setattr(fabric_ready, "_leftovers", lambda args, context: iter(()))
+    context = RecordingContext(folder, root=str(folder / "root"))
+    return FabricReady().run(FabricReady.Args(**FINE), context), [one["text"] for one in context.said if one["event"] == "note"]
+
+
+def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, notes = run_with(tmp_path, monkeypatch, SLOW)
+    assert (found.failed, found.exit) == (False, None)
+    assert [one.partition(":")[0] for one in notes] == ["roceP2p1s0f1 is down, its twin is up", "rocep1s0f1"]
+    assert notes[1].startswith("rocep1s0f1: 100 Gb/s: ")
+
+
+def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = run_with(tmp_path, monkeypatch, NO_TWIN_GID)
+    assert (found.exit, found.msg) == (
+        Exit.REFUSED,
+        "roceP2p1s0f1 has no RoCE v2 GID for 192.168.101.1: the ranks of a cluster cannot reach it by RDMA.",
+    )
+
+
+def test_a_kernel_that_keeps_the_memory_for_rdma_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = run_with(tmp_path, monkeypatch, NO_MEMORY)
+    assert found.exit == Exit.REFUSED and "CmaFree 9.4 GiB of CmaTotal 0.03 GiB" in found.msg

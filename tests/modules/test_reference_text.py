@@ -20,11 +20,15 @@ KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": [
 
 
 class Teller:
-    """texts: what is generated for each prompt after another, again and again; an Exception's text is an error under 200."""
+    """texts: what is generated for each prompt after another, again and again; an Exception's text is an error under 200.
+
+    most_bytes: a longer request is refused.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str | Exception] = ["one two three"]
         self.asked = 0
+        self.most_bytes = 10**6
         self.port = 0
 
     @property
@@ -46,9 +50,10 @@ def teller() -> Iterator[Teller]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            size = int(self.headers["Content-Length"])
+            self.rfile.read(size)
             data = json.dumps(one.answer()).encode()
-            self.send_response(200)
+            self.send_response(200 if size < one.most_bytes else 400)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -125,3 +130,15 @@ def test_an_error_under_200_fails_in_the_servers_words(teller: Teller, tmp_path:
     teller.texts = [RuntimeError("EngineCore encountered an issue.")]
     found = run(teller, tmp_path)
     assert (found.failed, "EngineCore encountered an issue." in found.msg) == (True, True)
+
+
+def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(teller: Teller, tmp_path: Path) -> None:
+    pair = {**KEY, "members": ["spark1", "spark2"]}
+    found = run(teller, tmp_path, baseline_key=pair)
+    assert (len(found.data["texts"]), found.msg.endswith("recorded (4 prompts)")) == (4, True)
+    teller.texts, teller.asked = ["one two three"] * 3 + ["one zwei drei"], 0
+    found = run(teller, tmp_path, baseline_key=pair)
+    assert (found.failed, found.exit) == (False, Exit.INCONCLUSIVE)
+    assert found.data["evidence"][0].startswith("'a long prompt' parts at token 2")
+    teller.most_bytes = 1000
+    assert len(run(teller, tmp_path / "short", baseline_key=pair).data["texts"]) == 3

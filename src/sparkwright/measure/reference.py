@@ -25,6 +25,11 @@ PROMPTS: tuple[str, ...] = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
 )
 PROMPT_SET = 1
+#: asked of a cluster besides, some 2,000 tokens: a member that was started with a shorter context answers the short ones well
+LONG = "\n".join(
+    (*(f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)), "What do these lines have in common?")
+)
+LONG_NAME = "a long prompt"
 TOKENS = 32
 TOP = 5
 #: two tokens closer than that, in nats, in both runs are a near-tie: two steps of a bfloat16 logit between 16 and 32
@@ -84,17 +89,25 @@ class Parting:
         return f"{self.prompt!r} parts at {where}{how}: {_about(self.before, self.char)} is now {_about(self.now, self.char)}"
 
 
-def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float) -> list[Text]:
-    """The texts of all prompts, one after the other. Raises Unanswered."""
-    return [
-        _asked(http, base_url, openai_api.reference(http, model, one, TOKENS, TOP), api_key, timeout_s)
-        for one in PROMPTS
-    ]
+def ask(
+    http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False
+) -> list[Text]:
+    """The texts of all prompts, one after the other. long: of LONG as well, unless the context is too short for it.
+
+    Raises Unanswered.
+    """
+    texts = []
+    for one in (*PROMPTS, *((LONG,) if long else ())):
+        body = openai_api.reference(http, model, one, TOKENS, TOP)
+        answer = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
+        if one is LONG and answer.status in openai_api.REFUSALS:
+            break
+        texts.append(_text(answer, timeout_s))
+    return texts
 
 
-def _asked(http: Http, base_url: str, body: dict[str, Any], api_key: str, timeout_s: float) -> Text:
-    """One text; a server that refuses what only some take is asked more plainly."""
-    answer = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
+def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
+    """What was generated. Raises Unanswered."""
     if answer.error == "timeout":
         raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
     if answer.status != 200 or answer.failure:
@@ -121,7 +134,7 @@ def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Pa
     Another model: every prompt parts, each at no near-tie or within its first tokens. Doubtful: some part at no near-tie,
     or every prompt parts, which rounding alone hardly does.
     """
-    pairs = list(zip(PROMPTS, before, now, strict=False))
+    pairs = list(zip((*PROMPTS, LONG_NAME), before, now, strict=False))
     partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
     every = len(partings) == len(pairs) > 0
     if every and all(map(_certain, partings)):

@@ -16,6 +16,8 @@ TOKEN = "CLUSTER_TOKEN"
 MEMBERS = range(2, 65)
 #: so many beats without a word, and a member is lost
 SILENT = 4
+#: clocks that are further apart are told: the logs and histories of the members can't be read side by side
+CLOCKS_S = 1.0
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 
 
@@ -96,6 +98,15 @@ def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int 
     if rank == wanted_rank and wanted_world in (None, world):
         return ""
     return f"it is rank {rank} of {world}, not {wanted_rank} of {world if wanted_world is None else wanted_world}."
+
+
+def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
+    """The clause that a clock is not another's; empty while it may be the same to a second. ahead_s: at the least and at the most."""
+    least_s, most_s = ahead_s
+    if least_s <= CLOCKS_S and most_s >= -CLOCKS_S:
+        return ""
+    off_s, within_s = abs(least_s + most_s) / 2, (most_s - least_s) / 2
+    return f"{off_s:.1f} s {'ahead of' if least_s > 0 else 'behind'} that of {other} (to within {max(within_s, 0.1):.1f} s)"
 
 
 def over_sockets(rank: int) -> str:

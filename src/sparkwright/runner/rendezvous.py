@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.runs.journal import Journal
-from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.cluster import TOKEN, Cluster, clocks_apart
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
 
@@ -80,6 +80,8 @@ class Rendezvous:
                 if self.cluster.rank == 0:
                     coordinator.wait_for_others(min(self.cluster.join_s, COME_S))
                 raise
+            if apart := clocks_apart(channel.ahead_s, self.cluster.named(0)):
+                self.note(f"the clock is {apart}. Members should have the same time: their logs and histories do not match.")
             try:
                 yield channel
             except BaseException as error:

@@ -12,19 +12,24 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
 import yaml
 
+from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.parallel.environment import STOP_TIMEOUT_S
 from sparkwright.engines.vllm.parallel.proof import GroupProof, proved
-from sparkwright.measure import http_probe
+from sparkwright.host.containers.container_options import create_arguments, differences
+from sparkwright.measure import http_probe, reference, stream
 from sparkwright.project import recipe
 from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Change
 from tests.real_engine.engine import VERSION, Engine
 from tests.remote.sshd import free_port
 
@@ -67,8 +72,12 @@ def specs(
 
 @dataclass
 class Pair:
-    """members: the processes that were started, by host. logs: of both, the other's is empty. url: where the head answers."""
+    """made: each member's container. members: the processes that were started, by host. logs: of both, the other's is empty.
 
+    url: where the head answers.
+    """
+
+    made: Mapping[str, Mapping[str, Any]]
     members: dict[str, subprocess.Popen[bytes]]
     logs: dict[str, Path]
     url: str
@@ -95,6 +104,26 @@ class Pair:
         body = {"model": "tiny", "prompt": "the sky", "max_tokens": 8, "temperature": 0}
         return http_probe.ask(self.url, "/v1/completions", body=body, timeout_s=TOKEN_WITHIN_S)
 
+    def texts(self) -> list[reference.Text]:
+        """What it generates for the prompts of the reference text. Raises reference.Unanswered."""
+        return reference.ask(HTTP, self.url, "tiny", api_key="", timeout_s=TOKEN_WITHIN_S, long=True)
+
+    def streamed(self, on_chunk: Callable[[int], None]) -> str:
+        """How a long stream ends for a client of sparkwright's; empty: well. on_chunk: told how many pieces have come."""
+        body = {**openai_api.generated(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
+        try:
+            stream.read(stream.record(self.url, body, cap_s=STARTS_WITHIN_S, timeout_s=TOKEN_WITHIN_S, on_chunk=on_chunk))
+        except stream.StreamError as error:
+            return str(error)
+        return ""
+
+    def drift(self, host: str) -> list[Change]:
+        """What `verify` says of a member: its container beside the recipe's, by its command line."""
+        spec = ContainerSpec.from_json(self.made[host])
+        words = psutil.Process(self.members[host].pid).cmdline()
+        made = create_arguments(replace(spec, command=words[words.index("serve") + 1 :]))
+        return differences(spec, {"Config": made, "HostConfig": made["HostConfig"], "Image": spec.image}, {})
+
     def rank_of(self, host: str) -> int:
         """The process of this member's rank, by its title: behind it a member waits, and opens no port."""
         of_member = psutil.Process(self.members[host].pid).children(recursive=True)
@@ -108,18 +137,23 @@ class Pair:
 
 @contextlib.contextmanager
 def running(
-    engine: Engine, folder: Path, split: Mapping[str, int], hosts: tuple[str, ...] = (WORKER, HEAD), **flags: Any
+    engine: Engine,
+    folder: Path,
+    split: Mapping[str, int],
+    hosts: tuple[str, ...] = (WORKER, HEAD),
+    worker: Mapping[str, str] = MappingProxyType({}),
+    **flags: Any,
 ) -> Iterator[Pair]:
-    """These members started, workers first; all ended at the end."""
+    """These members started, workers first; all ended at the end. worker: its flags that are not as they should be."""
     made = specs(engine, folder, split, {name.replace("_", "-"): value for name, value in flags.items()})
     logs = {name: folder / f"{name}.log" for name in HOSTS}
     for path in logs.values():
         path.touch()
     words = made[HEAD]["command"]
-    pair = Pair({}, logs, f"http://127.0.0.1:{words[words.index('--port') + 1]}")
+    pair = Pair(made, {}, logs, f"http://127.0.0.1:{words[words.index('--port') + 1]}")
     try:
         for name in hosts:
-            pair.members[name] = _started(engine, made[name], logs[name])
+            pair.members[name] = _started(engine, made[name], logs[name], worker if name == WORKER else {})
         yield pair
     finally:
         for one in pair.members.values():
@@ -128,10 +162,15 @@ def running(
             one.wait()
 
 
-def _started(engine: Engine, spec: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
+def _started(
+    engine: Engine, spec: Mapping[str, Any], log: Path, otherwise: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    words = list(spec["command"])
+    for flag, value in otherwise.items():
+        words[words.index(flag) + 1] = value
     with log.open("wb") as out:
         return subprocess.Popen(
-            [engine.venv / "bin" / "vllm", "serve", *spec["command"]],
+            [engine.venv / "bin" / "vllm", "serve", *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

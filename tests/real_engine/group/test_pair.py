@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sparkwright.measure import reference
 from tests.real_engine.engine import Engine
 from tests.real_engine.group import readings
-from tests.real_engine.group.pair import HEAD, WORKER, Pair, running
+from tests.real_engine.group.pair import HEAD, TOKEN_WITHIN_S, WORKER, Pair, running
 from tests.real_engine.releases import page
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 #: the CPU runner needs the warm-up that --enforce-eager leaves out, with its layers split over members
 EAGER_BACKEND = {"compilation_config": {"backend": "eager"}}
+#: of a stream, before its rank is killed
+CHUNKS = 5
+#: a worker whose head is gone was seen to run on for 90 s
+UNNOTICED_S = 15
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,6 +59,53 @@ def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tm
         readings.keep(
             "its rank 1 killed while idle", "/health 200, the worker exits with 0, told as rank 1's end", told
         )
+
+
+def test_a_rank_that_is_killed_under_load(engine: Engine, tmp_path: Path) -> None:
+    """A client had 200 and some of its text: it is told an error in the stream, and `[DONE]` after it."""
+    with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
+        comes_up(pair)
+        rank = pair.rank_of(WORKER)
+        ended = pair.streamed(lambda chunks: os.kill(rank, signal.SIGKILL) if chunks == CHUNKS else None)
+        assert ended, "a stream that broke off must not count as an answer"
+        worker, head = (pair.members[host].wait(120) for host in (WORKER, HEAD))
+        assert (worker, head, pair.health()) == (0, 0, 0)
+        proof = pair.proof()
+        assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
+        told = f"the client: {ended}; the worker exits with {worker}, the head with {head}: {proof.sentence}"
+        predicted = "the client is told an error, both exit with 0, told as rank 1's end"
+        readings.keep("its rank 1 killed under load", predicted, told)
+
+
+def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
+    """No worker notices, and no log has a word of it: only the head's own container tells."""
+    with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
+        comes_up(pair)
+        os.killpg(pair.members[HEAD].pid, signal.SIGKILL)
+        assert pair.members[HEAD].wait(60) == -signal.SIGKILL
+        with pytest.raises(subprocess.TimeoutExpired):
+            pair.members[WORKER].wait(UNNOTICED_S)
+        logs, code = pair.proof().sentence, pair.stopped(WORKER)
+        assert (code, pair.health()) == (0, 0)
+        told = f"/health refused; the worker runs on for {UNNOTICED_S} s and exits with {code} when stopped; the logs still say: {logs}"
+        readings.keep("its head killed", "the worker runs on until it is stopped; no log tells", told)
+
+
+def test_other_arguments_on_one_member(engine: Engine, tmp_path: Path) -> None:
+    """vLLM serves with them until a prompt is too long for one rank: that hangs until the head's own time limit ends it."""
+    flags = {"enforce_eager": True, "max_model_len": 8192}
+    with running(engine, tmp_path, {"tensor": 2}, worker={"--max-model-len": "1024"}, **flags) as pair:
+        comes_up(pair)
+        found = {change.field: (change.before, change.after) for change in pair.drift(WORKER)}
+        assert (found, pair.drift(HEAD)) == ({"--max-model-len": ("1024", "8192")}, [])
+        with pytest.raises(reference.Unanswered) as error:
+            pair.texts()
+        code = pair.members[HEAD].wait(TOKEN_WITHIN_S)
+        proof = pair.proof()
+        assert (code, proof.verdict) == (0, "failed")
+        told = f"all joined, a token; by its command line: --max-model-len 1024, not 8192; the long reference text: {error.value}; the head exits with {code}: {proof.sentence}"
+        predicted = "all joined, a token; told by the command line and the long reference text"
+        readings.keep("another max-model-len on rank 1", predicted, told)
 
 
 def test_pipeline_parallel_and_its_end(engine: Engine, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -79,13 +81,11 @@ def _ask(chosen: Chosen, *, peers: bool, json: bool) -> tuple[list[Links], list[
     fleet = chosen.fleet
     fleet.connect()
     try:
-        first = fleet.ask(lambda member: _links(member, _module(chosen, member, [])))
+        first = fleet.ask(lambda member: _asked(chosen, member, []))
         if peers:
             ends = {name: one.used.address for name, one in first.items() if one.used}
             first = fleet.ask(
-                lambda member: _links(
-                    member, _module(chosen, member, [to for name, to in ends.items() if name != member.host.name])
-                )
+                lambda member: _asked(chosen, member, [to for name, to in ends.items() if name != member.host.name])
             )
     finally:
         fleet.close()
@@ -98,16 +98,17 @@ def _ask(chosen: Chosen, *, peers: bool, json: bool) -> tuple[list[Links], list[
     return [first[one.name] for one in chosen.hosts if one.name in first], [error.exit for error in errors.values()]
 
 
-def _module(chosen: Chosen, member: Member, peers: Sequence[str]) -> dict[str, Any]:
-    return ask_module(chosen.fleet, member, "fabric", {"peers": list(peers)})
+def _asked(chosen: Chosen, member: Member, peers: Sequence[str]) -> Links:
+    sent_s = time.time()
+    found = ask_module(chosen.fleet, member, "fabric", {"peers": list(peers)})
+    return replace(_links(member, found), ahead_s=(found["now_s"] - time.time(), found["now_s"] - sent_s))
 
 
 def _links(member: Member, found: dict[str, Any]) -> Links:
     links = tuple(Link(**{name: _fixed(row[name]) for name in LINK}) for row in found["links"])
     rows = tuple(Finding(**{name: row[name] for name in FINDING}) for row in found["findings"])
-    return Links(
-        member.host.name, links, rows, tuple(found["paths"]), found["kernel"], found["driver"], member.host.fabric
-    )
+    paths, host = tuple(found["paths"]), member.host
+    return Links(host.name, links, rows, paths, found["kernel"], found["driver"], host.fabric)
 
 
 def _fixed(value: Any) -> Any:

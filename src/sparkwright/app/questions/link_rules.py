@@ -11,11 +11,15 @@ from sparkwright.doctor import fabric, known
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.finding import Finding
 from sparkwright.project.inventory.cluster import Fabric
+from sparkwright.protocol.cluster import clocks_apart
 
 
 @dataclass(frozen=True)
 class Links:
-    """What one host answered. paths: as its module has them. given: what its file says; None: nothing."""
+    """What one host answered. paths: as its module has them. given: what its file says; None: nothing.
+
+    ahead_s: how far its clock is ahead of the laptop's, at the least and at the most, seconds; None: not known.
+    """
 
     host: str
     links: tuple[Link, ...]
@@ -24,6 +28,7 @@ class Links:
     kernel: str = ""
     driver: str = ""
     given: Fabric | None = None
+    ahead_s: tuple[float, float] | None = None
 
     @property
     def used(self) -> Fabric | None:
@@ -125,9 +130,20 @@ def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
         yield Finding("subnets", "bad", f"{shown}: not in one subnet", "", known.PLAYBOOKS)
 
 
+def _clocks(members: Sequence[Links]) -> Iterator[Finding]:
+    """Each beside the first one's, as the laptop saw both."""
+    timed = [(one.host, *one.ahead_s) for one in members if one.ahead_s is not None]
+    for host, least_s, most_s in timed[1:]:
+        name, first_least_s, first_most_s = timed[0]
+        if apart := clocks_apart((least_s - first_most_s, most_s - first_least_s), name):
+            shown = f"that of {host} is {apart}: their logs and histories do not match"
+            yield Finding("clock", "warning", shown, "timedatectl timesync-status", known.CLOCK.source)
+
+
 _BETWEEN: tuple[Callable[[Sequence[Links]], Iterator[Finding]], ...] = (
     _mtu,
     _subnets,
+    _clocks,
     _equal("kernel", lambda one: one.kernel, "members should run the same", known.WIKI),
     _equal("NVIDIA driver", lambda one: one.driver, "members should have the same", known.PLAYBOOKS),
     _equal(

@@ -22,18 +22,19 @@ def check(host: Host) -> Iterator[Finding]:
         verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters, with and without a cable
         shown = "no link is up" if found else "no RDMA adapter seen"
         yield Finding(NAME, verdict, f"{shown}: needed only for a model over several hosts", source=known.PLAYBOOKS)
-        yield from (one for one in _memory(host) if one.verdict == "bad")  # the driver's allocations fail, too
+        yield from (one for one in memory(host) if one.verdict == "bad")  # the driver's allocations fail, too
         return
     for port, links in up.items():
-        problems = list(_problems(links))
+        problems = list(problems_of(links))
         for verdict, evidence, fix, source in problems:
             yield Finding(f"{NAME} {port}", verdict, evidence, fix, source)
         if not problems:
             yield Finding(f"{NAME} {port}", "ok", _shown(links), source=known.PLAYBOOKS)
-    yield from _memory(host)
+    yield from memory(host)
 
 
-def _problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
+def problems_of(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
+    """Of one port: verdict, evidence, fix, source."""
     up = [one for one in links if one.active]
     down = [one.adapter for one in links if not one.active]
     if down:
@@ -55,7 +56,7 @@ def _problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
         if one.pci.endswith((" x1", " x2")):
             about = known.PCI_WIDTH
             yield "warning", f"{one.adapter}: {one.pci}: {about.says}", "fwupdmgr get-updates", about.source
-        bare = [address for address in one.addresses if address.partition("/")[0] not in one.gids]
+        bare = [found for found in (one.partition("/")[0] for one in one.addresses) if found not in one.gids]
         if not one.addresses:
             about = known.TWIN_ADDRESSES
             yield "warning", f"{one.interface} has no IPv4 address: {about.says}", "", about.source
@@ -75,7 +76,7 @@ def _shown(links: list[Link]) -> str:
     return f"{names}: {links[0].rate_gbps:.0f} Gb/s, MTU {links[0].mtu}, {', '.join(links[0].addresses)}{firmware}"
 
 
-def _memory(host: Host) -> Iterator[Finding]:
+def memory(host: Host) -> Iterator[Finding]:
     """A kernel that keeps its CMA for itself: what it counts as free there is more than there is."""
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
     memory, about = host.memory() or {}, known.CMA

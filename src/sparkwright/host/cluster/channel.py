@@ -71,6 +71,9 @@ class Channel:
         self._leaving = False
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
+        self._sent_s = 0.0
+        #: how far this host's clock is ahead of the head's, at the least and at the most, seconds
+        self.ahead_s = (0.0, 0.0)
 
     @property
     def generation(self) -> str:
@@ -89,6 +92,7 @@ class Channel:
         connection = self._connection or self._connected(until_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
         self._thread.start()
+        self._sent_s = time.time()
         self._send("join")
         key = Key(FORWARD, "")
         self._wait(key, lambda: self._meeting.complete, until_s, self.cluster.join_s)
@@ -286,6 +290,8 @@ class Channel:
         for line in connection.read():
             assert connection.session is not None
             one = fitted(connection.session.opened(line), EVENTS)
+            if one["kind"] == "joined" and one["rank"] == self.cluster.rank:  # the head said so between the two
+                self.ahead_s = (self._sent_s - one["now_s"], time.time() - one["now_s"])
             if one["kind"] != "alive":
                 with self._changed:
                     self._meeting.apply(one)

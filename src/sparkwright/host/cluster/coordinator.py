@@ -154,7 +154,7 @@ class Coordinator:
             one.say(past)
         del self._pending[one]
         self._members[self._ranks[one]] = one
-        self._happened({"kind": "joined", "rank": self._ranks[one]})
+        self._happened({"kind": "joined", "rank": self._ranks[one], "now_s": time.time()})
         if self._meeting.complete:
             self._close_listener()
 

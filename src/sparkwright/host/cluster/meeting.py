@@ -61,7 +61,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
 #: what the head tells every member
 EVENTS: dict[str, dict[str, Any]] = {
     "alive": {},
-    "joined": {"rank": shapes.integer},
+    "joined": {"rank": shapes.integer, "now_s": shapes.moment},
     "arrived": {"rank": shapes.integer, **_BARRIER, "data": {str: object}},
     "failed": {"phase": frozenset(PHASES), **_FAILURE},
     "lost": {"rank": shapes.integer, "text": _text},

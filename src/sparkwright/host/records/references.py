@@ -17,7 +17,7 @@ FOLDER = "references"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The texts of reference.PROMPTS. since: when they were generated, seconds since the epoch."""
+    """The texts of reference.PROMPTS, and of LONG where it was asked. since: when they were generated, seconds since the epoch."""
 
     texts: tuple[Text, ...]
     since: float
@@ -26,7 +26,7 @@ class Reference:
 def read(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
     """The reference of this key; None when there is none for today's prompts."""
     kept = state.read(name_of(FOLDER, key)) or {}
-    if kept.get("prompts") != reference.PROMPT_SET or len(kept.get("texts") or ()) != len(reference.PROMPTS):
+    if kept.get("prompts") != reference.PROMPT_SET or len(kept.get("texts") or ()) < len(reference.PROMPTS):
         return None
     return Reference(tuple(Text.from_json(one) for one in kept["texts"]), float(kept.get("since") or 0))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from sparkwright.doctor import fabric, peer_path
+from sparkwright.doctor.checks import fabric as check
 from sparkwright.doctor.host import Host
 from sparkwright.errors import Exit
 from sparkwright.host.containers import containers
@@ -21,9 +22,10 @@ LOOPBACK = "lo"
 class FabricReady(Module["FabricReady.Args"]):
     """What the ranks of a cluster need of this host's fabric, while the previous servers still serve. Nothing is changed.
 
-    Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID, the way to each other
-    member with a frame of the whole MTU, the master port (held by what), and ranks of other clusters that still run here. All
-    problems are listed; one refuses the run. Of an IPv6 address neither GID nor way is checked.
+    Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID on each half of the port,
+    the kernel's memory for RDMA, the way to each other member with a frame of the whole MTU, the master port (held by what), and
+    ranks of other clusters that still run here. All problems are listed; one refuses the run. What is only slower is told: a
+    link of 100 Gb/s, one half of the port down, MTU 1500. Of an IPv6 address neither GID nor way is checked.
 
     Returns: firmware (of the named interfaces' adapters; empty where it is not known).
     """
@@ -40,7 +42,9 @@ class FabricReady(Module["FabricReady.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         host = Host(context, getpass.getuser())
+        links = list(_of_links(args, host))
         problems = [*_interfaces(args, host), *_adapters(args, host), *_port(args, context), *_leftovers(args, context)]
+        problems += [(f"{shown}.", fix and f"On the host: `{fix}`.") for verdict, shown, fix in links if verdict == "bad"]
         ways = [] if problems else [peer_path.to(host, IPv4Address(peer)) for peer in filter(_is_ipv4, args.peers)]
         problems += [problem for way in ways for problem in _problems(args, way)]
         if problems:
@@ -48,6 +52,9 @@ class FabricReady(Module["FabricReady.Args"]):
             data = {"evidence": [f"{one} {how}".rstrip() for one, how in problems[1:]]}
             return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
         reached = [way.peer for way in ways if way.reached]
+        for verdict, shown, _ in links:
+            if verdict == "warning":
+                context.note(f"{shown}.")
         untried = [peer for peer in args.peers if peer not in reached]
         shown = f"; reaches {', '.join(reached)}" if reached else ""
         shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
@@ -97,6 +104,17 @@ def _adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
     first = args.adapters[0] if args.adapters else ""
     if first in there and _is_ipv4(args.address) and fabric.gid_index(host, first, args.address) is None:
         yield f"{first} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
+
+
+def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, str]]:
+    """What `doctor` says of the ports in use and of the memory for RDMA: verdict, evidence, fix."""
+    if not args.adapters:
+        return
+    for links in fabric.ports(fabric.links(host)).values():
+        if any(one.interface in args.interfaces for one in links):
+            rows = (row[:3] for row in check.problems_of(links))
+            yield from (row for row in rows if f" GID for {args.address}:" not in row[1])  # _adapters says that
+    yield from ((one.verdict, one.evidence, "") for one in check.memory(host))
 
 
 def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:

@@ -25,10 +25,11 @@ ACCEPT = "If the new text is right: `invoke verify --new-baseline`."
 class ReferenceText(Module["ReferenceText.Args"]):
     """The server generates the text that it generated when it was verified with the same image, model and arguments.
 
-    Three fixed prompts, greedily decoded, 32 tokens each. The first texts of a key (as for the throughput baseline: host, model,
-    image digest, arguments, environment; not the other members of a cluster) are its reference; later ones are compared with it,
-    and never change it unless `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats
-    apart) are the same: batches, caches and kernels round differently.
+    Three fixed prompts, greedily decoded, 32 tokens each; a cluster gets a fourth of some 2,000 tokens, where its context has
+    room for it. The first texts of a key (as for the throughput baseline: host, model, image digest, arguments, environment; not
+    the other members of a cluster) are its reference; later ones are compared with it, and never change it unless `new_baseline`
+    asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats apart) are the same: batches, caches and
+    kernels round differently.
 
     When every prompt parts elsewhere, or within its first 8 tokens, it is another model: failed. When only some part elsewhere,
     or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
@@ -60,8 +61,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
         http = engine_of.at(context, args.base_url).http
         if other := tasks.aside(http):
             return Result(msg=f"no reference text: {other}", data={"verdict": verdicts.ASIDE})
+        long = MEMBERS in args.baseline_key
         try:
-            texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s)
+            texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, long=long)
         except reference.Unanswered as error:
             return _unanswered(error)
         about = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import getpass
+import time
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
 
@@ -21,7 +22,7 @@ class Fabric(Module["Fabric.Args"]):
     the routes and pinged twice with a frame of the interface's whole MTU.
 
     Returns: links (a row an adapter), findings (as `doctor` has them), paths (a row a peer), kernel, driver (NVIDIA's; empty
-    where there is none).
+    where there is none), now_s (the host's clock at the end, seconds since the epoch).
     """
 
     @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Fabric(Module["Fabric.Args"]):
             "paths": [asdict(one) for one in paths],
             "kernel": (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100],
             "driver": version_in((host.gpu() or ("", ""))[1])[:100],
+            "now_s": time.time(),
         }
         active = [one.adapter for one in links if one.active]
         return Result(msg=f"up: {', '.join(active)}" if active else "no link is up", data=data)

@@ -1,0 +1,71 @@
+"""A member whose clock is not the head's says so, with the figure and how certain it is."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.cluster import wire
+from sparkwright.host.cluster.connection import line_of
+from sparkwright.protocol.cluster import clocks_apart
+from sparkwright.secret import Secret
+from tests.runner.cluster.members import SECRET, Group, barrier, group, until
+
+FAR_S = 10**9
+
+
+class Head:
+    """A head whose clock is ahead, seconds; it lets both members come."""
+
+    def __init__(self, of: Group, ahead_s: float) -> None:
+        self.group, self.ahead_s = of, ahead_s
+        self.listener = socket.create_server(("127.0.0.1", of.port))
+
+    def welcomes(self) -> socket.socket:
+        sock, _ = self.listener.accept()
+        nonce = wire.fresh_nonce()
+        sock.sendall(wire.greeting(nonce))
+        claim = line_of(sock, wire.HELLO_BYTES, FAR_S)
+        _, proof, session = wire.claimed(claim, nonce, self.group.cluster(0), Secret(SECRET))
+        sock.sendall(proof)
+        while session.opened(line_of(sock, wire.LINE_BYTES, FAR_S))["kind"] != "join":
+            continue
+        now_s = time.time() + self.ahead_s
+        for rank in (1, 0):
+            sock.sendall(session.seal({"kind": "joined", "rank": rank, "now_s": now_s}))
+        self.listener.close()
+        return sock
+
+
+@pytest.mark.parametrize(("ahead_s", "how"), [(90.0, "behind"), (-90.0, "ahead of")])
+def test_a_clock_that_is_not_the_heads_is_told(tmp_path: Path, ahead_s: float, how: str) -> None:
+    with group(tmp_path) as pair:
+        head = Head(pair, ahead_s)
+        member = pair.begin(1, barrier("prepared"))
+        with head.welcomes():
+            until(lambda: any(text.startswith("the clock is ") for text in member.notes()), "it tells")
+        note = next(text for text in member.notes() if text.startswith("the clock is "))
+        assert f" s {how} that of spark1 (rank 0) (to within " in note
+
+
+def test_members_of_one_clock_say_nothing_of_it(tmp_path: Path) -> None:
+    with group(tmp_path) as pair:
+        members = pair.start(barrier("prepared"))
+        assert [one.recap()["exit"] for one in members] == [0, 0]
+        assert not any("clock" in text for one in members for text in one.notes())
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "clause"),
+    [
+        ((12.4, 12.6), "12.5 s ahead of that of spark1 (to within 0.1 s)"),
+        ((-15.0, -9.0), "12.0 s behind that of spark1 (to within 3.0 s)"),
+        ((-0.2, 4.0), ""),  # an answer that took long proves nothing
+        ((0.6, 0.8), ""),
+    ],
+)
+def test_only_what_is_certain_counts(ahead_s: tuple[float, float], clause: str) -> None:
+    assert clocks_apart(ahead_s, "spark1") == clause
