@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -53,42 +51,3 @@ def test_who_waited_long_enough_is_told_to_come_back(tmp_path: Path, server: Ser
         answer = lab.chat(BODY)
     assert (answer.status, answer.json["error"]["code"]) == (503, "overloaded")
     assert answer.headers["retry-after"] == "5" and not server.seen
-
-
-class Dies(BaseHTTPRequestHandler):
-    """A server that is up, and ends with each request."""
-
-    asked = threading.Semaphore(0)
-
-    def log_message(self, *words: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if b"max_tokens" in body:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"choices": [{"message": {"content": "x"}}]}')
-        else:
-            self.asked.release()
-
-
-class Dying(ThreadingHTTPServer):
-    name = "one"
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A check of HAProxy closes its connection as it likes."""
-
-
-def test_a_request_that_a_server_dies_of_is_not_sent_again(tmp_path: Path) -> None:
-    with Dying(("127.0.0.1", 0), Dies) as dying:
-        threading.Thread(target=dying.serve_forever, args=(0.02,), daemon=True).start()
-        with running(tmp_path, gateway(model("qwen", dying), waits=True)) as lab:  # type: ignore[arg-type]
-            answer = lab.chat(BODY)
-        dying.shutdown()
-    assert (answer.status, answer.json["error"]["code"]) == (502, "server_gone")
-    assert Dies.asked.acquire(timeout=0) and not Dies.asked.acquire(timeout=0), "asked once"
