@@ -71,7 +71,7 @@ def lines(view: View, width: int, height: int) -> list[Text]:
     """The screen: `height` lines at most, each at most `width` characters."""
     below = [*gateways(view.rows, width), Text(), *_acts(view)]
     room = max(3, height - AROUND - len(below))
-    body = [*_table(view, width, room), *below, Text(), _keys()]
+    body = [*_table(view, width, room), *below, Text(), _keys(width)]
     found = [_title(view), Text(), *body][:height]
     for line in found:
         line.truncate(width, overflow="ellipsis")
@@ -85,8 +85,12 @@ def _title(view: View) -> Text:
     return Text.assemble(("sparkwright status", "bold"), f"  {when}  {states}")
 
 
-def _keys() -> Text:
-    return Text.assemble(*(part for key, does in KEYS.items() for part in ((key, "bold"), (f" {does}   ", "dim"))))
+def _keys(width: int) -> Text:
+    """The keys; in a narrow window the last ones before `q` are left out."""
+    shown = list(KEYS.items())
+    while len(shown) > 1 and sum(len(key) + len(does) + 4 for key, does in shown) > width:
+        del shown[-2]
+    return Text.assemble(*(part for key, does in shown for part in ((key, "bold"), (f" {does}   ", "dim"))))
 
 
 def _table(view: View, width: int, room: int) -> list[Text]:
