@@ -11,7 +11,7 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
-from sparkwright.console.status_table import checked, gateways, speed, style_of, why
+from sparkwright.console.status_table import checked, gateways, named, speed, style_of, why
 from sparkwright.console.terminal import styled_line
 from sparkwright.visible import visible
 
@@ -131,7 +131,7 @@ def _cells(view: View, number: int, row: Row) -> dict[str, str]:
     now = view.traffic.get(row.host, Traffic())
     return {
         "": ">" if number == view.chosen else " ",
-        "HOST": f"{row.host} (sandbox)" if row.sandbox and row.host != "sandbox" else row.host,
+        "HOST": named(row),
         "STATE": row.state,
         "REQUESTS": _requests(now),
         "TOK/S": "-" if now.tok_per_s is None else f"{now.tok_per_s:.1f}",
