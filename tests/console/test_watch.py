@@ -51,6 +51,11 @@ def test_a_gateway_is_below_the_hosts() -> None:
     assert "small" in lines[at] and "spark2" in "\n".join(lines[:at]) and "q quit" in lines[-1]
 
 
+def test_a_narrow_window_tells_how_to_leave_it() -> None:
+    for width in (30, 40, 60):
+        assert "q quit" in shown(View([row("spark1")]), width=width)[-1]
+
+
 def test_what_a_host_says_is_text() -> None:
     lines = shown(View([row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [Act(1.8e9, "x\x1b]0;y")]}))
     assert not any("\x1b" in line for line in lines) and any("[bold]" in line for line in lines)

@@ -107,6 +107,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("driver", "firmware", {FIRMWARE: None}, "unknown", "no driver firmware", ""),
     ("kernel", "kernel", ROCE, "warning", "RoCE .* rocep1s0f0 is up", ""),
     ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "6.17.0-1008-nvidia\n"}, "ok", "6.17", ""),
+    ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "7.0.0-1019-nvidia\n"}, "ok", "7.0.0-1019", ""),
     ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "5.4.0\n"}, "unknown", "5.4.0", ""),
     ("kernel", "kernel", {"/proc/sys/kernel/osrelease": None}, "unknown", "cannot read", ""),
     (

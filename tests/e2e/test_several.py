@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from sparkwright.health.remembered import Remembered
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.runner.health_check import composed
+from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, fresh_desk
 from tests.gateway.steady import Steady
 from tests.remote.sshd import free_port
@@ -221,3 +229,16 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) 
     alone = desk.run(*verify, timeout_s=300)
     assert (beside.code, "the GPU was shared: qwen3-1.7b generated" in beside.out) == (4, True), beside.out
     assert alone.code == 1, alone.out
+
+
+def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    settings = Settings(host="sandbox", command=("sh", "-c", f'echo "$SPARKWRIGHT_HOST" > {told}'))
+    state = StateFolder.of(both.sandbox / "home").of_server("qwen35")
+    context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
+    for _ in range(2):
+        composed(context, settings, scheduled=True).run()
+        remembered = Remembered.of(state)
+        remembered.notified = "down"
+        remembered.save(state)
+    assert told.read_text() == "sandbox/qwen35\n"

@@ -18,7 +18,7 @@ ALL: dict[str, Any] = {
     "clock_cap_mhz": 2000,
     "swappiness": 10,
     "earlyoom_percent": 2,
-    "ollama_limits": {"max_loaded_models": 1, "context_length": 32768},
+    "ollama_limits": {"max_loaded_models": 1, "num_parallel": 2, "context_length": 32768},
 }
 
 
@@ -72,6 +72,9 @@ def test_settings_are_made_once_and_undone_to_what_was_there(box: Box) -> None:
     before = box.files()
     assert box.run(**ALL).changed
     assert "-lgc 0,2000" in box.files()["etc/systemd/system/sparkwright-clock-cap.service"]
+    assert (
+        'Environment="OLLAMA_NUM_PARALLEL=2"' in box.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
+    )
     assert "OLLAMA_CONTEXT_LENGTH=32768" in box.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
     assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 2"\n# more\n'
     assert "sysctl -w vm.swappiness=10" in box.commands

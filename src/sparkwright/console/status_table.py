@@ -77,7 +77,7 @@ def style_of(state: str) -> str:
 
 def _cells(row: Row) -> dict[str, str]:
     return {
-        "HOST": f"{row.host} (sandbox)" if row.sandbox and row.host != "sandbox" else row.host,
+        "HOST": named(row),
         "STATE": row.state,
         "RECIPE": row.recipe or "-",
         "IMAGE": row.digest.removeprefix("sha256:")[:DIGEST] or row.image or "-",
@@ -91,6 +91,11 @@ def _cells(row: Row) -> dict[str, str]:
         "CHECKED": checked(row),
         "WHY": why(row),
     }
+
+
+def named(row: Row) -> str:
+    """The host; a sandbox of another name says that it is one."""
+    return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
 def speed(row: Row) -> str:

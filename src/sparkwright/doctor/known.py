@@ -46,6 +46,7 @@ KERNELS: dict[str, Known] = {
     "6.11": Known("", WIKI),
     "6.14": Known("", WIKI),
     "6.17": Known("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
+    "7.0": Known("", "NVIDIA NV-Kernels PR 590, 591"),  # what it does to RDMA memory is a check of its own
 }
 
 #: one port of the ConnectX-7: two PCI functions that share 200 Gb/s

@@ -154,8 +154,7 @@ class Check:
         if self.context.check:
             return
         if self.scheduled:
-            server = self.context.state.server
-            notify.tell(record, remembered, self.settings, note=self.context.note, server=server, pause=self.pause)
+            notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
         try:
             store.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
             remembered.save(self.context.state)

@@ -41,20 +41,16 @@ def tell(
     settings: Settings,
     *,
     note: Callable[[str], None],
-    server: str = "",
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Tell when the state is another than the one that was told last, and has settled. Never raises.
-
-    server: of several servers the container's name.
-    """
+    """Tell when the state is another than the one that was told last, and has settled. Never raises."""
     if record.busy or not is_news(remembered.seen):
         return
     before = remembered.notified
     if not before:
         remembered.notified = record.state
         return
-    message = to_tell(record, settings.host, before, server)
+    message = to_tell(record, settings.host, before)
     try:
         if before != record.state and settings.command:
             run_command(settings.command, message)
@@ -68,11 +64,10 @@ def tell(
     remembered.notified = record.state
 
 
-def to_tell(record: Record, host: str, before: str, server: str = "") -> dict[str, Any]:
-    """The message: short enough for a chat, whole enough for a program. server: of several servers the container's name."""
-    named = f"{host} ({server})" if server else host
-    text = f"{named}: {before} -> {record.state}: {record.sentence}"
-    about = {"text": text, "host": host, "server": server, "state": record.state, "before": before}
+def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
+    """The message: short enough for a chat, whole enough for a program. host: HOST/CONTAINER of one of several servers."""
+    text = f"{host}: {before} -> {record.state}: {record.sentence}"
+    about = {"text": text, "host": host, "state": record.state, "before": before}
     about |= {"why": record.sentence, "cure": record.cure}
     bad = [f"{one.check}: {one.message}" for one in record.evidence if one.level in ("bad", "warn")]
     return {**about, "time_s": record.time_s, "evidence": bad, "healed": record.healed, "sandbox": record.sandbox}
@@ -82,7 +77,7 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
     """The user's command, without a shell: the message on its standard input, the state in its environment. Raises NotTold."""
     env = {
         **os.environ,
-        **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "server", "state", "before")},
+        **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "state", "before")},
     }
     try:
         done = subprocess.run(

@@ -102,19 +102,19 @@ def _discord(message: Mapping[str, Any], every_s: float) -> Post:
 
 def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
     priority, tag = _NTFY.get(message["state"], _NTFY_WORST)
-    title = f"{_named(message)}: {message['state']}".encode("ascii", "replace").decode()
+    title = f"{message['host']}: {message['state']}".encode("ascii", "replace").decode()
     headers = {"Title": title, "Priority": priority, "Tags": tag, "Content-Type": "text/plain; charset=utf-8"}
     return Post(_lines(message).encode()[:NTFY_BYTES].decode(errors="ignore").encode(), headers)
 
 
 def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
-    """As Prometheus sends it to /api/v2/alerts. The labels name host and server alone: they tell which alert has ended."""
+    """As Prometheus sends it to /api/v2/alerts. The labels name the host alone: that tells which alert has ended."""
     now_s = message["time_s"]
     ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)
     alert = {
-        "labels": {"alertname": ALERT, **{key: message[key] for key in ("host", "server") if message[key]}},
+        "labels": {"alertname": ALERT, "host": message["host"]},
         "annotations": {
-            "summary": _cut(f"{_named(message)} is {message['state']}: {message['why']}", SUMMARY_CHARS),
+            "summary": _cut(f"{message['host']} is {message['state']}: {message['why']}", SUMMARY_CHARS),
             "description": _cut("\n".join(message["evidence"]), DESCRIPTION_CHARS),
             "state": message["state"],
             "runbook_url": f"{RUNBOOKS}#{ALERT.lower()}",
@@ -126,10 +126,6 @@ def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
 
 def _lines(message: Mapping[str, Any]) -> str:
     return "\n".join([message["text"], *(f"- {one}" for one in message["evidence"])])
-
-
-def _named(message: Mapping[str, Any]) -> str:
-    return f"{message['host']} ({message['server']})" if message["server"] else str(message["host"])
 
 
 def _cut(text: str, chars: int) -> str:

@@ -36,6 +36,7 @@ CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (LEAST_CLOCK_MHZ, 4000), (0, 200), (1, 50
 CAP = r"-lgc 0,(\d{1,6})\b"
 OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),
+    "num_parallel": ("OLLAMA_NUM_PARALLEL", re.compile(r"[1-9]\d{0,2}")),
     "context_length": ("OLLAMA_CONTEXT_LENGTH", re.compile(r"[1-9]\d{2,6}")),
     "keep_alive": ("OLLAMA_KEEP_ALIVE", re.compile(r"-?\d{1,6}(ms|s|m|h)?")),
 }

@@ -111,16 +111,17 @@ class _Watch:
     def _question(self, member: Member) -> Callable[[], None]:
         header = {**fleet_status.header(member, self._wanted, self._gateways), "traffic": True}
         answer = fan_out.one(member, header, "status")
-        return lambda: self._show(member, answer)
+        return partial(self._show, member, answer, time.time(), time.monotonic())
 
-    def _show(self, member: Member, answer: fan_out.Answer) -> None:
+    def _show(self, member: Member, answer: fan_out.Answer, came_s: float, now_s: float) -> None:
+        """came_s, now_s: when it came, on both clocks; it may be shown much later, after a pager."""
         name, traffic = member.host.name, dict(self._view.traffic)
         self._asked_s.pop(name, None)
         self._rows[name] = fleet_status.row(member, answer, self._wanted, self._gateways)
         traffic.pop(name, None)
         if not isinstance(answer, SparkwrightError):
-            traffic[name] = self._rates.of(name, answer, time.monotonic())
-        self._view = replace(self._view, traffic=traffic, at=time.strftime("%H:%M:%S"))
+            traffic[name] = self._rates.of(name, answer, now_s)
+        self._view = replace(self._view, traffic=traffic, at=units.moment(came_s, "%H:%M:%S"))
         if name == self._view.host:
             self._want_acts(anew=True)
 
@@ -138,8 +139,8 @@ class _Watch:
     def _want_acts(self, *, anew: bool = False) -> None:
         """The history of the marked host: asked for when it is marked, and again after each of its answers."""
         host = self._view.host
-        if host in self._view.acts and not anew:
-            return
+        if host in self._asked_s or (host in self._view.acts and not anew):
+            return  # its answer is still to come, and asks for them then
         member = next(one for one in self._chosen.fleet.members if one.host.name == host)
         if member.link is not None:
             self._submit(member, partial(self._history, member))

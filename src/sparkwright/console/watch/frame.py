@@ -11,7 +11,7 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
-from sparkwright.console.status_table import checked, gateways, speed, style_of, why
+from sparkwright.console.status_table import checked, gateways, named, speed, style_of, why
 from sparkwright.console.terminal import styled_line
 from sparkwright.visible import visible
 
@@ -71,7 +71,7 @@ def lines(view: View, width: int, height: int) -> list[Text]:
     """The screen: `height` lines at most, each at most `width` characters."""
     below = [*gateways(view.rows, width), Text(), *_acts(view)]
     room = max(3, height - AROUND - len(below))
-    body = [*_table(view, width, room), *below, Text(), _keys()]
+    body = [*_table(view, width, room), *below, Text(), _keys(width)]
     found = [_title(view), Text(), *body][:height]
     for line in found:
         line.truncate(width, overflow="ellipsis")
@@ -85,8 +85,12 @@ def _title(view: View) -> Text:
     return Text.assemble(("sparkwright status", "bold"), f"  {when}  {states}")
 
 
-def _keys() -> Text:
-    return Text.assemble(*(part for key, does in KEYS.items() for part in ((key, "bold"), (f" {does}   ", "dim"))))
+def _keys(width: int) -> Text:
+    """The keys; in a narrow window the last ones before `q` are left out."""
+    shown = list(KEYS.items())
+    while len(shown) > 1 and sum(len(key) + len(does) + 4 for key, does in shown) > width:
+        del shown[-2]
+    return Text.assemble(*(part for key, does in shown for part in ((key, "bold"), (f" {does}   ", "dim"))))
 
 
 def _table(view: View, width: int, room: int) -> list[Text]:
@@ -127,7 +131,7 @@ def _cells(view: View, number: int, row: Row) -> dict[str, str]:
     now = view.traffic.get(row.host, Traffic())
     return {
         "": ">" if number == view.chosen else " ",
-        "HOST": f"{row.host} (sandbox)" if row.sandbox and row.host != "sandbox" else row.host,
+        "HOST": named(row),
         "STATE": row.state,
         "REQUESTS": _requests(now),
         "TOK/S": "-" if now.tok_per_s is None else f"{now.tok_per_s:.1f}",

@@ -48,7 +48,8 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
         swappiness: int | None = arg("vm.swappiness, 0 to 200; null: as it is", default=None)
         earlyoom_percent: int | None = arg("earlyoom acts below this share of memory; null: as it is", default=None)
         ollama_limits: dict[str, Any] = arg(
-            "of Ollama's service: max_loaded_models, context_length (tokens), keep_alive (as 5m); empty: as it is",
+            "of Ollama's service: max_loaded_models, num_parallel (requests of a model, each with a context), context_length "
+            "(tokens), keep_alive (as 5m); empty: as it is",
             default_factory=dict,
         )
         undo: bool = arg("restore what was before instead", default=False)

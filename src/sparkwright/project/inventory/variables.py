@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "clock_cap_mhz": None,  # `provision`: highest SM clock of the GPU, MHz; null: as it is
     "swappiness": None,  # `provision`: vm.swappiness
     "earlyoom_percent": None,  # `provision`: earlyoom acts below this share of memory
-    "ollama_limits": {},  # `provision`: of Ollama's service: max_loaded_models, context_length, keep_alive
+    "ollama_limits": {},  # `provision`: of Ollama's service: max_loaded_models, num_parallel, context_length, keep_alive
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }
 #: how alike two names must be for one to be taken for the other, misspelt
