@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.app import findings, pinned_import
-from sparkwright.app.connect import reach
+from sparkwright.app.connect import machines, reach
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.prompts import answer_to
 from sparkwright.app.questions.one_module import ask_module
@@ -72,7 +72,7 @@ def of_container(host: str, container: str, name: str, answers: Mapping[str, str
     """The recipe of a container that runs on a host, which goes on serving."""
     if not container:
         raise Refused("say which container: --container NAME.", fix="`docker ps` on the host lists them.")
-    chosen = reach(host)
+    chosen = machines(reach(host))
     if len(chosen.hosts) != 1:
         raise Refused(f"--from-host must name one host, got {len(chosen.hosts)}.")
     member = chosen.fleet.members[0]
