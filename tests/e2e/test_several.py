@@ -171,6 +171,17 @@ def test_the_doctor_examines_the_machine_once_and_each_port(both: Desk) -> None:
     assert len([one for one in row["findings"] if one["check"] == "disk"]) == 1
 
 
+def test_what_is_asked_of_the_machine_is_asked_once(both: Desk) -> None:
+    checked = both.run("hosts.check", "--host", "sandbox", "--json").events()
+    assert [row["host"] for row in checked] == ["sandbox"]
+    assert {one["name"] for one in checked[0]["servers"]} == set(CONTAINERS.values())
+    assert both.run("recommend", "--host", "sandbox", "--for", "search").code == 0
+    taken = both.run(
+        "recipe.import", "--from-host", "sandbox", "--container", "qwen35", "--answer", "model=a/b", "--check"
+    )
+    assert taken.code == 0 and "changed nothing on sandbox" in taken.out, taken.err
+
+
 def test_nothing_of_a_neighbour_is_taken_for_a_leftover(both: Desk) -> None:
     caches = both.run("caches.list", "--host", "sandbox", "--json").events()[0]["caches"]
     assert {row["container"] for row in caches if row["kept"]} == set(CONTAINERS.values())

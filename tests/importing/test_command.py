@@ -40,6 +40,21 @@ def test_what_it_writes_passes_lint_and_a_plan_renders_it(project: Path) -> None
     assert again.returncode == 5 and "already exists" in again.stderr
 
 
+def test_for_several_hosts_the_group_is_proposed_and_the_project_takes_it(project: Path) -> None:
+    (project / "hosts/spark2.yml").write_text("address: spark2.local\nfabric: {interfaces: [a1], address: 10.0.0.2}\n")
+    own = project / "hosts/spark1.yml"
+    own.write_text("address: spark1.local\nfabric: {interfaces: [a1], address: 10.0.0.1}\n")
+    answers = ("--answer", "image=vllm/vllm-openai:v0.32.0", "--name", "both")
+    done = commands.run("recipe.import", "theirs/eugr.yaml", *answers, cwd=project)
+    assert done.returncode == 0, done.stderr
+    proposed = done.stdout[done.stdout.index("  both:") : done.stdout.index("then ")]
+    assert "hosts: [spark1, spark2]" in proposed
+    groups = project / "hosts/groups.yml"
+    groups.write_text(groups.read_text() + "".join(f"{line[2:]}\n" for line in proposed.splitlines()))
+    rendered = commands.run("render", "--host", "both", cwd=project)
+    assert rendered.returncode == 0 and "--node-rank 1" in " ".join(rendered.stdout.split()), rendered.stderr
+
+
 def test_a_host_that_is_named_pins_it_at_once_and_says_what_it_could_not_pin(project: Path) -> None:
     (project / "theirs/known.yaml").write_text(
         SPARKRUN_2.replace("acme/Tiny-30B-FP8", "Qwen/Qwen3-1.7B").replace(

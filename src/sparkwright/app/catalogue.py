@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.app.connect import reach
+from sparkwright.app.connect import machines, reach
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.setup import proposal
@@ -156,7 +156,7 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     """What to serve on one host for a use, the best evidence first. Raises Refused for no such use, and for several hosts."""
     if use not in catalogue.USES:
         raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
-    states, known, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json)
+    states, known, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json, once=True)
     if len(states) + len(codes) != 1:
         raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
     if not states:
@@ -233,12 +233,16 @@ def _proof(one: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]
 
 
 def _asked(
-    pattern: str, header: dict[str, Any], kind: str, *, as_json: bool
+    pattern: str, header: dict[str, Any], kind: str, *, as_json: bool, once: bool = False
 ) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
-    """The events of a kind from each host that answers, all hosts, and the exit codes of those that do not answer."""
+    """The events of a kind from each host that answers, all hosts, and the exit codes of those that do not answer.
+
+    once: a machine with several servers is asked as one.
+    """
     if not pattern:
         return {}, {}, []
     chosen = reach(pattern, "plan")
+    chosen = machines(chosen) if once else chosen
 
     def answer(member: Member) -> list[Event]:
         events = chosen.fleet.request(member, header, counted=False)

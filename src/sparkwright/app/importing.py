@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.app import findings, pinned_import
-from sparkwright.app.connect import reach
+from sparkwright.app.connect import machines, reach
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.prompts import answer_to
 from sparkwright.app.questions.one_module import ask_module
@@ -72,7 +72,7 @@ def of_container(host: str, container: str, name: str, answers: Mapping[str, str
     """The recipe of a container that runs on a host, which goes on serving."""
     if not container:
         raise Refused("say which container: --container NAME.", fix="`docker ps` on the host lists them.")
-    chosen = reach(host)
+    chosen = machines(reach(host))
     if len(chosen.hosts) != 1:
         raise Refused(f"--from-host must name one host, got {len(chosen.hosts)}.")
     member = chosen.fleet.members[0]
@@ -122,24 +122,24 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
     say(taken.text if check else f"{document.shown(path)} written.")
     if not check:
         _lint(taken.name)
-        _say_next(taken, "" if host else "`invoke lock --host NAME` and ")
+        _say_next(taken, host)
     return Exit.OK
 
 
-def _say_next(taken: Taken, lock: str) -> None:
-    """Where the recipe goes: into a host's file, or for several hosts into a group that is proposed."""
+def _say_next(taken: Taken, host: str) -> None:
+    """Where the recipe goes: into a host's file, or for several hosts into a group that is proposed. host: has pinned it."""
+    root = Project.here().root
+    name = taken.name if taken.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
+    lock = "" if host else f"`invoke lock --host {name}` and "
     if taken.hosts == 1:
-        return say(f"Next: `recipe: {taken.name}` in hosts/NAME.yml, then {lock}`invoke plan --host NAME`.")
-    names = sorted({one.on or one.name for one in glance.hosts(Project.here().root, EVERYONE)})[: taken.hosts]
+        return say(f"Next: `recipe: {taken.name}` in hosts/{name}.yml, then {lock}`invoke plan --host {name}`.")
+    names = sorted({one.on or one.name for one in glance.hosts(root, EVERYONE)})[: taken.hosts]
     names += [f"HOST{n}" for n in range(len(names) + 1, taken.hosts + 1)]
     say(
         f"Next: a cluster of {taken.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
     )
-    say(f"  {taken.name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {taken.name}, head: {names[0]}}}")
-    return say(
-        f"then `invoke cluster.inspect --host {taken.name} --write`, {lock.replace('NAME', taken.name)}"
-        f"`invoke plan --host {taken.name}`."
-    )
+    say(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
+    return say(f"then `invoke cluster.inspect --host {name} --write`, {lock}`invoke plan --host {name}`.")
 
 
 def _refuse_open(taken: Taken, *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkwright.app.connect import reach
+from sparkwright.app.connect import machines, reach
 from sparkwright.app.stores import locking
 from sparkwright.console import words
 from sparkwright.errors import Refused
@@ -17,7 +17,7 @@ def tell(taken: Taken, host: str) -> None:
 
     host: the one that asks. Raises Refused when that names none or several.
     """
-    chosen = reach(host)
+    chosen = machines(reach(host))
     if len(chosen.hosts) != 1:
         hang_up(chosen.fleet.members)
         raise Refused(f"--host must name one host to ask, got {len(chosen.hosts)}.")

@@ -89,11 +89,7 @@ def inspect(chosen: Chosen) -> list[Seen]:
     chosen.fleet.connect()
 
     def checks_of(member: Member) -> Seen:
-        first, *others = chosen.inventory.servers_of(member.host.name)
-        found = ask_module(chosen.fleet, member, "doctor", wanted(chosen, first))
-        for host in others:
-            more = ask_module(chosen.fleet, member, "doctor", wanted(chosen, host))["findings"]
-            found["findings"] += [one for one in more if one["check"] in OF_SERVER]
+        found = answer_of(chosen, member)
         beside = clock.against(found["now_s"], time.time(), found["user"])
         return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"])
 
@@ -102,6 +98,16 @@ def inspect(chosen: Chosen) -> list[Seen]:
         name: Seen(name, error=error.message, error_exit=error.exit) for name, error in chosen.fleet.errors().items()
     }
     return [answers.get(member.host.name) or failed[member.host.name] for member in chosen.fleet.members]
+
+
+def answer_of(chosen: Chosen, member: Member) -> dict[str, Any]:
+    """What the module says of a machine, with the findings of each of its servers."""
+    first, *others = chosen.inventory.servers_of(member.host.name)
+    found = ask_module(chosen.fleet, member, "doctor", wanted(chosen, first))
+    for host in others:
+        more = ask_module(chosen.fleet, member, "doctor", wanted(chosen, host))["findings"]
+        found["findings"] += [one for one in more if one["check"] in OF_SERVER]
+    return found
 
 
 def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:

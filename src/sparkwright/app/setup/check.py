@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, reach
+from sparkwright.app.connect import Chosen, machines, reach
 from sparkwright.app.questions import host_checks
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.setup import survey
@@ -32,7 +32,7 @@ COLUMNS = grid.columns(
 
 def run(pattern: str, *, json: bool) -> list[int]:
     """Log in to the hosts of a pattern and show them. Exit code 1 for one that lacks something, 3 for one that is not reached."""
-    chosen = reach(pattern)
+    chosen = machines(reach(pattern))
     try:
         found = chosen.fleet.ask(lambda member: _of(chosen, member))
     finally:
@@ -49,9 +49,10 @@ def run(pattern: str, *, json: bool) -> list[int]:
 
 def _of(chosen: Chosen, member: Member) -> dict[str, Any]:
     """The survey of one host, and what its doctor calls bad: what a deploy would be refused or fail for."""
-    recipes = [recipe.load(chosen.project.root, member.host.recipe)] if member.host.recipe else []
+    names = [host.recipe for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
+    recipes = [recipe.load(chosen.project.root, name) for name in names]
     seen = ask_module(chosen.fleet, member, "survey", survey.wanted(recipes))
-    judged = ask_module(chosen.fleet, member, "doctor", host_checks.wanted(chosen, member.host))
+    judged = host_checks.answer_of(chosen, member)
     bad = [
         {key: one[key] for key in ("check", "evidence", "fix")} for one in judged["findings"] if one["verdict"] == "bad"
     ]

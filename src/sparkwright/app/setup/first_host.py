@@ -116,10 +116,10 @@ def show_notes(found: Found) -> None:
         say(
             f"{line[0].upper()}{line[1:]}. A deploy leaves it alone unless the recipe has its name; it holds memory and its port."
         )
-    if running:
-        say(
-            f"To take one over without a restart: `invoke recipe.import --from-host {found.host.name} --container CONTAINER`."
-        )
+    for one in seen["servers"] if seen else ():
+        if not one["verified"]:
+            words = ["recipe.import", "--from-host", found.host.name, "--container", str(one["name"])]
+            say(f"To take {one['name']} over without a restart: `invoke {join(words)}`.")
 
 
 def show_next(found: Found, folder: Path) -> None:

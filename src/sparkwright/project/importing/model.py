@@ -16,6 +16,10 @@ from sparkwright.visible import one_line
 
 #: what stands in a quantisation's name, so that it can be a part of a pattern
 _QUANTISATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+#: where the hub's client keeps what it downloads, of a container's root
+HUB_CACHE = "/root/.cache/huggingface"
+#: a folder that a shell takes as it is
+_PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 
 @dataclass
@@ -71,9 +75,22 @@ def of(found: Foreign, serving: Serving, report: Report) -> Model:
             model.id,
             "the container downloaded it itself: a deploy mounts the model's folder, and so replaces it",
         )
+        _say_where_it_is(found, model, report)
     if not revision:
         report.add("note", model.id, "no revision is named: `main`, of which `invoke lock` pins the commit")
     return model
+
+
+def _say_where_it_is(found: Foreign, model: Model, report: Report) -> None:
+    """How a deploy is spared the download of what the container has in the hub's cache on the host."""
+    cache = next((one.partition(":")[0] for one in found.volumes if one.split(":")[1:2] == [HUB_CACHE]), "")
+    if not cache or not _PLAIN_PATH.fullmatch(cache):
+        return
+    files, folder = f"{cache}/hub/models--{model.id.replace('/', '--')}/snapshots", model.to_yaml()["dir"]
+    command = f"mkdir -p {folder} && sudo cp -rlL {files}/*/. {folder}/"
+    report.add(
+        "note", f"{folder} on the host", f"`{command}` there takes its files over, without a download or more disk"
+    )
 
 
 def _is_id(name: str) -> bool:
