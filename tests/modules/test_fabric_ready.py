@@ -97,3 +97,24 @@ def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest
 def test_a_kernel_that_keeps_the_memory_for_rdma_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = run_with(tmp_path, monkeypatch, NO_MEMORY)
     assert found.exit == Exit.REFUSED and "CmaFree 9.4 GiB of CmaTotal 0.03 GiB" in found.msg
+
+
+@pytest.mark.parametrize(
+    ("own", "refused"),
+    [
+        (None, True),
+        ({"State": {"Running": True}, "Config": {"Cmd": ["--master-port", "29501"]}}, False),
+        ({"State": {"Running": True}, "Config": {"Cmd": ["--master-port", "29777"]}}, True),
+    ],
+)
+def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any] | None, refused: bool
+) -> None:
+    monkeypatch.setattr(RecordingContext, "docker", lambda self: None)
+    monkeypatch.setattr(fabric_ready.containers, "inspect", lambda client, name: own)
+    monkeypatch.setattr(fabric_ready.containers, "who_listens", lambda client, port: "python3 (pid 7, user ops)")
+    found = run(tmp_path, monkeypatch, port=29501)
+    assert found.failed is refused
+    if refused:
+        assert found.msg == "port 29501, on which the ranks meet, is in use by python3 (pid 7, user ops)."
+        assert found.fix == "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."

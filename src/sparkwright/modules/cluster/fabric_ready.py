@@ -119,10 +119,11 @@ def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, st
 
 def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
     own = containers.inspect(context.docker(), args.name) if args.port else None
-    if not args.port or (own is not None and own["State"]["Running"]):
+    if not args.port or (own is not None and own["State"]["Running"] and str(args.port) in own["Config"]["Cmd"]):
         return  # the rank that holds it is stopped before another starts
     if holder := containers.who_listens(context.docker(), args.port):
-        yield f"port {args.port}, on which the ranks meet, is in use by {holder}.", containers.to_free_a_port(holder)
+        fix = "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."
+        yield f"port {args.port}, on which the ranks meet, is in use by {holder}.", fix
 
 
 def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
