@@ -34,6 +34,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *, laid: dict[str, Any] |
 def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch)
     assert (found.failed, found.msg) == (False, "enp1s0f1np1 is there for 192.168.100.1; reaches 192.168.100.2")
+    assert found.data == {"firmware": "28.45.4028", "mtu": "9000"}, "what the members compare"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,10 @@ def test_a_way_that_could_not_be_tried_is_not_called_reached(tmp_path: Path, mon
     assert (six.failed, six.msg) == (False, "enp1s0f1np1 is there for fd00::1; could not try the way to fd00::2")
 
 
-SLOW = {"/sys/class/infiniband/rocep1s0f1/ports/1/rate": "100 Gb/sec (1X NDR)", "/sys/class/infiniband/roceP2p1s0f1/ports/1/state": "1: DOWN"}
+SLOW = {
+    "/sys/class/infiniband/rocep1s0f1/ports/1/rate": "100 Gb/sec (1X NDR)",
+    "/sys/class/infiniband/roceP2p1s0f1/ports/1/state": "1: DOWN",
+}
 NO_TWIN_GID = {"/sys/class/infiniband/roceP2p1s0f1/ports/1/gid_attrs/types/3": "IB/RoCE v1"}
 NO_MEMORY = {
     "/proc/sys/kernel/osrelease": "7.0.0-1019-nvidia",
@@ -76,7 +80,9 @@ def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str
         Path(f"{folder}/root{name}").write_text(f"{text}\n")
     monkeypatch.setattr(fabric_ready, "_leftovers", lambda args, context: iter(()))
     context = RecordingContext(folder, root=str(folder / "root"))
-    return FabricReady().run(FabricReady.Args(**FINE), context), [one["text"] for one in context.said if one["event"] == "note"]
+    return FabricReady().run(FabricReady.Args(**FINE), context), [
+        one["text"] for one in context.said if one["event"] == "note"
+    ]
 
 
 def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

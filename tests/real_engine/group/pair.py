@@ -112,7 +112,9 @@ class Pair:
         """How a long stream ends for a client of sparkwright's; empty: well. on_chunk: told how many pieces have come."""
         body = {**openai_api.generated(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
         try:
-            stream.read(stream.record(self.url, body, cap_s=STARTS_WITHIN_S, timeout_s=TOKEN_WITHIN_S, on_chunk=on_chunk))
+            stream.read(
+                stream.record(self.url, body, cap_s=STARTS_WITHIN_S, timeout_s=TOKEN_WITHIN_S, on_chunk=on_chunk)
+            )
         except stream.StreamError as error:
             return str(error)
         return ""
