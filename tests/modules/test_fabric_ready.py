@@ -34,6 +34,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *, laid: dict[str, Any] |
 def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch)
     assert (found.failed, found.msg) == (False, "enp1s0f1np1 is there for 192.168.100.1; reaches 192.168.100.2")
+    assert found.data == {"firmware": "28.45.4028", "mtu": "9000"}, "what the members compare"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,10 @@ def test_a_way_that_could_not_be_tried_is_not_called_reached(tmp_path: Path, mon
     assert (six.failed, six.msg) == (False, "enp1s0f1np1 is there for fd00::1; could not try the way to fd00::2")
 
 
-SLOW = {"/sys/class/infiniband/rocep1s0f1/ports/1/rate": "100 Gb/sec (1X NDR)", "/sys/class/infiniband/roceP2p1s0f1/ports/1/state": "1: DOWN"}
+SLOW = {
+    "/sys/class/infiniband/rocep1s0f1/ports/1/rate": "100 Gb/sec (1X NDR)",
+    "/sys/class/infiniband/roceP2p1s0f1/ports/1/state": "1: DOWN",
+}
 NO_TWIN_GID = {"/sys/class/infiniband/roceP2p1s0f1/ports/1/gid_attrs/types/3": "IB/RoCE v1"}
 NO_MEMORY = {
     "/proc/sys/kernel/osrelease": "7.0.0-1019-nvidia",
@@ -76,7 +80,9 @@ def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str
         Path(f"{folder}/root{name}").write_text(f"{text}\n")
     monkeypatch.setattr(fabric_ready, "_leftovers", lambda args, context: iter(()))
     context = RecordingContext(folder, root=str(folder / "root"))
-    return FabricReady().run(FabricReady.Args(**FINE), context), [one["text"] for one in context.said if one["event"] == "note"]
+    return FabricReady().run(FabricReady.Args(**FINE), context), [
+        one["text"] for one in context.said if one["event"] == "note"
+    ]
 
 
 def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +103,24 @@ def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest
 def test_a_kernel_that_keeps_the_memory_for_rdma_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = run_with(tmp_path, monkeypatch, NO_MEMORY)
     assert found.exit == Exit.REFUSED and "CmaFree 9.4 GiB of CmaTotal 0.03 GiB" in found.msg
+
+
+@pytest.mark.parametrize(
+    ("own", "refused"),
+    [
+        (None, True),
+        ({"State": {"Running": True}, "Config": {"Cmd": ["--master-port", "29501"]}}, False),
+        ({"State": {"Running": True}, "Config": {"Cmd": ["--master-port", "29777"]}}, True),
+    ],
+)
+def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any] | None, refused: bool
+) -> None:
+    monkeypatch.setattr(RecordingContext, "docker", lambda self: None)
+    monkeypatch.setattr(fabric_ready.containers, "inspect", lambda client, name: own)
+    monkeypatch.setattr(fabric_ready.containers, "who_listens", lambda client, port: "python3 (pid 7, user ops)")
+    found = run(tmp_path, monkeypatch, port=29501)
+    assert found.failed is refused
+    if refused:
+        assert found.msg == "port 29501, on which the ranks meet, is in use by python3 (pid 7, user ops)."
+        assert found.fix == "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."

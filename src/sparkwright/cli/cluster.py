@@ -31,9 +31,9 @@ def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exi
 def check(host: str = "", bandwidth: bool = False, json: bool = False) -> list[Exit]:
     """Check the links between the hosts of a cluster.
 
-    Both halves of each port, rates, MTU, subnets, RoCE addresses, firmware, kernel and clocks, and each way between the hosts with a
-    whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong; 3 unreachable;
-    4 a rate could not be measured.
+    Both halves of each port, rates, MTU, subnets, RoCE addresses, firmware, kernel and clocks, and each way between the hosts
+    with a whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong;
+    3 unreachable; 4 a rate could not be measured.
     """
     from sparkwright.app.questions import cluster_links
 

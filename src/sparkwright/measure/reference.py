@@ -89,9 +89,7 @@ class Parting:
         return f"{self.prompt!r} parts at {where}{how}: {_about(self.before, self.char)} is now {_about(self.now, self.char)}"
 
 
-def ask(
-    http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False
-) -> list[Text]:
+def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False) -> list[Text]:
     """The texts of all prompts, one after the other. long: of LONG as well, unless the context is too short for it.
 
     Raises Unanswered.

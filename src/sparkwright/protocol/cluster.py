@@ -101,7 +101,7 @@ def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int 
 
 
 def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
-    """The clause that a clock is not another's; empty while it may be the same to a second. ahead_s: at the least and at the most."""
+    """The clause that a clock is not another's; empty while it may be, to a second. ahead_s: at the least and at the most."""
     least_s, most_s = ahead_s
     if least_s <= CLOCKS_S and most_s >= -CLOCKS_S:
         return ""

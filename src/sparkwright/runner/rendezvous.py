@@ -81,7 +81,9 @@ class Rendezvous:
                     coordinator.wait_for_others(min(self.cluster.join_s, COME_S))
                 raise
             if apart := clocks_apart(channel.ahead_s, self.cluster.named(0)):
-                self.note(f"the clock is {apart}. Members should have the same time: their logs and histories do not match.")
+                self.note(
+                    f"the clock is {apart}. Members should have the same time: their logs and histories do not match."
+                )
             try:
                 yield channel
             except BaseException as error:

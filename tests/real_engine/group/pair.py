@@ -35,7 +35,7 @@ from tests.remote.sshd import free_port
 
 #: hosts, in the order of their ranks
 HEAD, WORKER = HOSTS = ("one", "two")
-MODEL = "dense"
+MODEL, DIGEST = "dense", "sha256:" + "0" * 64
 #: a busy machine's
 STARTS_WITHIN_S = 500.0
 TOKEN_WITHIN_S = 120.0
@@ -64,7 +64,7 @@ def specs(
         "vllm": {**usual, **flags},
     }
     (folder / "recipes/tiny.yml").write_text(yaml.safe_dump(stated))
-    image = {"engine_version": VERSION, "digest": "sha256:" + "0" * 64}
+    image = {"engine_version": VERSION, "digest": DIGEST}
     pinned = {"image": image, "model": {"config": engine.model_config(MODEL)}}
     found, hosts = recipe.load(folder, "tiny"), Inventory.load(folder).hosts
     return {name: dict(recipe.scope(hosts[name], "ops", found, pinned)["container"]) for name in HOSTS}
@@ -112,7 +112,9 @@ class Pair:
         """How a long stream ends for a client of sparkwright's; empty: well. on_chunk: told how many pieces have come."""
         body = {**openai_api.generated(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
         try:
-            stream.read(stream.record(self.url, body, cap_s=STARTS_WITHIN_S, timeout_s=TOKEN_WITHIN_S, on_chunk=on_chunk))
+            stream.read(
+                stream.record(self.url, body, cap_s=STARTS_WITHIN_S, timeout_s=TOKEN_WITHIN_S, on_chunk=on_chunk)
+            )
         except stream.StreamError as error:
             return str(error)
         return ""
@@ -122,7 +124,7 @@ class Pair:
         spec = ContainerSpec.from_json(self.made[host])
         words = psutil.Process(self.members[host].pid).cmdline()
         made = create_arguments(replace(spec, command=words[words.index("serve") + 1 :]))
-        return differences(spec, {"Config": made, "HostConfig": made["HostConfig"], "Image": spec.image}, {})
+        return differences(spec, {"Config": made, "HostConfig": made["HostConfig"]}, {"Id": DIGEST})
 
     def rank_of(self, host: str) -> int:
         """The process of this member's rank, by its title: behind it a member waits, and opens no port."""

@@ -103,6 +103,7 @@ def test_other_arguments_on_one_member(engine: Engine, tmp_path: Path) -> None:
         code = pair.members[HEAD].wait(TOKEN_WITHIN_S)
         proof = pair.proof()
         assert (code, proof.verdict) == (0, "failed")
+        assert proof.sentence.startswith(f"rank 1 ({WORKER}): a prompt of ")
         told = f"all joined, a token; by its command line: --max-model-len 1024, not 8192; the long reference text: {error.value}; the head exits with {code}: {proof.sentence}"
         predicted = "all joined, a token; told by the command line and the long reference text"
         readings.keep("another max-model-len on rank 1", predicted, told)

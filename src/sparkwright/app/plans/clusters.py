@@ -13,6 +13,7 @@ from sparkwright.fleet.member import hang_up
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import seat
 from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.plan import Plan
 
@@ -37,7 +38,8 @@ def is_one(chosen: Chosen) -> bool:
 def path_of(chosen: Chosen, book: str) -> Path:
     """The playbook of this name for the chosen hosts.
 
-    Raises Refused for a part of a cluster, for a cluster beside other hosts, and where a cluster has no such playbook.
+    Raises Refused for a part of a cluster, for a cluster beside other hosts or with a recipe that is not for it, and where a
+    cluster has no such playbook.
     """
     usual, cluster = chosen.project.playbook(book), one_of(chosen)
     if cluster is None or not _about_servers(usual):
@@ -48,6 +50,7 @@ def path_of(chosen: Chosen, book: str) -> Path:
         message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
+    seat.refuse_unfit(recipe.load(chosen.project.root, cluster.recipe), cluster)  # once, not for each member
     return path
 
 

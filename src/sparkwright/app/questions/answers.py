@@ -137,7 +137,14 @@ FOUND_MODEL: dict[str, Shape] = {
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
     "link_rate": {"rates": [RATE]},
-    "fabric": {"links": [LINK], "findings": [FINDING], "paths": [PATH], "kernel": RELEASE, "driver": RELEASE, "now_s": moment},
+    "fabric": {
+        "links": [LINK],
+        "findings": [FINDING],
+        "paths": [PATH],
+        "kernel": RELEASE,
+        "driver": RELEASE,
+        "now_s": moment,
+    },
     "inspect_server": {
         **dict.fromkeys(("name", "image"), line),
         "models": {str: (None, within(1, 2**53))},

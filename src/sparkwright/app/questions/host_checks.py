@@ -146,11 +146,12 @@ def wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
         return about
     wanted = recipes.recipe_of(chosen.project, host)
     entry = lock_of(chosen.project, host).image(wanted.image)
+    worker = host.cluster is not None and host.cluster.head != host.name
     return {
         **about,
         "recipe": wanted.name,
         "container": wanted.file.container.name,
-        "port": recipe.serve_port(host, wanted),
+        "port": 0 if worker else recipe.serve_port(host, wanted),
         "image": wanted.image,
         "platforms": list((entry or {}).get("platforms") or []) or None,
         "utilization": wanted.memory_utilization,

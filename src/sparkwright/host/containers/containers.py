@@ -192,12 +192,12 @@ def _sandbox_of(words: list[str]) -> str:
     return f"{SANDBOX} {one_line(words[-1])}"
 
 
-def to_free_a_port(holder: str) -> str:
-    """What to do about a port that is taken. holder: who has it, as `who_listens` says it."""
+def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file") -> str:
+    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it."""
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
     if holder.startswith(CONTAINER):
         stop = f"To replace that server, name the recipe's container like it (`container.name: {holder.removeprefix(CONTAINER)}`)"
-    return f"{stop}, or use another port with `serve_port:` in the host's file."
+    return f"{stop}, or use another port with {another}."
 
 
 def _accepts(port: int) -> bool:

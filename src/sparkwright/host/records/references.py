@@ -17,7 +17,7 @@ FOLDER = "references"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The texts of reference.PROMPTS, and of LONG where it was asked. since: when they were generated, seconds since the epoch."""
+    """The texts of reference.PROMPTS, then of LONG if it was asked. since: when they were generated, seconds since the epoch."""
 
     texts: tuple[Text, ...]
     since: float

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -27,7 +27,7 @@ class FabricReady(Module["FabricReady.Args"]):
     ranks of other clusters that still run here. All problems are listed; one refuses the run. What is only slower is told: a
     link of 100 Gb/s, one half of the port down, MTU 1500. Of an IPv6 address neither GID nor way is checked.
 
-    Returns: firmware (of the named interfaces' adapters; empty where it is not known).
+    Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty where it is not known.
     """
 
     @dataclass(frozen=True)
@@ -44,28 +44,34 @@ class FabricReady(Module["FabricReady.Args"]):
         host = Host(context, getpass.getuser())
         links = list(_of_links(args, host))
         problems = [*_interfaces(args, host), *_adapters(args, host), *_port(args, context), *_leftovers(args, context)]
-        problems += [(f"{shown}.", fix and f"On the host: `{fix}`.") for verdict, shown, fix in links if verdict == "bad"]
+        problems += [
+            (f"{shown}.", fix and f"On the host: `{fix}`.") for verdict, shown, fix in links if verdict == "bad"
+        ]
         ways = [] if problems else [peer_path.to(host, IPv4Address(peer)) for peer in filter(_is_ipv4, args.peers)]
         problems += [problem for way in ways for problem in _problems(args, way)]
         if problems:
             evidence, fix = problems[0]
             data = {"evidence": [f"{one} {how}".rstrip() for one, how in problems[1:]]}
             return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
-        reached = [way.peer for way in ways if way.reached]
         for verdict, shown, _ in links:
             if verdict == "warning":
                 context.note(f"{shown}.")
-        untried = [peer for peer in args.peers if peer not in reached]
-        shown = f"; reaches {', '.join(reached)}" if reached else ""
-        shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
-        return Result(
-            msg=f"{args.interfaces[0]} is there for {args.address}{shown}", data={"firmware": _firmware(args, host)}
-        )
+        return _in_order(args, host, ways)
 
 
-def _firmware(args: FabricReady.Args, host: Host) -> str:
-    found = {one.firmware for one in fabric.links(host) if one.interface in args.interfaces and one.firmware}
-    return "/".join(sorted(found))
+def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[peer_path.Path]) -> Result:
+    """With what the members compare."""
+    reached = [way.peer for way in ways if way.reached]
+    untried = [peer for peer in args.peers if peer not in reached]
+    shown = f"; reaches {', '.join(reached)}" if reached else ""
+    shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
+    used = [one for one in fabric.links(host) if one.interface in args.interfaces]
+    data = {"firmware": _each(one.firmware for one in used), "mtu": _each(one.mtu for one in used)}
+    return Result(msg=f"{args.interfaces[0]} is there for {args.address}{shown}", data=data)
+
+
+def _each(found: Iterable[object]) -> str:
+    return "/".join(sorted({str(one) for one in found if one}))
 
 
 def _is_ipv4(address: str) -> bool:
@@ -119,10 +125,11 @@ def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, st
 
 def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
     own = containers.inspect(context.docker(), args.name) if args.port else None
-    if not args.port or (own is not None and own["State"]["Running"]):
+    if not args.port or (own is not None and own["State"]["Running"] and str(args.port) in own["Config"]["Cmd"]):
         return  # the rank that holds it is stopped before another starts
     if holder := containers.who_listens(context.docker(), args.port):
-        yield f"port {args.port}, on which the ranks meet, is in use by {holder}.", containers.to_free_a_port(holder)
+        fix = "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."
+        yield f"port {args.port}, on which the ranks meet, is in use by {holder}.", fix
 
 
 def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:

@@ -83,13 +83,13 @@ def scope(
     names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
     if host.cluster is not None and recipe.engine.parallel is not None:
         names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
+    share = _share(recipe, host)
     port = serve_port(host, recipe)
     if served is None:
         from sparkwright.project.recipe.serving import serving
 
         served = serving(recipe, pinned)
     flags = recipe.engine.flags
-    share = _share(recipe, host)
     if share is not None:
         flags_now = {**served.flags, **share.flags}
         served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
+from sparkwright import program
 from sparkwright.engines.parallel import Seat, Share, Split
 from sparkwright.errors import Refused
-from sparkwright.project.inventory.cluster import Cluster, Fabric
+from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.recipe import Recipe
 
@@ -18,20 +19,18 @@ def share(recipe: Recipe, host: Host) -> Share:
     Raises Refused where recipe, cluster and host don't fit together.
     """
     cluster, split, parallel = host.cluster, recipe.split, recipe.engine.parallel
-    if cluster is None or split is None or parallel is None:
+    if cluster is None:
         _refuse_alone(recipe, host)
-    fabric = _fabric(cluster, host)
-    port = cluster.port or parallel.MASTER_PORT
-    for message, where, fix in _mistakes(recipe, cluster, split, port):
-        raise Refused(message, where=where, fix=fix)
+    refuse_unfit(recipe, cluster)
+    assert split is not None and parallel is not None and host.fabric is not None
     seat = Seat(
         rank=cluster.rank(host.name),
         split=split,
         head_address=cluster.addresses[0],
-        master_port=port,
-        address=fabric.address,
-        interfaces=fabric.interfaces,
-        adapters=fabric.hcas,
+        master_port=cluster.port or parallel.MASTER_PORT,
+        address=host.fabric.address,
+        interfaces=host.fabric.interfaces,
+        adapters=host.fabric.hcas,
         traced=parallel.TRACE not in recipe.file.container.env,
     )
     found = parallel.share(seat)
@@ -39,30 +38,28 @@ def share(recipe: Recipe, host: Host) -> Share:
     return found
 
 
+def refuse_unfit(recipe: Recipe, cluster: Cluster) -> None:
+    """Raises Refused where a recipe and a cluster don't fit together, whichever the member."""
+    split, parallel, count = recipe.split, recipe.engine.parallel, len(cluster.members)
+    if split is None or parallel is None:
+        message = f"the recipe {recipe.name} is for one host, and the cluster {cluster.name} has {count}."
+        fix = f"Add `parallel: {{tensor: {count}}}` to the recipe, or choose another."
+        raise Refused(message, where=cluster.where, fix=fix)
+    bare = next((name for name, one in zip(cluster.members, cluster.addresses, strict=True) if not one), "")
+    if bare:
+        message = f"{bare} has no `fabric`: the other members of {cluster.name} cannot reach it."
+        fix = f"`{program.name()} cluster.inspect --host {cluster.name}` proposes it from the links of the hosts."
+        raise Refused(message, where=f"hosts/{bare}.yml", fix=fix)
+    for message, where, fix in _mistakes(recipe, cluster, split, cluster.port or parallel.MASTER_PORT):
+        raise Refused(message, where=where, fix=fix)
+
+
 def _refuse_alone(recipe: Recipe, host: Host) -> NoReturn:
-    """A recipe for several hosts on a host that serves alone, or the reverse."""
-    where = host.set_at.get("recipe", host.where)
-    if host.cluster is None and recipe.split is not None:
-        message = (
-            f"the recipe {recipe.name} is for {recipe.split.hosts} hosts (`parallel`), and {host.name} serves alone."
-        )
-        way = f"{{hosts: [{host.name}, ...], cluster: {{recipe: {recipe.name}, head: {host.name}}}}}"
-        raise Refused(message, where=where, fix=f"Make a cluster of them in hosts/groups.yml: `pair: {way}`.")
-    members = len(host.cluster.members) if host.cluster else 0
-    message = (
-        f"the recipe {recipe.name} is for one host, and the cluster {host.cluster and host.cluster.name} has {members}."
-    )
-    raise Refused(message, where=where, fix=f"Add `parallel: {{tensor: {members}}}` to the recipe, or choose another.")
-
-
-def _fabric(cluster: Cluster, host: Host) -> Fabric:
-    missing = [name for name, address in zip(cluster.members, cluster.addresses, strict=True) if not address]
-    if host.fabric is None or missing:
-        name = missing[0] if missing else host.name
-        message = f"{name} has no `fabric`: the other members of {cluster.name} cannot reach it."
-        fix = "Write its end of the link, as `fabric: {interfaces: [enp1s0f1np1, enP2p1s0f1np1], address: 192.168.100.10}`."
-        raise Refused(message, where=f"hosts/{name}.yml", fix=fix)
-    return host.fabric
+    """A recipe for several hosts, on a host that serves alone."""
+    where, several = host.set_at.get("recipe", host.where), recipe.split.hosts if recipe.split else 0
+    message = f"the recipe {recipe.name} is for {several} hosts (`parallel`), and {host.name} serves alone."
+    way = f"{{hosts: [{host.name}, ...], cluster: {{recipe: {recipe.name}, head: {host.name}}}}}"
+    raise Refused(message, where=where, fix=f"Make a cluster of them in hosts/groups.yml: `pair: {way}`.")
 
 
 def _mistakes(recipe: Recipe, cluster: Cluster, split: Split, port: int) -> Iterator[tuple[str, str, str]]:

@@ -98,6 +98,12 @@ STARTS: tuple[Death, ...] = (
 
 #: of a group that served; the first is the closest to what happened
 SERVING: tuple[Death, ...] = (
+    _row(  # real: the rank is hung from here on, and its container runs
+        "could not broadcast input array from shape",
+        r"ValueError: could not broadcast input array from shape \((\d+),\) into shape \((\d+),\)",
+        "a prompt of {0} tokens came to this rank, whose max-model-len is {1}: it is not that of the other members.",
+        "always",
+    ),
     _row(
         "Got completion from peer",
         r"Got completion from peer ([^<\s]{1,100})\S* with status=(\w+)",
