@@ -5,7 +5,7 @@
 
    A stream ends at the request's max_tokens or max_completion_tokens, at the latest after CHUNKS. Like vLLM's it names the
    role right before the first token, ends with a chunk of nothing but usage, and has usage in every chunk only for who asked
-   for continuous_usage_stats. GET /v1/models and /health are there for clients that look first.
+   for continuous_usage_stats. Each chunk says when it was sent (sent_ns). GET /v1/models and /health are there for clients that look first.
 
    One thread, epoll, CLOCK_MONOTONIC (what Python's perf_counter reads): a stream costs it a few microseconds a chunk, so that
    what is measured against it is the client. */
@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STREAMS = 1024, CHUNKS = 4096, REQUEST_BYTES = 1 << 16 };
+enum { STREAMS = 1 << 14, CHUNKS = 4096, REQUEST_BYTES = 1 << 16 };
 
 typedef struct {
     int fd, length, sent, streaming, waiting, counts, chunks;
@@ -70,11 +71,12 @@ static void begin(Stream *one) {
 
 static void event(Stream *one, const char *choices, int tokens) {
     static const char head[] = "data: {\"id\":\"chatcmpl-9f8684af220d046d\",\"object\":\"chat.completion.chunk\","
-                               "\"created\":1795219194,\"model\":\"m\",\"choices\":";
+                               "\"created\":1795219194,\"model\":\"m\",\"sent_ns\":%lld,\"choices\":";
     char text[600], usage[100] = "";
     if (one->counts || !strcmp(choices, "[]"))
         snprintf(usage, sizeof usage, ",\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":%d,\"total_tokens\":%d}", tokens, 9 + tokens);
-    snprintf(text, sizeof text, "%s%s%s}\n\n", head, choices, usage);
+    int size = snprintf(text, sizeof text, head, (long long)(now_s() * 1e9));
+    snprintf(text + size, sizeof text - size, "%s%s}\n\n", choices, usage);
     chunk(one->fd, text);
 }
 
@@ -135,6 +137,7 @@ static int readable(Stream *one) {
 
 int main(int given, char **words) {
     if (given < 7) return 2;
+    signal(SIGPIPE, SIG_IGN);                                            /* a health check closes as soon as it has seen enough */
     first_us = atoi(words[1]), gap_us = atoi(words[2]), chunks = atoi(words[3]), per_chunk = atoi(words[4]);
     stall_at = atoi(words[5]), stall_us = atoi(words[6]);
     struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -165,8 +168,10 @@ int main(int given, char **words) {
                 arrival.data.ptr = streams[count++] = one;
                 epoll_ctl(epoll, EPOLL_CTL_ADD, one->fd, &arrival);
             } else if (readable(one) <= 0) {
-                one->streaming = 0;
                 close(one->fd);
+                for (int k = 0; k < count; k++)
+                    if (streams[k] == one) streams[k] = streams[--count];
+                free(one);
             }
         }
         for (int n = 0; n < count; n++)

@@ -214,13 +214,21 @@ def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
     port = free_port()
     groups = both.root / "hosts/groups.yml"
     text, hosts = groups.read_text(), (both.root / "hosts/sandbox.yml").read_text()
+    recipe = both.root / f"recipes/{VECTORS}.yml"
+    kept = recipe.read_text()
     groups.write_text(f"{text}\nhere: {{hosts: [sandbox], gateway: {{host: sandbox, port: {port}, tls: none}}}}\n")
     try:
         said = both.run("gateway.deploy", "--host", "here")
         assert said.code == 0, said.out[-2000:]
         status = both.run("gateway.status", "--host", "here")
         assert status.code == 0 and f"sandbox:{CHAT}" in status.out and f"sandbox:{VECTORS}" in status.out, status.out
+        before = started(both)
+        recipe.write_text(kept.replace(f"served-model-name: {VECTORS}", f"served-model-name: {CHAT}"))
+        said = both.run("deploy", "--host", "sandbox")
+        assert said.code == 5 and f"both serve `{CHAT}` with different models" in said.err, said.out + said.err
+        assert started(both) == before
     finally:
+        recipe.write_text(kept)
         groups.write_text(text)
         (both.root / "hosts/sandbox.yml").write_text(hosts)
 

@@ -174,6 +174,29 @@ def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(
     assert str(refused.value).startswith(f"recipes/{recipe}.yml:")
 
 
+def conflicts(project: Path, host: str) -> None:
+    inventory = Inventory.load(project)
+    routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})
+
+
+def test_a_deploy_that_its_gateway_could_not_route_is_refused(project: Path) -> None:
+    conflicts(project, "spark3")
+    small = project / "recipes/small.yml"
+    small.write_text(SMALL.replace("served-model-name: small", "served-model-name: qwen"))
+    with pytest.raises(Refused, match=r"small \(spark3\) and chat \(spark1\) both serve `qwen` with different models"):
+        conflicts(project, "spark3")
+    small.write_text(SMALL)
+    (project / "hosts/groups.yml").write_text(LAB.replace("8080", "8000"))
+    with pytest.raises(Refused, match="8000 is the port of the server of spark1"):
+        conflicts(project, "spark1")
+
+
+def test_a_deploy_is_not_refused_for_what_is_another_hosts_business(project: Path) -> None:
+    (project / "recipes/small.yml").write_text("image: 42\n")
+    (project / "hosts/groups.yml").write_text(LAB.replace("8080", "8000"))
+    conflicts(project, "spark2")
+
+
 def test_servers_of_one_name_need_one_key(project: Path) -> None:
     (project / "recipes/other.yml").write_text(CHAT + "server_key: {env: SPARK_KEY}\n")
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")

@@ -55,7 +55,7 @@ def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
 
 
 def _routed(host: str, gateway: GatewayRow) -> Iterator[tuple[str, ...]]:
-    at = f"{gateway.name} ({host}:{gateway.port})"
+    at = f"{gateway.name} ({host.partition('/')[0]}:{gateway.port})"
     why = ", ".join(filter(None, (gateway.why, "a stand-in, not HAProxy" if gateway.stand_in else "")))
     for n, one in enumerate(gateway.models):
         servers = ", ".join(f"{row.host} {row.state} ({row.running})" for row in one.servers)

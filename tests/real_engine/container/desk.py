@@ -50,7 +50,7 @@ class Shelf:
 
 
 #: run by root it empties the page cache of the machine, and the engine's programs are read anew at each start
-CACHE_DROPPED = re.compile(r"^(( *)page_cache:\n *model_dir: .+\n)(?: *when: .+\n)?", re.M)
+CACHE_DROPPED = re.compile(r"^(( *)page_cache:\n(?:\2 +.+\n)+)(?:\2when: .+\n)?", re.M)
 
 
 class Desk(AnyDesk):

@@ -26,7 +26,7 @@ def of(chosen: Chosen, host: Host) -> dict[str, Any]:
     if not gateways or not host.recipe or host.cluster is not None:
         return {"port": 0, "alone": False}
     wanted = load(root, host)
-    others = (one for gateway in gateways for one in routes.servers(root, inventory, gateway))
+    others = (one for gateway in gateways for one in routes.readable(root, inventory, gateway))
     same = {one.host.name for one in others if one.recipe.served_name == wanted.recipe.served_name}
     return {"port": interim.port(root, inventory, wanted), "alone": same <= {host.name}}
 

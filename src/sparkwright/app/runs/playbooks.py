@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkwright.app.connect import Chosen
     from sparkwright.app.runs.presenters import Listener
 
 from sparkwright.app.connect import Begun, checked, left_of, need_of, with_recipe
@@ -34,14 +35,28 @@ def run(playbook: str, command: str, *, hears: Listener | None = None, **given: 
     if plans:
         return cached_run.run(begun, plans, diff=given["diff"], json=given["json"], hears=hears)
     chosen = checked(begun)
+    behind = playbook == "deploy" and bool(chosen.inventory.gateways)
+    if behind:
+        _refuse_conflicts(chosen)
     from sparkwright.app.runs import session
     from sparkwright.app.runs.rollout import Asked
 
     asked = Asked(command, **{name: given[name] for name in ROLLING if name in given})
     options = session.options(**given)
     codes = session.run(chosen, playbook, options, asked, json=given["json"], place=place, hears=hears)
-    if playbook != "deploy" or not chosen.inventory.gateways:
+    if not behind:
         return codes
     from sparkwright.app.runs import gateway_after
 
     return codes + gateway_after.deployed(chosen, given, hears)
+
+
+def _refuse_conflicts(chosen: Chosen) -> None:
+    """Before any host is asked: what the gateways in front of these servers could not route."""
+    from sparkwright.project.gateway.routes import refuse_conflicts
+
+    deployed = {member.host.name for member in chosen.fleet.members}
+    machines = {member.host.machine for member in chosen.fleet.members}
+    for one in chosen.inventory.gateways.values():
+        if machines & {*one.members}:
+            refuse_conflicts(chosen.project.root, chosen.inventory, one, deployed)

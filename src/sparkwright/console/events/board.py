@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkwright.console import words
+from sparkwright.console.events import rolled
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.recap import COUNTS
-from sparkwright.visible import count
 
 VERDICTS = {
     Exit.OK: "ok",
@@ -80,7 +80,7 @@ class Board:
         """8 hosts: 6 ok, 1 failed, 1 waiting."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-        return f"{count(len(verdicts), 'host')}: {', '.join(parts)}"
+        return f"{rolled.how_many(self.rows)}: {', '.join(parts)}"
 
     def foremost(self, most: int) -> list[Row]:
         """At most so many rows, in the inventory's order; those that run or failed go before the others."""

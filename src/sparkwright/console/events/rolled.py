@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sparkwright.console import words
 from sparkwright.protocol.events import Event
 from sparkwright.visible import count
@@ -18,7 +20,12 @@ ROWS = (
 
 def looking(event: Event) -> str:
     """What is shown while all hosts are checked."""
-    return f"checking {count(len(event['hosts']), 'host')} before changing any"
+    return f"checking {how_many(event['hosts'])} before changing any"
+
+
+def how_many(names: Collection[str]) -> str:
+    """So many hosts; servers, where one of them is one of several on its host."""
+    return count(len(names), "server" if any("/" in name for name in names) else "host")
 
 
 def batch(event: Event) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from sparkwright.errors import Refused
 from sparkwright.project.gateway.server import Server, load
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
@@ -34,5 +36,6 @@ def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
     found = {one.file.port for one in inventory.gateways.values() if here(inventory.machines[one.host])}
     for other in inventory.hosts.values():
         if other.recipe and here(other):
-            found |= load(project, other).published
+            with contextlib.suppress(Refused):  # what cannot be read is that server's business
+                found |= load(project, other).published
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sparkwright.engines.advice import Asked
@@ -41,11 +42,33 @@ def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model
     return made, found
 
 
+def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
+    """Refuse what a deploy of these hosts would break at a gateway: a model name of another model, its own port.
+
+    A recipe of another host that cannot be read is that one's business.
+    """
+    found = list(readable(project, inventory, gateway))
+    for one in (one for one in found if one.host.name in deployed):
+        same = [other for other in found if other is not one and other.recipe.served_name == one.recipe.served_name]
+        for message, where, fix in [*_claims(inventory, gateway, [one, *same]), *_ports(inventory, gateway, [one])]:
+            raise Refused(message, where=where, fix=fix)
+
+
+def readable(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
+    """As `servers`, without those whose recipes cannot be read."""
+    for host in _answering(inventory, gateway):
+        with contextlib.suppress(Refused):
+            yield load(project, host)
+
+
 def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
     """The members of a gateway's group that answer requests: of a cluster its head."""
+    return [load(project, one) for one in _answering(inventory, gateway)]
+
+
+def _answering(inventory: Inventory, gateway: Gateway) -> Iterator[Host]:
     hosts = (host for name in gateway.members for host in inventory.servers_of(name))
-    answering = (one for one in hosts if one.recipe and (one.cluster is None or one.cluster.head == one.name))
-    return [load(project, one) for one in answering]
+    yield from (one for one in hosts if one.recipe and (one.cluster is None or one.cluster.head == one.name))
 
 
 def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
