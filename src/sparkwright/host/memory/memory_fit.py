@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ def together(
     name: str,
     beside: Sequence[Mapping[str, Any]],
     others_bytes: int,
-    turns: Sequence[str] = (),
+    turns: Collection[str] = (),
 ) -> Result | None:
     """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
 

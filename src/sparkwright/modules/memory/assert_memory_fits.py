@@ -35,10 +35,11 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
         beside: list[dict[str, Any]] = arg(
-            "the host's other servers: name, utilization, needs_bytes", default_factory=list
+            "the host's other servers: name, utilization, needs_bytes, on_demand (true: it takes turns)",
+            default_factory=list,
         )
         turns: list[dict[str, Any]] = arg(
-            "the servers that share memory by turns, as `host.turns` holds them: the largest counts",
+            "of one that is on demand all that take turns with it, as `host.turns` holds them: the largest counts",
             default_factory=list,
         )
 
@@ -78,7 +79,8 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
         known = [size for size in (*held, *models) if size is not None]
         others = max(0, taken - sum(known)) if len(known) == len(held) + len(models) else 0
-        return memory_fit.together(context, need, args.name, args.beside, others, _names(args))
+        turns = {*_names(args), *(str(one["name"]) for one in args.beside if one.get("on_demand"))}
+        return memory_fit.together(context, need, args.name, args.beside, others, turns)
 
 
 def _names(args: AssertMemoryFits.Args) -> list[str]:
