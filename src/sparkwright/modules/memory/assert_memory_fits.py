@@ -79,8 +79,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
         known = [size for size in (*held, *models) if size is not None]
         others = max(0, taken - sum(known)) if len(known) == len(held) + len(models) else 0
-        turns = {*_names(args), *(str(one["name"]) for one in args.beside if one.get("on_demand"))}
-        return memory_fit.together(context, need, args.name, args.beside, others, turns)
+        return memory_fit.together(context, need, args.name, args.beside, others, _names(args))
 
 
 def _names(args: AssertMemoryFits.Args) -> list[str]:

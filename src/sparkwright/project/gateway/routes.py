@@ -60,7 +60,7 @@ def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model
 
 
 def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
-    """Raise Refused where a deploy of these hosts would break a gateway: a model name of another model, its own port.
+    """Raises Refused for what a deploy of these hosts would break at a gateway: a model name of another model, its own port.
 
     A recipe of another host that cannot be read is that one's business.
     """
