@@ -70,9 +70,9 @@ def together(
 ) -> Result | None:
     """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
 
-    name: of the server. beside: those other servers, each with name, utilization, needs_bytes, on_demand. others_bytes: what stays held
-    by all that is no server of these. turns: the containers that the server shares memory with by turns. Of those on demand the
-    largest counts.
+    name: of the server. beside: those other servers, with name, utilization, needs_bytes, on_demand. others_bytes: what stays
+    held by all that is no server of these. turns: the containers that the server shares memory with by turns. Of all on demand
+    the largest counts.
     """
     turns = {*turns, *(str(one["name"]) for one in beside if one.get("on_demand"))}
     every = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
