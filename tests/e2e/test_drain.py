@@ -6,11 +6,13 @@ import http.client
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 
 import docker
 import pytest
 
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
@@ -102,6 +104,28 @@ def test_a_health_check_returns_what_a_killed_run_left_drained(two: Two) -> None
     composed(context, Settings(host=HOSTS[1]), scheduled=True).run()
     assert "returned to the gateway box." in notes
     assert two.states()[HOSTS[1]] == "up"
+
+
+def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: Two) -> None:
+    """With no laptop, by the plan that the deploy left."""
+    simulated = two.sandbox / "hosts" / HOSTS[1]
+    machine = Machine.here(control.up(simulated))
+    state = StateFolder.of(machine.home)
+    control.fault(simulated, "wedge")
+    try:
+        for later_s in (0, 300, 600):
+            settings = Settings(host=HOSTS[1], heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
+            context = RunContext(machine, state, "run-1", lambda one: None)
+            found = composed(context, settings, scheduled=True, now=lambda at_s=later_s: time.time() + at_s).run()
+            if found.healed.startswith("restarted"):
+                break
+    finally:
+        control.fault(simulated, None)
+    assert found.healed.startswith("restarted (run "), (found.state, found.why, found.healed)
+    run = found.healed.removeprefix("restarted (run ").partition(")")[0].partition(",")[0]
+    events = "".join(path.read_text() for path in (two.home(HOSTS[1]) / "runs" / run).glob("events*"))
+    assert "gets requests again from box" in events
+    assert two.states() == {"side1": "up", "side2": "up"}
 
 
 @pytest.mark.parametrize("task", ["Stop the server", "Enable restart policy, remove previous container"])

@@ -17,7 +17,7 @@ from tests.e2e.conftest import Desk, fresh_desk
 from tests.gateway.steady import Steady
 from tests.remote.sshd import free_port
 
-LARGE, SMALL = "qwen3.5-35b", "qwen3-1.7b"
+LARGE, SMALL, ALWAYS = "qwen3.5-35b", "qwen3-1.7b", "qwen3-embedding-0.6b"
 CONTAINERS = {LARGE: "qwen35", SMALL: "qwen3-1.7b"}
 TURNS = ".local/state/sparkwright/turns.json"
 
@@ -164,8 +164,9 @@ def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: Turns)
 
 def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns: Turns) -> None:
     """Two that do not fit together do by turns; a third beside the largest does not."""
-    text = turns.hosts.read_text()
-    turns.desk.edit("recipes/qwen3-embedding-0.6b.yml", "utilization: 0.05", "utilization: 0.3")
+    text, recipe = turns.hosts.read_text(), turns.desk.root / f"recipes/{ALWAYS}.yml"
+    kept = recipe.read_text()
+    turns.desk.edit(f"recipes/{ALWAYS}.yml", "utilization: 0.05", "utilization: 0.3")
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
     try:
         said = turns.desk.run("deploy", "--host", "sandbox", "--recipe", LARGE)
@@ -177,10 +178,26 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
         refused = turns.switch(SMALL)
     finally:
         turns.hosts.write_text(text)
+        recipe.write_text(kept)
     assert refused.code == 5
     evidence = next(one for one in refused.events() if one.get("status") == "failed")["data"]["evidence"]
     assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
     assert any("qwen3-1.7b" in row and "instead of it" in row for row in evidence)
+
+
+def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns: Turns) -> None:
+    """It fits beside whichever is awake, not beside both."""
+    text = turns.hosts.read_text()
+    turns.hosts.write_text(f"{text}serves:\n  - {{recipe: {ALWAYS}, port: {free_port()}}}\n")
+    try:
+        for command in ("deploy", "restart"):
+            said = turns.desk.run(command, "--host", "sandbox", "--recipe", ALWAYS, "--json")
+            assert said.proved, said.out[-3000:]
+        assert {**turns.states(), ALWAYS: "up"} == {ALWAYS: "up", LARGE: "up", SMALL: "asleep"}
+    finally:
+        turns.hosts.write_text(text)
+        for one in turns.desk.docker().api.containers(all=True, filters={"name": "qwen3-embedding"}):
+            turns.desk.docker().api.remove_container(one["Id"], force=True)
 
 
 def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) -> None:
@@ -231,6 +248,7 @@ def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: T
     assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "model_not_up")
     shown = json.loads(turns.desk.run("gateway.status", "--host", "box", "--json").out)
     assert {one["model"]: one["on_demand"] for one in shown["models"]} == {LARGE: True, SMALL: True}
+    assert {one["model"]: one["errors"] for one in shown["models"]}[SMALL] == 1, "the client's, and none of the proof"
     rows = turns.desk.run("status", "--host", "sandbox", "--json").events()
     assert [row["gateway"]["state"] for row in rows if row.get("gateway")] == ["up"]
 

@@ -14,7 +14,7 @@ import pytest
 
 from sparkwright.gateway import render
 from sparkwright.host.gateway import client
-from tests.gateway.loopback import KEY, Running, Server, gateway, model, running
+from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway import pair
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -266,6 +266,30 @@ def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
         assert len({asked("/v1/completions", {"prompt": "x" * 2000 + str(n)}) for n in range(5)}) == 1
     for one in servers:
         one.shutdown()
+
+
+def test_one_conversation_does_not_fill_one_server_while_others_are_idle(tmp_path: Path) -> None:
+    """By prefix all of these belong on one server; it takes three quarters of them."""
+    servers = [Server(f"s{n}") for n in range(3)]
+    for one in servers:
+        one.go_on.clear()
+    with running(tmp_path, gateway(model("qwen", *servers, slots=16), affinity="prefix")) as lab:
+        lab.up("qwen")
+        threads = [threading.Thread(target=lab.chat, args=({"model": "qwen", "messages": HI},)) for _ in range(12)]
+        for n, thread in enumerate(threads):
+            thread.start()
+            until_s = time.monotonic() + DEADLINE_S
+            while sum(one.running for one in servers) <= n:
+                assert time.monotonic() < until_s
+                time.sleep(0.005)
+        most = sorted(one.running for one in servers)
+        for one in servers:
+            one.go_on.set()
+        for thread in threads:
+            thread.join()
+    for one in servers:
+        one.shutdown()
+    assert most[-1] <= 10 and most[-1] >= 6, most
 
 
 def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:

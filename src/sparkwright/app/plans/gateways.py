@@ -110,7 +110,8 @@ def _own_key(gateway: Gateway) -> dict[str, Secret]:
     """The clients' key by its name; nothing where it asks for none."""
     if gateway.file.key is None:
         return {}
-    return {_client_key(gateway): secret_source.server_key(gateway.file.key, gateway.where("key"))}
+    shown = f"{gateway.name}.gateway.key"
+    return {_client_key(gateway): secret_source.server_key(gateway.file.key, gateway.where("key"), shown)}
 
 
 def _certificate(gateway: Gateway) -> str:

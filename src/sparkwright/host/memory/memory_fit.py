@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,13 +66,15 @@ def together(
     name: str,
     beside: Sequence[Mapping[str, Any]],
     others_bytes: int,
-    turns: Sequence[str] = (),
+    turns: Collection[str] = (),
 ) -> Result | None:
     """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
 
-    name: of the server. beside: those other servers, each with name, utilization and needs_bytes. others_bytes: what stays held
-    by all that is no server of these. turns: the containers that share memory by turns, of which the largest counts.
+    name: of the server. beside: those other servers, with name, utilization, needs_bytes, on_demand. others_bytes: what stays
+    held by all that is no server of these. turns: the containers that the server shares memory with by turns. Of all on demand
+    the largest counts.
     """
+    turns = {*turns, *(str(one["name"]) for one in beside if one.get("on_demand"))}
     every = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
     by_turns = sorted((one for one in every if one[0] in turns), key=lambda one: -one[1])
     sizes = [one for one in every if one[0] not in turns] + by_turns[:1]

@@ -86,10 +86,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
             time.sleep(POLL_S)
 
     def _answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        """The answer to a model's request; where that would wait for a server, one as from a gateway that refuses."""
+        """The answer to a model's request. Asked only of one that is listed: else it would wait, or count as an error."""
         asked, path = body["body"], tasks.path(body["task"])
         waits = bool(body.get("waits"))
-        if waits and name not in self._listed(args, context):
+        if name not in self._listed(args, context):
             return NOBODY
         limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:

@@ -30,10 +30,11 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
         beside: list[dict[str, Any]] = arg(
-            "the host's other servers: name, utilization, needs_bytes", default_factory=list
+            "the host's other servers: name, utilization, needs_bytes, on_demand (true: it takes turns)",
+            default_factory=list,
         )
         turns: list[dict[str, Any]] = arg(
-            "the servers that share memory by turns, as `host.turns` holds them: the largest counts",
+            "of one that is on demand all that take turns with it, as `host.turns` holds them: the largest counts",
             default_factory=list,
         )
 

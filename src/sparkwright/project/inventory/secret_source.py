@@ -42,13 +42,16 @@ def of(host: Host) -> dict[str, Secret]:
     return {name: secret for name, secret in found.items() if secret is not None}
 
 
-def server_key(source: Source, where: str) -> Secret:
-    """The key of a recipe's server, read now. Raises Refused with file and line when there is none, or no good one."""
-    found = read("server_key", source)
+def server_key(source: Source, where: str, name: str = "server_key") -> Secret:
+    """The key of a recipe's server, or a gateway's, read now. name: of the key in the file.
+
+    Raises Refused with file and line when there is none, or no good one.
+    """
+    found = read(name, source)
     if not found:
-        raise Refused(f"`server_key`: {named(source)} holds no key.", where=where, fix=f"Set it; {server_keys.MAKE}")
+        raise Refused(f"`{name}`: {named(source)} holds no key.", where=where, fix=f"Set it; {server_keys.MAKE}")
     if not server_keys.valid(found.reveal()):
-        raise Refused(f"`server_key`: a key must be {server_keys.VALID}.", where=where, fix=server_keys.MAKE)
+        raise Refused(f"`{name}`: a key must be {server_keys.VALID}.", where=where, fix=server_keys.MAKE)
     return found
 
 

@@ -1,0 +1,51 @@
+"""The real vLLM, compiled, in a real container: what it compiled makes the next start warm, and is moved aside where it makes it slow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.real_engine.container.desk import DENSE, Desk
+
+pytestmark = pytest.mark.engine
+
+COMPILED = {"TORCHDYNAMO_DISABLE": "0"}
+#: where a kernel's caller begins, as Inductor writes it
+CALL = re.compile(r"^( *)def call\((?:self, )?args\):\n", re.M)
+ASLEEP_S = 0.05
+
+
+def made_slow(home: Path) -> int:
+    """Have each compiled graph of the kept caches sleep before it runs. Returns how many there are."""
+    count = 0
+    for path in home.glob(".local/share/sparkwright/caches/*/files/**/*.py"):
+        text = path.read_text()
+        slow, found = CALL.subn(rf"\g<0>\1    import time; time.sleep({ASLEEP_S})\n", text)
+        if found:
+            path.write_text(slow)
+        count += found
+    return count
+
+
+def test_a_cache_that_makes_the_server_slow_is_moved_aside_and_the_start_after_it_is_cold(desk: Desk) -> None:
+    first = desk.deployed(model=DENSE, env=COMPILED, enforce_eager=False)
+    rate = float(first.task("Measure throughput")["data"]["tok_per_s"])
+    cold_s = float(first.task("Wait until it is ready")["data"]["ready_s"])
+    desk.recipe_of(model=DENSE, env=COMPILED, enforce_eager=False, expect={"tok_per_s": rate})
+
+    warm = desk.run("restart", "--host", "here", "--json")
+    assert warm.proved, warm.out[-3000:]
+    assert float(warm.task("Wait until it is ready")["data"]["ready_s"]) < cold_s
+
+    assert made_slow(Path(desk.env["HOME"])), "the engine kept what it compiled where sparkwright mounts it"
+    slow = desk.run("restart", "--host", "here", "--json")
+    assert slow.proved, slow.out[-3000:]
+    moved = slow.task("Move the compile cache of a slow start aside")
+    assert moved["status"] == "changed" and "expected by the recipe" in slow.out
+    assert float(slow.task("Measure throughput after a cold start")["data"]["tok_per_s"]) > rate / 2
+    rows = desk.run("history", "--host", "here", "--json").events()
+    assert "cache moved aside" in {row["what"] for row in rows}
+    listed = desk.run("caches.list", "--host", "here")
+    assert "aside" in listed.out
