@@ -46,3 +46,14 @@ def test_the_root_cause_is_told_first(consequence: str) -> None:
 
 def test_hosts_that_serve_alone_are_told_as_they_end() -> None:
     assert lines("spark2 (rank 1) failed: it is a name", OWN, together=False) == ["spark1", "spark2"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_cluster_is_told_what_its_members_tasks_note_a_fleet_only_what_its_runs_do(together: bool) -> None:
+    """Differences between members are notes of a task, as "kernel differs: spark1 6.14, spark2 6.17"."""
+    shown: list[str] = []
+    screen = HostLines(write=lambda style, text: shown.append(text.strip()), board=Board(), together=together)
+    screen.hosts(["spark1", "spark2"])
+    for task, text in (("compared", "kernel differs."), ("", "the clock is apart.")):
+        screen.on({"event": "note", "host": "spark1", "task": task, "text": text})
+    assert shown == (["spark1  kernel differs."] if together else []) + ["spark1  the clock is apart."]

@@ -17,8 +17,8 @@ LONGEST = 1000
 
 
 class HostLines:
-    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, and the root
-    cause is told first.
+    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, the root
+    cause is told first, and notes of tasks are shown: there are few hosts, and a note may be what differs between them.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
             self.write("muted", f"{host} is the sandbox: a simulated Spark without GPU or real model.")
-        elif kind == "note" and not event["task"]:
+        elif kind == "note" and (self._together or not event["task"]):
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
