@@ -276,12 +276,10 @@ class ContainerSpec:
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
         """The options of `docker run` with their values, "" for a switch; the script adds name, restart policy, entrypoint, the
-        key's mount and further networks. No ports on the host's network: docker would discard them, with a warning.
+        key's mount and further networks.
         """
-        published = net.parts(self.network)[0] != net.HOST
         for name, one in DOCKER_OPTIONS.items():
-            if name != "ports" or published:
-                yield from one.words(one.flag, getattr(self, name))
+            yield from one.words(one.flag, getattr(self, name))
 
     def further_networks(self) -> list[list[str]]:
         """The words of `docker network connect` for each network but the first; the container's name follows them."""
