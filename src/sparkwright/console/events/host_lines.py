@@ -7,8 +7,9 @@ from collections.abc import Callable
 from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.events import causes, rolled
-from sparkwright.console.events.board import Board, Row
+from sparkwright.console.events.board import VERDICTS, Board, Row
 from sparkwright.console.events.lines import explained, plain
+from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
 WIDTH_VERDICT = 12
@@ -55,10 +56,15 @@ class HostLines:
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
             self._reported.add(host)
             self._held.append(self.board.rows[host])
-            if not self._together or all(row.ended for row in self.board.rows.values()):
+            if not self._together or self._cause_is_known(self.board.rows[host]):
                 self._tell_ends()
         elif kind == "rolled":
             self._rolled = event
+
+    def _cause_is_known(self, last: Row) -> bool:
+        """All have ended; or one was refused by itself, for which the others may wait minutes."""
+        refused = last.verdict == VERDICTS[Exit.REFUSED] and not causes.because_of_another(last)
+        return refused or all(row.ended for row in self.board.rows.values())
 
     def _tell_ends(self) -> None:
         held, self._held = self._held, []
