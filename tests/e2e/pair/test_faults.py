@@ -159,3 +159,14 @@ def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairD
         "`sockets` is a fault of a cluster's member. Add `--host sandbox1` or `--host sandbox2`." in said.out + said.err
     )
     assert pair.run("sandbox.pair").code == 5
+
+
+def test_a_recipe_that_is_not_for_the_group_is_refused_once_and_touches_nothing(pair: PairDesk) -> None:
+    before, path = whole(pair), pair.root / RECIPE
+    text = path.read_text()
+    path.write_text(text.replace("parallel: {tensor: 2}", "parallel: {tensor: 3}"))
+    said = pair.run("deploy", "--host", "sandbox-pair")
+    path.write_text(text)
+    why = "the recipe sandbox-pair is for 3 hosts (`parallel`), and the cluster sandbox-pair has 2."
+    assert (said.code, (said.out + said.err).count(why)) == (5, 1), said.out + said.err
+    assert pair.ids() == before

@@ -18,14 +18,15 @@ ENDED = re.compile(r"rank \d{1,3} exited")
 def first(rows: Iterable[Row]) -> list[Row]:
     """The rows of members that ended, the root cause first: a rank that exited before a server that answered with an error,
     and both before those that lost another."""
-    return sorted(rows, key=lambda row: (_because_of_another(row), not ENDED.match(_message(row))))
+    return sorted(rows, key=lambda row: (because_of_another(row), not ENDED.match(_message(row))))
 
 
 def _message(row: Row) -> str:
     return row.failure["msg"] if row.failure else ""
 
 
-def _because_of_another(row: Row) -> bool:
+def because_of_another(row: Row) -> bool:
+    """Whether a member failed because of another."""
     message = _message(row)
     named, parallel = ANOTHER.match(message), of(USUAL).parallel
     return bool((named and named[1] != row.host) or (parallel and parallel.of_another(message)))

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.events import causes, rolled
-from sparkwright.console.events.board import Board, Row
+from sparkwright.console.events.board import VERDICTS, Board, Row
 from sparkwright.console.events.lines import explained, plain
+from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
 WIDTH_VERDICT = 12
@@ -17,8 +18,8 @@ LONGEST = 1000
 
 
 class HostLines:
-    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, and the root
-    cause is told first.
+    """write: where a line goes, with its style. together: the hosts are a cluster; its failures wait for each other, the root
+    cause is told first, and notes of tasks are shown: there are few hosts, and a note may be what differs between them.
     """
 
     def __init__(
@@ -49,16 +50,21 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
             self.write("muted", f"{host} is the sandbox: a simulated Spark without GPU or real model.")
-        elif kind == "note" and not event["task"]:
+        elif kind == "note" and (self._together or not event["task"]):
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
             self._reported.add(host)
             self._held.append(self.board.rows[host])
-            if not self._together or all(row.ended for row in self.board.rows.values()):
+            if not self._together or self._cause_is_known(self.board.rows[host]):
                 self._tell_ends()
         elif kind == "rolled":
             self._rolled = event
+
+    def _cause_is_known(self, last: Row) -> bool:
+        """All have ended; or one was refused by itself, for which the others may wait minutes."""
+        refused = last.verdict == VERDICTS[Exit.REFUSED] and not causes.because_of_another(last)
+        return refused or all(row.ended for row in self.board.rows.values())
 
     def _tell_ends(self) -> None:
         held, self._held = self._held, []

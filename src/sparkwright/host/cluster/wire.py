@@ -17,7 +17,7 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds, shapes
 
-VERSION = "sparkwright cluster 1"
+VERSION = "sparkwright cluster 2"
 LINE_BYTES = 64 * 2**10
 #: of a line before the other side has proved what it is
 HELLO_BYTES = 1024

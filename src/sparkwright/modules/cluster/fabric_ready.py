@@ -79,7 +79,8 @@ def _is_ipv4(address: str) -> bool:
 
 
 def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    there, correct = host.names_in(fabric.INTERFACES), f"Correct `fabric.interfaces` in hosts/{args.host}.yml."
+    there = host.names_in(fabric.INTERFACES)
+    correct = f"Correct `fabric.interfaces` in hosts/{args.host}.yml; `invoke cluster.inspect` shows the links."
     missing = [name for name in args.interfaces if name not in there]
     if missing:
         shown = ", ".join(one_line(name, at_most=20) for name in there if name != LOOPBACK)
