@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.log import LOG
 from sparkwright.modules.proof.probes import Probes
 from tests.modules.context import RecordingContext
 from tests.real_engine import reciting
@@ -99,6 +101,5 @@ def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
     }
     with serving(engine, flags.command(str(model), given, model_by_flag=True), tmp_path / "server.log") as server:
         assert not server.ready
-        assert str(server.reader.state.failure.value).startswith(
-            "--tool-call-parser llama3_json: the parser is another model's"
-        )
+    told = str(read((tmp_path / "server.log").read_bytes(), LOG).failure.value)
+    assert told.startswith("--tool-call-parser llama3_json: the parser is another model's"), told

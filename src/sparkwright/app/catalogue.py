@@ -147,7 +147,7 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
         say_json({"recipes": [one.to_json() for one in found]})
         return codes
     for one in found:
-        say("\n".join(_lines(one, asked=bool(pattern))))
+        say("\n".join(_lines(one, asked=bool(answers))))
     say(f"{count(len(found), 'recipe')}.")
     return codes
 
@@ -203,7 +203,7 @@ def _lines(one: Row, *, asked: bool) -> list[str]:
     context = f"context {data['context']}" if data["context"] else ""
     hosts = count(one.hosts, "host")
     places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
-    nowhere = "not proved on the hosts asked" if asked else ""
+    nowhere = "not proved on the hosts that answered" if asked else ""
     proved = f"image and model proved on {', '.join(places)}" if places else nowhere
     about = ", ".join(filter(None, (one.recipe.engine.title, size, memory, context, hosts, "/".join(one.known.uses))))
     tail = [f"  {proved}"] if proved else []
