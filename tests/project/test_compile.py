@@ -34,6 +34,20 @@ def test_what_a_command_sets_wins_over_the_plays_own_variables(tmp_path: Path) -
     assert task(compiled(tmp_path, text, extra={"who": "command"})).args == {"msg": "by command"}
 
 
+def test_a_plays_own_variable_wins_over_a_hosts_even_where_it_waits_for_the_host(tmp_path: Path) -> None:
+    text = (
+        "- hosts: all\n  vars: {folder: '{{ facts.hostname }}'}\n  tasks:\n    - {facts: , when: folder == 'spark1'}\n"
+    )
+    plan = compiled(tmp_path, text)
+    assert task(plan).when == ("folder == 'spark1'",)
+    assert plan.open_vars == {"folder": "{{ facts.hostname }}"}
+
+
+def test_a_plays_own_variable_may_be_made_of_the_hosts(tmp_path: Path) -> None:
+    text = "- hosts: all\n  vars: {folder: '{{ folder }}/small'}\n  tasks:\n    - fail: {msg: '{{ folder }}'}\n"
+    assert task(compiled(tmp_path, text)).args == {"msg": "/srv/models/small"}
+
+
 def task(plan: Plan, n: int = 0) -> Task:
     return tasks_of(plan.steps)[n]
 

@@ -55,11 +55,16 @@ class Names:
     def _settle(self, names: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open."""
         waiting = {name: v for name, v in names.items() if expressions.is_open(v) and name not in LITERAL}
-        self.known = {name: value for name, value in names.items() if name not in waiting}
+        given = {name: value for name, value in names.items() if name not in waiting}
+        self.known = {name: value for name, value in given.items() if name not in own}  # the play's own win
         waiting |= own
-        while ready := [name for name, value in waiting.items() if self._needs(value, name) <= self.known.keys()]:
+        # one that is made of the host's of the same name asks for that
+        while ready := [
+            name for name, one in waiting.items() if self._needs(one, name) <= self.known.keys() | {name} & given.keys()
+        ]:
             for name in ready:
-                self.known[name] = self.render(waiting.pop(name), self.known, self._blame.variable(name))
+                known = {**({name: given[name]} if name in given else {}), **self.known}
+                self.known[name] = self.render(waiting.pop(name), known, self._blame.variable(name))
         self._refuse_cycle(waiting)
         known_later = self.known.keys() | waiting.keys() | self._later
         for name, value in waiting.items():
