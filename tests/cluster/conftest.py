@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from sparkwright.sandbox import hub
 from sparkwright.sandbox.web import Server
 from tests import engine_beside
 from tests.cluster.pair import Pair
-from tests.real_llama.container_desk import Images
-from tests.registry.server import PROGRAM, Registry
+from tests.real_llama.container_desk import Images, published
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +24,8 @@ def hub_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    if PROGRAM is None:
-        pytest.skip("no docker-registry (Debian's package of that name)")
-    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        pytest.skip("no Docker Engine answers")
-    registry = Registry(tmp_path_factory.mktemp("registry"))
-    registry.start()
-    made = Images(registry.address)
-    try:
-        made.make()
+    with published(tmp_path_factory.mktemp("registry")) as made:
         yield made
-    finally:
-        made.remove()
-        registry.stop()
 
 
 @pytest.fixture(scope="module")

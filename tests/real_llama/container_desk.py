@@ -6,6 +6,7 @@ without a network no base image can be had. One image runs the real llama-server
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -17,14 +18,17 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import pytest
 import yaml
 
 from tests import commands
 from tests.e2e.conftest import HASTE, Said
+from tests.registry.server import PROGRAM, Registry
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parents[2]
@@ -114,6 +118,24 @@ class Images:
         rows = docker("images", "--digests", "--format", "{{.Repository}} {{.ID}}").splitlines()
         for image in {row.split()[1] for row in rows if f"/{self.repository}/" in row}:
             docker("rmi", "-f", image, check=False)
+
+
+@contextlib.contextmanager
+def published(folder: Path) -> Iterator[Images]:
+    """The images in a registry of their own, which keeps them in this folder. Without a registry or an engine the test is skipped."""
+    if PROGRAM is None:
+        pytest.skip("no docker-registry (Debian's package of that name)")
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker Engine answers")
+    registry = Registry(folder)
+    registry.start()
+    made = Images(registry.address)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
+        registry.stop()
 
 
 class Names(Protocol):

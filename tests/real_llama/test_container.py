@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -15,8 +14,7 @@ import yaml
 
 from tests import own_hub
 from tests.e2e.conftest import Said
-from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker
-from tests.registry.server import PROGRAM, Registry
+from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker, published
 from tests.remote.sshd import free_port
 
 
@@ -30,19 +28,8 @@ def hub_url(tiny: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    if PROGRAM is None:
-        pytest.skip("no docker-registry (Debian's package of that name)")
-    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        pytest.skip("no Docker Engine answers")
-    registry = Registry(tmp_path_factory.mktemp("registry"))
-    registry.start()
-    made = Images(registry.address)
-    try:
-        made.make()
+    with published(tmp_path_factory.mktemp("registry")) as made:
         yield made
-    finally:
-        made.remove()
-        registry.stop()
 
 
 @pytest.fixture

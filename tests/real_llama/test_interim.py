@@ -15,8 +15,7 @@ import pytest
 
 from tests import own_hub
 from tests.gateway.steady import Steady
-from tests.real_llama.container_desk import GGUF_REPO, GOOD, Desk, Images, docker
-from tests.registry.server import PROGRAM, Registry
+from tests.real_llama.container_desk import GGUF_REPO, GOOD, Desk, Images, docker, published
 from tests.remote.sshd import free_port
 
 HAPROXY = shutil.which("haproxy") or ""
@@ -35,22 +34,13 @@ def image_of(program: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    if not PROGRAM or not HAPROXY:
-        pytest.skip("needs docker-registry and haproxy (Debian's packages)")
-    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        pytest.skip("no Docker Engine answers")
-    registry = Registry(tmp_path_factory.mktemp("registry"))
-    registry.start()
-    made = Images(registry.address)
-    try:
-        made.make()
+    if not HAPROXY:
+        pytest.skip("needs haproxy (Debian's package)")
+    with published(tmp_path_factory.mktemp("registry")) as made:
         path = f"ENV PATH {Path(HAPROXY).parent}"
         docker("import", "--change", path, "-", made.name(SHORT), given=image_of(HAPROXY))
         docker("push", "-q", made.name(SHORT))
         yield made
-    finally:
-        made.remove()
-        registry.stop()
 
 
 @pytest.fixture
