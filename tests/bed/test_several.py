@@ -46,7 +46,7 @@ def test_a_second_server_beside_the_first_and_one_timer_for_both(both: Lab) -> N
         assert lab.run("restart", "--host", "spark1", "--recipe", "small").code == 0
         assert started(lab, "qwen35") == first and started(lab, "small") != second
         again = lab.run("deploy", "--host", "spark1")
-        assert again.code == 0 and "2 hosts: 2 ok" in again.out, again.out
+        assert again.code == 0 and "2 servers: 2 ok" in again.out, again.out
 
         done = lab.run("health.install", "--host", "spark1", "--every", "5m", "--heal", "restart", "--smoke-every", "0")
         assert done.code == 0, done.out + done.err

@@ -33,6 +33,8 @@ class Watched:
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self.process, self.terminal, self.seen = process, terminal, ""
         self.before: list[Any] = []
+        self._ready = select.poll()
+        self._ready.register(terminal, select.POLLIN)
 
     def press(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
@@ -42,7 +44,7 @@ class Watched:
         deadline_s, found = time.monotonic() + timeout_s, ""
         while not re.search(pattern, found):
             assert time.monotonic() < deadline_s, found
-            if select.select([self.terminal], [], [], 0.2)[0]:
+            if self._ready.poll(200):  # select() refuses the descriptors of a process that has many open
                 found += os.read(self.terminal, 65536).decode(errors="replace")
         self.seen += found
         return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
@@ -12,33 +13,30 @@ from sparkwright.host.records import servers
 from sparkwright.measure import server_metrics
 
 
-def others(context: Context, name: str) -> set[str]:
-    """The containers of this host's servers but for this one, interim servers among them."""
-    verified = {str((one.get("spec") or {}).get("name") or "") for one in servers.good(context.state)}
-    interims = {one + containers.INTERIM for one in (*verified, name) if one}
-    return (verified | interims) - {name, ""}
+def generated(context: Context, base_url: str) -> dict[str, float]:
+    """Tokens that each of this host's servers has generated so far, by its container; without the one that answers at base_url.
 
-
-def generated(context: Context, names: Iterable[str]) -> dict[str, float]:
-    """Tokens that each of these containers has generated so far, by name; without those that do not run or do not tell, and
-    without any where the engine does not answer."""
-    counted = {name: _generated(context, name) for name in names}
+    Interim servers are among them. Those that do not run or do not tell are left out, and all where the engine does not answer.
+    """
+    verified = {str((one.get("spec") or {}).get("name") or "") for one in servers.good(context.state)} - {""}
+    names = verified | {name + containers.INTERIM for name in verified}
+    counted = {name: _generated(context, name, urlsplit(base_url).port) for name in sorted(names)}
     return {name: tokens for name, tokens in counted.items() if tokens is not None}
 
 
-def since(context: Context, before: Mapping[str, float]) -> dict[str, float]:
-    """What they generated since, by name; only those that generated any."""
-    now = generated(context, before)
-    return {name: now[name] - before[name] for name in now if now[name] > before[name]}
+def since(context: Context, base_url: str, before: Mapping[str, float]) -> dict[str, float]:
+    """What they generated since, by container; only those that generated any."""
+    now = generated(context, base_url)
+    return {name: now[name] - before[name] for name in now if now[name] > before.get(name, now[name])}
 
 
-def _generated(context: Context, name: str) -> float | None:
+def _generated(context: Context, name: str, own_port: int | None) -> float | None:
     try:
         found = containers.inspect(context.docker(), name)
     except SparkwrightError:
         return None
     url = containers.url_of(found) if found and found["State"]["Running"] else ""
-    if not found or not url:
+    if not found or not url or urlsplit(url).port == own_port:
         return None
     key = server_key.of_container(context.state, found)
     return server_metrics.read(engine_of.of_container(found).http, url, key)[0].get(roles.GENERATED)

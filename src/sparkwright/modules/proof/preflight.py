@@ -140,7 +140,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     except SparkwrightError:
         return
     if holder:
-        host_network = network_words.parts(spec["network"])[0] == network_words.HOST
+        host_network = network_words.parts(spec.get("network", ""))[0] == network_words.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
         yield Finding("port", "bad", f"port {port} is in use by {holder}.", containers.to_free_a_port(holder, *ways))
     else:

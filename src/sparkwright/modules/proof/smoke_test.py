@@ -130,7 +130,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
 def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
-    others = other_servers.generated(context, other_servers.others(context, args.container))
+    others = other_servers.generated(context, args.base_url)
     before = server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
@@ -148,7 +148,7 @@ def _measure(
     counters = settled(
         lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
-    return found, Seen(before, counters, state, lag, other_servers.since(context, others))
+    return found, Seen(before, counters, state, lag, other_servers.since(context, args.base_url, others))
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:

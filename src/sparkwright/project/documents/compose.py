@@ -20,6 +20,7 @@ Place = tuple[str | int, ...]
 
 #: how deep lists and mappings may stand in each other, and how many values there may be, those of aliases counted each time
 DEPTH = 64
+NESTED = f"lists and mappings are nested more than {DEPTH} levels deep"
 MOST_VALUES = 250_000
 SHOWN_CHARS = 80
 
@@ -61,7 +62,7 @@ class Composer:
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH:
-                self._refuse(event, f"lists and mappings are nested more than {DEPTH} levels deep.")
+                self._refuse(event, f"{NESTED}.")
             if len(self._events) > MOST_VALUES:
                 self._refuse(event, f"more than {MOST_VALUES:,} values.")
             self._events.append(event)

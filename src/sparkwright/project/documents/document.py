@@ -12,7 +12,7 @@ import yaml
 
 from sparkwright import here
 from sparkwright.errors import Refused
-from sparkwright.project.documents.compose import Composer, Place, Spelled
+from sparkwright.project.documents.compose import NESTED, Composer, Place, Spelled
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 from sparkwright.visible import one_line
@@ -90,6 +90,8 @@ def parse(text: str, path: Path) -> Document:
         message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indent(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
+        if "nesting depth" in message:  # libyaml's own limit, which its scanner may meet before an event tells of ours
+            raise Refused(f"{NESTED}.", where=f"{shown(path)}{line}") from None
         raise Refused(f"not YAML: {one_line(message, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
