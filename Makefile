@@ -46,7 +46,7 @@ test: .venv/.installed-test lint
 	$(call pytest,-n $(WORKERS) -m 'not engine and not slow',-m 'not engine and not slow')
 
 test-all: .venv/.installed-test lint
-	$(call pytest,-n $(WORKERS) -m 'not engine and not alone',-m 'not engine and not alone')
+	$(call pytest,-n $(WORKERS) --durations=40 -m 'not engine and not alone',-m 'not engine and not alone')
 	$(call pytest,-m alone,-m alone)
 
 test-engine: .venv/.installed-test

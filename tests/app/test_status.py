@@ -86,6 +86,9 @@ def test_a_lock_that_moved_on_is_seen() -> None:
     row = row_of("spark1", answer(), replace(PINNED, digest=OTHER, commit="d" * 40), NOW_S)
     assert row.behind == ("image", "model")
     assert "behind the lock: image, model" in line(row)
+    row = row_of("spark1", answer(), Pinned("gemma", "gemma", "sha256:new", "abc", "google/gemma"), NOW_S)
+    assert row.behind == ("recipe",)
+    assert "gemma is not deployed yet" in line(row)
 
 
 def test_a_lock_that_knows_nothing_is_no_drift() -> None:

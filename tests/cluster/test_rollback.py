@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -61,14 +62,27 @@ def test_a_failed_rollback_leaves_the_cluster_that_served(pair: Pair) -> None:
     assert pair.generates()
 
 
+def own_name(pair: Pair, host: str) -> str:
+    """Of the container of a member's own server."""
+    return f"{pair.name}-of-{host}"
+
+
+def own_servers(pair: Pair) -> dict[str, tuple[str, str]]:
+    """The Id and the restart policy of each member's own server that runs."""
+    shown = "{{.State.Running}} {{.Id}} {{.HostConfig.RestartPolicy.Name}}"
+    said = {host: pair.docker(host, "inspect", "-f", shown, own_name(pair, host), check=False) for host in pair.names}
+    rows = {host: text.split() for host, text in said.items() if text.startswith("true")}
+    return {host: (row[1], row[2]) for host, row in rows.items()}
+
+
 @pytest.fixture
-def alone(pair: Pair) -> dict[str, int]:
+def alone(pair: Pair) -> Iterator[dict[str, int]]:
     """The members serve a model each, by themselves, before there is a cluster; their ports."""
     ports = dict(zip(pair.names, (free_port(), free_port()), strict=True))
     for host, port in ports.items():
         recipe = yaml.safe_load((pair.root / "recipes/served.yml").read_text())
         del recipe["parallel"]
-        recipe["container"] |= {"network": "host", "restart": "unless-stopped"}
+        recipe["container"] |= {"name": own_name(pair, host), "network": "host", "restart": "unless-stopped"}
         recipe["vllm"] |= {"port": port, "served-model-name": f"of-{host}"}
         (pair.root / f"recipes/of-{host}.yml").write_text(yaml.safe_dump(recipe))
         about = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
@@ -81,7 +95,9 @@ def alone(pair: Pair) -> dict[str, int]:
         del about["recipe"]
         (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump(about))
     pair.group()
-    return ports
+    yield ports
+    for host in pair.names:
+        pair.docker(host, "rm", "-fv", own_name(pair, host), check=False)
 
 
 def models(ports: dict[str, int]) -> list[str]:
@@ -93,27 +109,27 @@ def models(ports: dict[str, int]) -> list[str]:
 
 
 def test_each_member_gets_its_own_server_back_when_the_first_cluster_fails(pair: Pair, alone: dict[str, int]) -> None:
-    before = pair.running()
+    before = own_servers(pair)
+    assert {policy for _, policy in before.values()} == {"unless-stopped"}
     pair.recipe(fault="crash-loop")
     answer = pair.deploy()
     assert answer.code == 1
-    assert pair.running() == before
+    assert (own_servers(pair), pair.running()) == (before, {})
     assert models(alone) == ["of-one", "of-two"]
-    policies = [pair.container(host)["HostConfig"]["RestartPolicy"]["Name"] for host in pair.names]
-    assert policies == ["unless-stopped", "unless-stopped"]
 
 
 def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Pair, alone: dict[str, int]) -> None:
-    before = pair.running()
+    before = own_servers(pair)
     pair.recipe(fault="crash-loop")
     assert pair.deploy("--no-rollback").code == 1
-    assert pair.running() != before
+    assert own_servers(pair) == {}
     pair.recipe()
     answer = pair.run("rollback", "--host", "pair", "--json")
     assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
-    assert pair.running() == before
+    assert (own_servers(pair), pair.running()) == (before, {})
     assert models(alone) == ["of-one", "of-two"]
     pair.deployed()
+    assert own_servers(pair) == {}
     now = pair.running()
     answer = pair.run("rollback", "--host", "pair", "--json")
     assert answer.code == 5

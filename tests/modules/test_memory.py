@@ -186,7 +186,7 @@ def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
 
 def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     def inspect(client: object, name: str) -> dict[str, object]:
-        return {"Id": "server", "State": {"Running": True}}
+        return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
@@ -204,7 +204,7 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
     """With Ollama left alone its 30 GiB stay, however much a dead server is recorded to hold."""
 
     def inspect(client: object, name: str) -> dict[str, object]:
-        return {"Id": "server", "State": {"Running": True}}
+        return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
     kept = SimpleNamespace(held=[SimpleNamespace(model=SimpleNamespace(size_bytes=30 * GIB))])
     monkeypatch.setattr("sparkwright.host.ollama.ollama_models.inspect", lambda context: kept)
@@ -219,7 +219,7 @@ def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pyte
     """A server that died between two restarts holds nothing of what was recorded for it."""
 
     def inspect(client: object, name: str) -> dict[str, object]:
-        return {"Id": "server", "State": {"Running": True}}
+        return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)

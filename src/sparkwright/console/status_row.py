@@ -53,9 +53,9 @@ class Row:
     state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
     outdated: why the last one does not. flapping: it comes and goes. load_s: seconds of each stage of
     its start. scheduled: the host checks itself. drift: what
-    differs, field by field; behind: what of the lock is not what runs ("image", "model"). busy: who works there. interrupted: a
-    run that was cut off, and what settles it. error: why the host could not be asked. gateway: the one
-    that groups.yml puts there.
+    differs, field by field; behind: what of the lock is not what runs ("image", "model"), or "recipe": another model serves than
+    the recipe's. busy: who works there. interrupted: a run that was cut off, and what settles it. error: why the host could not
+    be asked. gateway: the one that groups.yml puts there.
     """
 
     host: str

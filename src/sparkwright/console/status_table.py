@@ -115,6 +115,8 @@ def _memory(row: Row) -> str:
 
 def _drift(row: Row) -> str:
     behind = f"behind the lock: {', '.join(row.behind)}" if row.behind else ""
+    if "recipe" in row.behind:
+        behind = f"{row.recipe} is not deployed yet"
     drift = differs(row.drift) if row.drift else ""
     return "; ".join(filter(None, (drift, behind))) or ("-" if row.drift is None else "none")
 

@@ -32,12 +32,13 @@ CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
 
 @dataclass(frozen=True)
 class Pinned:
-    """What the user's files say a host serves. digest, commit: of the lock, empty when it does not know."""
+    """What the user's files say a host serves. digest, commit: of the lock, empty when it does not know. model: its id."""
 
     recipe: str = ""
     container: str = ""
     digest: str = ""
     commit: str = ""
+    model: str = ""
 
 
 def once(chosen: Chosen, *, json: bool) -> list[int]:
@@ -115,6 +116,8 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         *(["image"] if wanted.digest and digest and wanted.digest != digest else []),
         *(["model"] if wanted.commit and record.serves.commit and wanted.commit != record.serves.commit else []),
     ]
+    if wanted.model and record.serves.model and wanted.model != record.serves.model:
+        behind = ["recipe"]
     return Row(
         host=name,
         state=state,
@@ -162,7 +165,7 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
             continue
         known = {kind: entry or {} for kind, entry in entries(lock, wanted).items()}
         digest, commit = known["image"].get("digest", ""), known["model"].get("commit", "")
-        found[host.name] = Pinned(host.recipe, wanted.file.container.name, digest, commit)
+        found[host.name] = Pinned(host.recipe, wanted.file.container.name, digest, commit, wanted.file.model.id)
     return found
 
 

@@ -12,9 +12,9 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 
 
-def stop_and_keep(context: Context, container: dict[str, Any]) -> None:
-    """Write down what a server was that makes room for another one."""
-    _write(context, container, {})
+def stop_and_keep(context: Context, container: dict[str, Any], attempt: str) -> None:
+    """Write down what a server was that makes room for another one. attempt: the name of that one's container."""
+    _write(context, container, {"attempt": attempt})
 
 
 def restarted(context: Context, container: dict[str, Any]) -> None:

@@ -136,7 +136,7 @@ _SETTINGS = Partial(
 SHAPES: dict[str, Partial] = {
     "verified": GOOD,
     "verified_before": Partial({"states": [{}]}),
-    "previous": Partial({**dict.fromkeys(("id", "name", "policy", "run"), text), "running": bool}, ("id",)),
+    "previous": Partial({**dict.fromkeys(("id", "name", "policy", "run", "attempt"), text), "running": bool}, ("id",)),
     "restarts": Partial({"id": text, "seen": [row(number, integer)]}),
     "stopping": Partial(
         {"id": text, "run": text, "available_bytes": number, "since": number, "held_bytes": (None, number)},

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import replaced
 from sparkwright.host.gateway import drained
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
@@ -35,7 +35,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         names = [one.name for one in drained.of(context.state)]
-        container = (containers.inspect(context.docker(), args.name) or {}) if names else {}
+        container = replaced.current(context, args.name) if names else {}
         good = good_states.last(context.state).get("container_id")
         running = bool(container) and bool(container["State"]["Running"])
         return Found(names, running, bool(container) and container["Id"] == good)

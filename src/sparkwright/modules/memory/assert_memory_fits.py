@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright import defaults
+from sparkwright.host.containers import replaced
 from sparkwright.host.memory import held, memory_fit
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
@@ -45,7 +46,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         if args.beside and (refused := self._together(args, context, need)):
             return refused
         available = context.machine.meminfo()["MemAvailable"]
-        servers = [held.of_server(one, context) for one in {args.name, *_names(args)}]
+        servers = [held.of_server(one, context) for one in {_stopped(args, context), *_names(args)}]
         server = None if None in servers else sum(one or 0 for one in servers)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
@@ -69,12 +70,21 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         return memory_fit.refusal(context, need, will + parts, data)
 
     def _together(self, args: Args, context: Context, need: memory_fit.Need) -> Result | None:
-        sizes = [held.of_server(name, context) for name in (args.name, *(str(one["name"]) for one in args.beside))]
+        sizes = [
+            held.of_server(name, context)
+            for name in (_stopped(args, context), *(str(one["name"]) for one in args.beside))
+        ]
         models = [] if args.ollama == "leave" else [one.model.size_bytes for one in ollama_models.inspect(context).held]
         taken = need.total_bytes - context.machine.meminfo()["MemAvailable"]
         known = [size for size in (*sizes, *models) if size is not None]
         others = max(0, taken - sum(known)) if len(known) == len(sizes) + len(models) else 0
         return memory_fit.together(context, need, args.name, args.beside, others, _names(args))
+
+
+def _stopped(args: AssertMemoryFits.Args, context: Context) -> str:
+    """The name of the container that makes room: another recipe may have named it."""
+    found = replaced.current(context, args.name)
+    return replaced.name_of(found) if found else args.name
 
 
 def _names(args: AssertMemoryFits.Args) -> list[str]:

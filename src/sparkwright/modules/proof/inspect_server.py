@@ -120,8 +120,6 @@ def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, A
     changes = drift(args.model, found)
     if not digest_of(spec.image) and tagged(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))
-    if server.name != spec.name:
-        changes.insert(0, Change("name", server.name, spec.name))
     return changes
 
 

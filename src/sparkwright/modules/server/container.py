@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, container_options, containers, recipe_files, server_key
+from sparkwright.host.containers import (
+    compile_caches,
+    container_options,
+    containers,
+    recipe_files,
+    replaced,
+    server_key,
+)
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule
@@ -70,7 +77,7 @@ class Container(StateModule["Container.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()
-        container = containers.inspect(client, args.spec["name"]) or {}
+        container = replaced.current(context, args.spec["name"])
         image = containers.image_of(client, container) if container else {}
         good = good_states.last(context.state)
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
@@ -178,6 +185,8 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
 
     model: the one it is to serve, commit and files.
     """
+    if (name := replaced.name_of(found.container)) != found.spec.name:
+        return [Change("name", name, found.spec.name, "the server of another recipe")]
     changes = container_options.differences(found.spec, found.container, found.image)
     if found.container.get("Id") != found.verified_id:
         return changes
@@ -203,6 +212,8 @@ def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
 def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
     if not found.container:
         return "no server running yet"
+    if (name := replaced.name_of(found.container)) != found.spec.name:
+        return f"replaces {name}, the server of another recipe"
     if drift:
         return f"differs in {', '.join(one['field'] for one in drift)}"
     return "matches the recipe" if found.running else f"matches the recipe, but {found.container['State']['Status']}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright import defaults, units
 from sparkwright.engines.engine import Engine
-from sparkwright.host.containers import containers, engine_of, server_key
+from sparkwright.host.containers import containers, engine_of, replaced, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states, history
 from sparkwright.measure import server_metrics
@@ -45,13 +45,13 @@ class Drain(Module["Drain.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        container = containers.inspect(context.docker(), args.name)
-        runs = container is not None and bool(container["State"]["Running"])
-        if context.check and container is not None and runs:
+        container = replaced.current(context, args.name)
+        runs = bool(container) and bool(container["State"]["Running"])
+        if context.check and runs:
             running = _of_container(container, context)()
             return Result(msg=_cost(running, context), data={"running": running, "waited_s": 0.0})
         gateways = _drained(args.gateways, context) if args.gateways and not context.check else []
-        if container is None or not runs:
+        if not runs:
             _rest(gateways, context)
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
         started_s, asked = time.monotonic(), _of_container(container, context)

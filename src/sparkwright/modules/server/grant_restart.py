@@ -8,7 +8,7 @@ from sparkwright import defaults
 from sparkwright.engines.log import load_stages
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
-from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, server_key
+from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, replaced, server_key
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -52,9 +52,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> Found:
-        client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
-        current, previous = (containers.inspect(client, name) or {} for name in names)
-        state = context.state
+        name, state = args.spec["name"], context.state
+        current, previous = containers.inspect(context.docker(), name) or {}, replaced.kept(context, name)
         return Found(current, previous, state.read("verified") or {}, state.read("previous") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
@@ -68,7 +67,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         elif found.current and found.stopped.get("id") == found.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
         if found.previous:
-            changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
+            changes.append(Change("previous container", replaced.name_of(found.previous), None))
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
@@ -83,7 +82,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         containers.set_policy(client, name, args.spec["restart"])
         if found.previous:
-            client.api.remove_container(name + containers.PREVIOUS, force=True)
+            client.api.remove_container(replaced.name_of(found.previous), force=True)
         context.state.remove("previous")
         server_key.tidy(context, name)
         recipe_files.tidy(context)

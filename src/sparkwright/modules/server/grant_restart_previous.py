@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers
+from sparkwright.host.containers import compile_caches, containers, replaced
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.protocol.result import Change, arg
@@ -24,7 +24,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         what: str = arg("what the history calls it", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return containers.inspect(context.docker(), args.name) or {}
+        return replaced.current(context, args.name)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
@@ -45,7 +45,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         if not found or not found["State"]["Running"]:
             fix = f"On the host: `docker logs --tail 50 {args.name}`."
             raise Failed(f"container {args.name} is not running.", fix=fix)
-        containers.set_policy(context.docker(), args.name, args.restart)
+        containers.set_policy(context.docker(), replaced.name_of(found), args.restart)
         return {}
 
 

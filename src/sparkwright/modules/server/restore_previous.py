@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers, membership
+from sparkwright.host.containers import containers, membership, replaced
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -17,8 +17,8 @@ from sparkwright.visible import count
 class Found:
     """Inspects, empty when there is none; remembered: what `stop_and_keep` or `stopped` wrote down before it acted.
 
-    verified_id, serve: of the last verified state. kept_model: the revision whose files were kept for the previous server; empty
-    when its files were not replaced.
+    verified_id, verified_name, serve: of the last verified state. kept_model: the revision whose files were kept for the previous
+    server; empty when its files were not replaced.
     """
 
     current: dict[str, Any]
@@ -27,6 +27,7 @@ class Found:
     verified_id: str
     kept_model: str = ""
     serve: Mapping[str, Any] = field(default_factory=dict)
+    verified_name: str = ""
 
     @property
     def old(self) -> bool:
@@ -47,7 +48,7 @@ class Found:
 
 
 class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
-    """The previous server has its name again, and the failed one does not come back.
+    """The previous server has its own name again, and the failed one does not come back.
 
     The failed one is removed; keep its evidence before (`incident`). When there is none to restore, the failed one is stopped
     with policy `no` and stays for its log: a crash loop is broken, never fed.
@@ -57,8 +58,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
-    Returns: to_start (whether there is a previous server to start), restart (the policy it had, else no),
-    base_url (where it answers, empty when it publishes no port), cluster, rank and members (its place in a cluster, or that
+    Returns: to_start (whether there is a previous server to start), name (of its container), restart (the policy it had, else
+    no), base_url (where it answers, empty when it publishes no port), cluster, rank and members (its place in a cluster, or that
     of a good server that was left alone; cluster is empty for a server of its own), needs (utilization and needs_bytes, what it
     takes of the memory; empty when it was never verified), why (as given, for the history).
     """
@@ -69,15 +70,16 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         why: str = arg("why it is restored", default="requested")
 
     def read(self, args: Args, context: Context) -> Found:
-        client, good = context.docker(), good_states.last(context.state)
+        good = good_states.last(context.state)
         folder = kept_files.served_folder(context)
         return Found(
-            containers.inspect(client, args.name) or {},
-            containers.inspect(client, args.name + containers.PREVIOUS) or {},
+            replaced.current(context, args.name),
+            replaced.kept(context, args.name),
             context.state.read("previous") or {},
             str(good.get("container_id", "")),
             kept_files.commit_of(folder) if folder else "",
             good.get("serve") or {},
+            str((good.get("spec") or {}).get("name", "")),
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
@@ -87,7 +89,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     @staticmethod
     def _of_server(args: Args, found: Found) -> list[Change]:
         if found.previous:
-            return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (stopped)")]
+            kept = replaced.name_of(found.previous)
+            return [Change("container", f"{kept} (stopped)", f"{_own_name(args, found)} (stopped)")]
         if found.untouched or found.halfway:
             return []
         status = found.current["State"]["Status"] if found.current else ""
@@ -101,30 +104,41 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.untouched:
             message = "The previous server was not touched."
         if not old:
-            nothing = {"restart": "no", "base_url": "", "needs": {}}
+            nothing = {"name": _own_name(args, found), "restart": "no", "base_url": "", "needs": {}}
             nothing |= membership.of_container(found.current if found.untouched else {}).to_json()
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
-        about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old), "needs": _needs(found, old)}
+        about = {"name": _own_name(args, found), "restart": was.get("policy", "no")}
+        about |= {"base_url": containers.url_of(old), "needs": _needs(found, old)}
         about |= membership.of_container(old).to_json()
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, kept = context.docker(), args.name + containers.PREVIOUS
+        client, now = context.docker(), replaced.name_of(found.current) if found.current else ""
         if not found.old:
-            containers.set_policy(client, args.name, "no")
-            containers.stop(client, args.name, 10)
-            return {"msg": f"There was no previous server to restore; {args.name} is stopped."}
-        if found.previous and found.current:
+            containers.set_policy(client, now, "no")
+            containers.stop(client, now, 10)
+            return {"msg": f"There was no previous server to restore; {now} is stopped."}
+        if found.previous and now:
             footprint.before_stop(context, found.current)
-            containers.remove(client, args.name, 10)
+            containers.remove(client, now, 10)
         folder = kept_files.served_folder(context)
         if found.kept_model and folder:
             changed = kept_files.restore_proved(context, folder)
             context.note(f"{count(changed, 'model file')} restored to {found.kept_model[:12]}.")
         if found.previous:
-            client.api.rename(kept, args.name)
+            client.api.rename(replaced.name_of(found.previous), _own_name(args, found))
         return {}
+
+
+def _own_name(args: RestorePrevious.Args, found: Found) -> str:
+    """What the previous server is called when it serves: its recipe may be another one than that of the failed server."""
+    if not found.previous:
+        return replaced.name_of(found.current) if found.current else args.name
+    if found.previous["Id"] == found.remembered.get("id"):
+        return str(found.remembered.get("name") or args.name)
+    verified = found.previous["Id"] == found.verified_id
+    return (found.verified_name if verified else "") or args.name
 
 
 def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers
+from sparkwright.host.containers import compile_caches, containers, replaced
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns
 from sparkwright.protocol.result import Change, arg
@@ -22,7 +22,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         restart: str = arg("its restart policy: the verified one, or no", default="no")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return containers.inspect(context.docker(), args.name) or {}
+        return replaced.current(context, args.name)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         if not found:
@@ -40,13 +40,14 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         if not found:
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_start(context.state)
-        client, bindings = context.docker(), found["HostConfig"].get("PortBindings") or {}
+        client, name = context.docker(), replaced.name_of(found)
+        bindings = found["HostConfig"].get("PortBindings") or {}
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
         try:
-            client.api.start(args.name)
+            client.api.start(name)
         except APIError as error:
             raise containers.refused_start(error, client, ports) from None
-        containers.set_policy(client, args.name, args.restart)
+        containers.set_policy(client, name, args.restart)
         return {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, replaced
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, previous
@@ -22,6 +22,8 @@ class Found:
 class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
     """The server is stopped, will not start by itself, and is kept under NAME-previous.
 
+    It is the container NAME; where there is none, the last verified server of the host, which another recipe had named.
+
     Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is written down before the
     first act, for `restore_previous`: a run that is cut off anywhere between leaves enough to bring it back. Without an old
     server there is nothing to do. An older NAME-previous left by an unfinished run is kept when the current one never was
@@ -36,29 +38,28 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
         stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> Found:
-        client, names = context.docker(), (args.name, args.name + containers.PREVIOUS)
-        return Found(*(containers.inspect(client, name) or {} for name in names))
+        return Found(replaced.current(context, args.name), replaced.kept(context, args.name))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.current:
             return []
-        kept = args.name + containers.PREVIOUS
-        return [Change("container", f"{args.name} ({found.current['State']['Status']})", f"{kept} (stopped)")]
+        now, kept = replaced.name_of(found.current), args.name + containers.PREVIOUS
+        return [Change("container", f"{now} ({found.current['State']['Status']})", f"{kept} (stopped)")]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         return {"previous": args.name + containers.PREVIOUS if found.current or found.previous else ""}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, kept = context.docker(), args.name + containers.PREVIOUS
+        client, now, kept = context.docker(), replaced.name_of(found.current), args.name + containers.PREVIOUS
         good = good_states.last(context.state)
         footprint.before_stop(context, found.current)
         if found.previous and found.current["Id"] != good.get("container_id"):
-            containers.remove(client, args.name, args.stop_timeout_s)
-            return {"msg": f"removed an unfinished {args.name}; {kept} is still kept"}
+            containers.remove(client, now, args.stop_timeout_s)
+            return {"msg": f"removed an unfinished {now}; {replaced.name_of(found.previous)} is still kept"}
         if found.previous:
-            client.api.remove_container(kept, force=True)
-        previous.stop_and_keep(context, found.current)
-        containers.set_policy(client, args.name, "no")
-        containers.stop(client, args.name, args.stop_timeout_s)
-        client.api.rename(args.name, kept)
+            client.api.remove_container(replaced.name_of(found.previous), force=True)
+        previous.stop_and_keep(context, found.current, args.name)
+        containers.set_policy(client, now, "no")
+        containers.stop(client, now, args.stop_timeout_s)
+        client.api.rename(now, kept)
         return {"msg": f"stopped, kept as {kept}"}

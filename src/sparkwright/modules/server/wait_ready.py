@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright import defaults
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.reader import EngineState, read
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, engine_of, log_reading
+from sparkwright.host.containers import containers, engine_of, log_reading, replaced
 from sparkwright.host.containers.running import Running
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
@@ -36,10 +36,10 @@ class WaitReady(Module["WaitReady.Args"]):
         timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        client = context.docker()
-        first = containers.inspect(client, args.name)
-        if first is None:
+        client, first = context.docker(), replaced.current(context, args.name)
+        if not first:
             raise Failed(f"there is no container {args.name}.")
+        args = replace(args, name=replaced.name_of(first))
         engine = engine_of.of_container(first)
         restarts, started_s = first["RestartCount"], time.monotonic()
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -49,9 +50,12 @@ def _other_digest(containers: Containers, folder: Path) -> None:
 
 
 def _left_behind(containers: Containers, folder: Path) -> None:
-    """Its container has another name, under which no deploy looks for it."""
+    """Its container is another one, of another name: none that the host has verified."""
     del folder
     for one in _running(containers):
+        del containers.all[one.id]
+        one.id = secrets.token_hex(32)
+        containers.all[one.id] = one
         containers.rename(one, LEFT)
 
 

@@ -1,0 +1,127 @@
+"""A host is to serve another recipe: its server gives way to it, and comes back under its own name when that fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.conftest import Desk, fresh_desk
+
+FIRST, OTHER = "qwen3.5-35b", "qwen3-1.7b"
+CONTAINER = "qwen35"  # of the first; the other one's is called like its recipe
+DIE = "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}"
+
+
+class Changing:
+    """A desk of which the recipe changes."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+
+    def recipe(self, name: str) -> None:
+        host = self.desk.root / "hosts/sandbox.yml"
+        host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {name}", host.read_text()))
+
+    def broken_at(self, task: str, inserted: str) -> None:
+        """The next deploys meet this task before that one, until `whole`."""
+        self.desk.before(task, inserted)
+
+    def whole(self) -> None:
+        for path, text in self.books.items():
+            path.write_text(text)
+
+    def server(self) -> tuple[str, str, str]:
+        """The Id of the container that runs, its name and its restart policy; no other is there."""
+        api = self.desk.docker().api
+        (row,) = api.containers(all=True)
+        found = api.inspect_container(row["Id"])
+        assert found["State"]["Running"]
+        return found["Id"], found["Name"].lstrip("/"), found["HostConfig"]["RestartPolicy"]["Name"]
+
+    def serves(self) -> str:
+        """The model that answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.desk.port}/v1/models", timeout=30) as answer:
+            return str(json.load(answer)["data"][0]["id"])
+
+
+@pytest.fixture
+def changing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Changing]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with fresh_desk() as desk:
+        desk.deployed()
+        yield Changing(desk)
+
+
+def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_back(changing: Changing) -> None:
+    desk, before = changing.desk, changing.server()
+    changing.recipe(OTHER)
+    planned = desk.run("plan", "--host", "sandbox", "--json")
+    assert planned.code == 2
+    compared = planned.task("Compare running container with recipe")
+    assert compared["msg"] == f"replaces {CONTAINER}, the server of another recipe"
+    stopped = planned.task("Stop previous server, keep it for rollback")["diff"]
+    assert [(one["before"], one["after"]) for one in stopped] == [
+        (f"{CONTAINER} (running)", f"{OTHER}-previous (stopped)")
+    ]
+    assert changing.server() == before, "a plan changes nothing"
+    assert "name" in desk.run("verify", "--host", "sandbox").out
+    refused = desk.run("restart", "--host", "sandbox")
+    assert (refused.code, f"replaces {CONTAINER}" in refused.out) == (5, True), refused.out
+    assert desk.deploy().proved
+    assert changing.server()[1:] == (OTHER, "unless-stopped")
+    assert desk.run("plan", "--host", "sandbox").code == 0
+    done = desk.run("rollback", "--host", "sandbox", "--json")
+    assert done.proved, done.out[-2000:]
+    assert changing.server()[1:] == (CONTAINER, "unless-stopped")
+    rows = desk.run("history", "--host", "sandbox", "--json").events()
+    assert [row["what"] for row in rows[:3]] == ["rolled back", "verified", "verified"]
+
+
+@pytest.mark.parametrize("task", ["Drain requests", "Start the server", "Measure throughput"])
+def test_when_the_new_one_fails_the_one_before_has_its_name_and_serves(changing: Changing, task: str) -> None:
+    desk, before = changing.desk, changing.server()
+    changing.recipe(OTHER)
+    changing.broken_at(task, "{name: Break, fail: {msg: broken for a test}}")
+    failed = desk.deploy()
+    assert failed.code == 1
+    assert failed.recap["msg"].startswith("broken for a test"), failed.recap
+    assert changing.server() == before
+    assert changing.serves() == FIRST
+    changing.whole()
+    changing.recipe(FIRST)
+    assert desk.run("plan", "--host", "sandbox").code == 0, "nothing is left of the attempt"
+
+
+def test_playbooks_of_an_earlier_version_restore_it_too(changing: Changing) -> None:
+    """A project has playbooks of its own; those named what they start like the failed server."""
+    desk, before = changing.desk, changing.server()
+    for path, text in changing.books.items():
+        path.write_text(text.replace("{{ restored.name }}", "{{ to_serve.spec.name }}"))
+    changing.recipe(OTHER)
+    changing.broken_at("Start the server", "{name: Break, fail: {msg: broken for a test}}")
+    assert desk.deploy().code == 1
+    assert changing.server() == before
+    assert changing.serves() == FIRST
+
+
+@pytest.mark.parametrize("task", ["Wait for its processes to exit", "Start the server", "Measure throughput"])
+@pytest.mark.parametrize("then", ["deploy it", "deploy the one before", "rollback"])
+def test_a_run_that_was_killed_is_finished_or_undone(changing: Changing, task: str, then: str) -> None:
+    desk, before = changing.desk, changing.server()
+    changing.recipe(OTHER)
+    changing.broken_at(task, DIE)
+    assert desk.deploy().code == 1
+    changing.whole()
+    if then == "deploy the one before":
+        changing.recipe(FIRST)
+    said = desk.run("rollback", "--host", "sandbox", "--json") if then == "rollback" else desk.deploy()
+    assert said.code == 0, said.out[-2000:]
+    assert changing.server()[1:] == (OTHER if then == "deploy it" else CONTAINER, "unless-stopped")
+    if then == "rollback":
+        assert changing.server() == before, "the same container"
+    assert changing.serves() == (OTHER if then == "deploy it" else FIRST)
