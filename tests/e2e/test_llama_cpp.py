@@ -94,8 +94,9 @@ def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(llama: 
     assert said in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
 
 
-def test_a_recipe_with_another_container_says_how_to_replace_the_server_that_is_there(desk: Desk) -> None:
+def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would_do_that(desk: Desk) -> None:
     desk.deployed()
+    (desk.sandbox / "home/.local/state/sparkwright/verified.json").unlink()
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     refused = desk.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out

@@ -156,11 +156,32 @@ def test_engines_take_each_others_place_on_one_port(desk: Desk) -> None:
     assert generates(desk)
 
 
-def test_a_server_of_another_name_on_its_port_is_named_and_left_alone(desk: Desk) -> None:
+def test_a_server_of_another_name_is_replaced_when_it_was_verified_here(desk: Desk) -> None:
+    desk.vllm()
+    deployed(desk)
+    before, first = id_and_policy(desk), desk.name
+    desk.name = f"{first}-b"
+    try:
+        desk.llama(device="CUDA0")
+        assert desk.deploy().code == 1
+        assert docker("ps", "-aq", "--filter", f"name={desk.name}") == ""
+        desk.name, second = first, desk.name
+        assert (id_and_policy(desk), owner(desk)) == (before, "vllm")
+        desk.name = second
+        desk.llama()
+        deployed(desk)
+        assert owner(desk) == "llamacpp"
+        assert docker("ps", "-a", "--format", "{{.Names}}", "--filter", f"name={first}") == second
+    finally:
+        docker("rm", "-fv", f"{first}-b", check=False)
+
+
+def test_one_that_nobody_verified_is_named_and_left_alone(desk: Desk) -> None:
     """Whether it is to go is not known: the sentence says how it is replaced, and that is a swap with all of its safety."""
     desk.vllm()
     deployed(desk)
     before, first = id_and_policy(desk), desk.name
+    (desk.root.parent / "home/.local/state/sparkwright/verified.json").unlink()
     desk.name = f"{first}-b"
     desk.llama()
     said = desk.deploy()
