@@ -21,7 +21,7 @@ import yaml
 
 from tests import commands
 from tests.e2e.conftest import HASTE, Said
-from tests.real_llama.container_desk import VLLM_REPO, Names, mounts
+from tests.real_llama.container_desk import VLLM_REPO, Names, mounts, spare_the_page_cache
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parents[2]
@@ -45,6 +45,7 @@ class Pair:
             (self.root / name).mkdir()
         for book in (self.root / "playbooks").rglob("*.yml"):
             book.write_text(re.sub(r"( smoke_test:\n)( +)", rf"\1\2{HASTE['smoke_test']}\n\2", book.read_text()))
+        spare_the_page_cache(self.root / "playbooks")
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
             "HOME": str(self.home("laptop")),
