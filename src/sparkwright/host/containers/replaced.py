@@ -13,6 +13,7 @@ from typing import Any
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
+from sparkwright.trust.names import STEP
 
 
 def current(context: Context, name: str) -> dict[str, Any]:
@@ -24,8 +25,7 @@ def current(context: Context, name: str) -> dict[str, Any]:
     if found is not None or name.endswith(containers.INTERIM):
         return found or {}
     attempt = (context.state.read("previous") or {}).get("attempt")
-    another = containers.inspect(context.docker(), attempt) if attempt else None
-    return next((one for one in _known(context) if not _is_kept(one)), another or {})
+    return next((one for one in _known(context) if not _is_kept(one)), _found(context, attempt))
 
 
 def kept(context: Context, name: str) -> dict[str, Any]:
@@ -42,9 +42,14 @@ def name_of(container: dict[str, Any]) -> str:
 def _known(context: Context) -> Iterator[dict[str, Any]]:
     """What is there of the last verified server, and of the one that a run wrote down before it stopped it."""
     ids = (good_states.last(context.state).get("container_id"), (context.state.read("previous") or {}).get("id"))
-    for one in ids:
-        if one and (found := containers.inspect(context.docker(), one)) is not None:
-            yield found
+    yield from filter(None, (_found(context, one) for one in ids))
+
+
+def _found(context: Context, remembered: object) -> dict[str, Any]:
+    """The inspect of a container by what a file of the host calls it; empty for what is there no more, or is no name."""
+    if not isinstance(remembered, str) or not STEP.fullmatch(remembered):
+        return {}
+    return containers.inspect(context.docker(), remembered) or {}
 
 
 def _is_kept(container: dict[str, Any]) -> bool:

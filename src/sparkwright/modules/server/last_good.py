@@ -37,7 +37,7 @@ class LastGood(Module["LastGood.Args"]):
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
             msg = f"{replaced.name_of(current)} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
-        if good and current.get("Id") == good.get("container_id"):
+        if good and current and current["Id"] == good.get("container_id"):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
