@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.gateway import drained
+from sparkwright.host.gateway import drained, own_key
 from sparkwright.host.gateway.operating import Gateway
 from sparkwright.host.records import good_states, servers
 from sparkwright.host.state import StateFolder
@@ -72,6 +72,7 @@ def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: Stat
 def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Path) -> None:
     chat, vectors = (StateFolder(tmp_path, name) for name in ("chat", "vectors"))
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
+    own_key.made(chat)
     assert drained.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
     assert (drained.of(chat), drained.of(vectors)) == ([nobody], [])
     assert drained.give_back(vectors) == ([], [])

@@ -62,7 +62,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
                     f"{name} gives no {tasks.noun_of(args.models[name]['task'])} through the gateway: {one.message}"
                 )
         if not generated:
-            raise Failed(f"no server of {', '.join(not_up)} is up.", fix="`invoke deploy` them first.")
+            raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
