@@ -83,3 +83,13 @@ def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Pat
 def test_a_name_that_is_no_containers_is_refused(state: StateFolder, name: str) -> None:
     with pytest.raises(Failed, match="server's name"):
         state.of_server(name)
+
+
+def test_a_gateway_that_was_never_deployed_for_this_host_is_named_once_and_nothing_is_returned_to_it(
+    tmp_path: Path,
+) -> None:
+    state = StateFolder(tmp_path, "chat")
+    nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
+    (problem,) = drained.drain(state, [nobody], "run-1")
+    assert problem == "the gateway box does not know this host yet (`gateway.deploy` tells it)"
+    assert drained.of(state) == []
