@@ -48,6 +48,17 @@ def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolde
     assert not (state.path / "servers").exists()
 
 
+def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFolder) -> None:
+    """There are folders of it, and no verified state, or one that is damaged."""
+    servers.settle(state, "chat", "")
+    (state.path / "restart_plans").mkdir()
+    (state.path / "restart_plans/b.json").write_text("{}")
+    back = servers.settle(state, "", "chat")
+    assert good_states.last(back)["container_id"] == "c1"
+    assert {path.name for path in (state.path / "restart_plans").iterdir()} == {"a.json", "b.json"}
+    assert not (state.path / "servers").exists()
+
+
 def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
     assert good_states.last(servers.settle(state, "vectors", "")) == {}
     assert good_states.last(state) == GOOD
