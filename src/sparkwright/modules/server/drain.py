@@ -50,7 +50,7 @@ class Drain(Module["Drain.Args"]):
         runs = bool(container) and bool(container["State"]["Running"])
         if context.check and runs:
             running = _of_container(container, context)()
-            return Result(msg=_cost(running, args.interim, context), data={"running": running, "waited_s": 0.0})
+            return Result(msg=_cost(running, context, args.interim), data={"running": running, "waited_s": 0.0})
         gateways = _drained(args.gateways, context) if args.gateways and not context.check else []
         if not runs:
             _rest(gateways, context)
@@ -119,7 +119,7 @@ def _ended(running: int | None, waited_s: float) -> str:
     return f"{count(running, 'request')} aborted after {waited_s:.0f} s"
 
 
-def _cost(running: int | None, interim: str, context: Context) -> str:
+def _cost(running: int | None, context: Context, interim: str = "") -> str:
     now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
     if interim:
         return f"{interim} answers meanwhile; {now}"
