@@ -6,6 +6,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,14 @@ class Changing:
         assert found["State"]["Running"]
         return found["Id"], found["Name"].lstrip("/"), found["HostConfig"]["RestartPolicy"]["Name"]
 
+    @property
+    def run_folder(self) -> Path:
+        return self.desk.sandbox / "home/.local/share/sparkwright/run"
+
+    def scripts(self) -> set[str]:
+        """Of which containers there is a docker run script."""
+        return {path.stem for path in self.run_folder.glob("*.sh")}
+
     def serves(self) -> str:
         """The model that answers."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.desk.port}/v1/models", timeout=30) as answer:
@@ -59,6 +68,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Changing]:
 
 def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_back(changing: Changing) -> None:
     desk, before = changing.desk, changing.server()
+    (changing.run_folder / "mine.sh").write_text("#!/bin/sh\n# of the user\n")
     changing.recipe(OTHER)
     planned = desk.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2
@@ -68,16 +78,21 @@ def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_bac
     assert [(one["before"], one["after"]) for one in stopped] == [
         (f"{CONTAINER} (running)", f"{OTHER}-previous (stopped)")
     ]
+    scripts = planned.task("Write an equivalent docker run script")["diff"]
+    assert {"field": f"script of {CONTAINER}", "before": "file", "after": "absent"}.items() <= scripts[-1].items()
     assert changing.server() == before, "a plan changes nothing"
+    assert changing.scripts() == {CONTAINER, "mine"}
     assert "name" in desk.run("verify", "--host", "sandbox").out
     refused = desk.run("restart", "--host", "sandbox")
     assert (refused.code, f"replaces {CONTAINER}" in refused.out) == (5, True), refused.out
     assert desk.deploy().proved
     assert changing.server()[1:] == (OTHER, "unless-stopped")
+    assert changing.scripts() == {OTHER, "mine"}, "that of the server that gave way is gone with it"
     assert desk.run("plan", "--host", "sandbox").code == 0
     done = desk.run("rollback", "--host", "sandbox", "--json")
     assert done.proved, done.out[-2000:]
     assert changing.server()[1:] == (CONTAINER, "unless-stopped")
+    assert changing.scripts() == {CONTAINER, "mine"}
     rows = desk.run("history", "--host", "sandbox", "--json").events()
     assert [row["what"] for row in rows[:3]] == ["rolled back", "verified", "verified"]
 

@@ -217,6 +217,16 @@ def test_the_script_starts_the_same_container(gate: Gate) -> None:
 def test_the_history_says_what_was_verified(gate: Gate) -> None:
     said = gate.desk.run("history", "--host", "sandbox", "--json")
     assert "gateway verified" in said.out
+    shown = gate.desk.run("history", "--host", "sandbox").out
+    assert ": changed" in shown and "None" not in shown
+
+
+def test_its_address_is_told_where_it_is_needed(gate: Gate) -> None:
+    url = f"base URL {f'http://127.0.0.1:{gate.port}/v1'}"
+    assert url in gate.desk.run("gateway.deploy", "--host", "box").out
+    assert url.removeprefix("base URL ") in gate.desk.run("gateway.status", "--host", "box").out
+    assert url.removeprefix("base URL ") in gate.desk.run("client", "--host", "sandbox").out
+    assert url not in gate.desk.run("gateway.deploy", "--host", "box", "--check").out
 
 
 def test_the_fleets_status_shows_it(gate: Gate) -> None:
@@ -324,7 +334,7 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
         groups.write_text(groups.read_text().replace("GATEWAY_KEY", "NO_KEY"))
         host.write_text(was)
         said = gate.desk.run("deploy", "--host", "sandbox")
-        assert said.code == 5
+        assert said.code == 1, "5 would say that nothing was touched, and the server was replaced"
         assert "NO_KEY holds no key" in said.out
         assert (
             "The server is deployed, the gateway box is not: " in said.err and "gateway.deploy --host box" in said.err

@@ -55,8 +55,30 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
     assert took_over(said) and said.task(END)["msg"] == "removed"
     assert not steady.wrong
     assert alone.id() != before
+    plays = [one["play"] for one in said.events() if one["event"] == "play_started"]
+    assert plays == ["Deploy", "Deploy the gateway"], "also where the requests kept the throughput from being judged"
     assert alone.containers() == {CONTAINER: "running"}, "on its own port again, with the interim server gone"
     assert not (alone.state / "interim.json").exists()
+
+
+def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: Alone) -> None:
+    alone.changed()
+    said = alone.desk.run("plan", "--host", "sandbox", "--json")
+    assert said.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
+    alone.group(swap="in_place")
+    assert "server down for" in alone.desk.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
+
+
+def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone: Alone) -> None:
+    """After the next stop its memory is waited for; and the caches are the server's, whoever of both used them last."""
+    alone.changed()
+    assert took_over(alone.deploy())
+    alone.group(swap="in_place")
+    alone.changed()
+    said = alone.deploy()
+    assert said.task("Wait for its memory to be released")["data"]["back"] is True
+    rows = alone.desk.run("caches.list", "--host", "sandbox", "--json").out
+    assert CONTAINER in rows and INTERIM not in rows
 
 
 def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: Alone) -> None:

@@ -100,5 +100,10 @@ def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     refused = desk.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out
-    assert "is in use by container qwen35" in refused.out and "`container.name: qwen35`" in refused.out
+    said = " ".join(refused.out.split())
+    assert (
+        "is in use by container qwen35" in said
+        and "`docker stop qwen35`" in said
+        and "`container.name: qwen35`" in said
+    )
     assert owner(desk) == "vllm"

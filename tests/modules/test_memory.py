@@ -17,6 +17,7 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import cgroups
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import footprint, holders
+from sparkwright.modules.memory import wait_memory_released
 from sparkwright.modules.memory.assert_memory_fits import AssertMemoryFits
 from sparkwright.modules.memory.memory import Memory
 from sparkwright.modules.memory.wait_memory_released import WaitMemoryReleased
@@ -115,6 +116,18 @@ def test_other_programs_may_take_as_much_as_a_small_server_held(spark: Spark) ->
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is True
     spark.told["MemAvailable"] = 9 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is False
+
+
+def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_until_no_more_comes(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start is measured from there: with less than all of it back, what that one takes would be wrong, too."""
+    spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": None, "run": "run-1"})
+    looks = iter([10, 40, 80, 110])
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 110) * GIB})
+    monkeypatch.setattr(wait_memory_released, "SETTLED_S", 0.2)
+    said = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
+    assert (said.data["back"], said.msg) == (None, "not recorded; 100.0 GiB released")
 
 
 def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: Spark) -> None:
@@ -239,3 +252,17 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) 
         assert footprint.stopping(spark)["held_bytes"] == held * GIB
         spark.told["MemAvailable"] = max(available, 110) * GIB
         assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False
+
+
+def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own_memory(spark: Spark) -> None:
+    """What the interim server held came back when it was removed; that is not the server's."""
+    container = {"Id": "x", "State": {"Running": True}}
+    spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})
+    spark.state.write("interim", {"name": "qwen35", "gateways": [], "since": 1.0, "run": "run-0"})
+    footprint.before_start(spark, 106 * GIB)
+    for gone, available in ((False, 99), (True, 106)):
+        if gone:
+            spark.state.remove("interim")
+        spark.told["MemAvailable"] = available * GIB
+        footprint.before_stop(spark, container)
+        assert footprint.stopping(spark)["held_bytes"] == 7 * GIB

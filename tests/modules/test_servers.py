@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.gateway import drained
+from sparkwright.host.gateway import drained, own_key
 from sparkwright.host.gateway.operating import Gateway
 from sparkwright.host.records import good_states, servers
 from sparkwright.host.state import StateFolder
@@ -48,6 +48,17 @@ def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolde
     assert not (state.path / "servers").exists()
 
 
+def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFolder) -> None:
+    """There are folders of it, and no verified state, or one that is damaged."""
+    servers.settle(state, "chat", "")
+    (state.path / "restart_plans").mkdir()
+    (state.path / "restart_plans/b.json").write_text("{}")
+    back = servers.settle(state, "", "chat")
+    assert good_states.last(back)["container_id"] == "c1"
+    assert {path.name for path in (state.path / "restart_plans").iterdir()} == {"a.json", "b.json"}
+    assert not (state.path / "servers").exists()
+
+
 def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
     assert good_states.last(servers.settle(state, "vectors", "")) == {}
     assert good_states.last(state) == GOOD
@@ -72,6 +83,7 @@ def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: Stat
 def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Path) -> None:
     chat, vectors = (StateFolder(tmp_path, name) for name in ("chat", "vectors"))
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
+    own_key.made(chat)
     assert drained.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
     assert (drained.of(chat), drained.of(vectors)) == ([nobody], [])
     assert drained.give_back(vectors) == ([], [])
@@ -82,3 +94,13 @@ def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Pat
 def test_a_name_that_is_no_containers_is_refused(state: StateFolder, name: str) -> None:
     with pytest.raises(Failed, match="server's name"):
         state.of_server(name)
+
+
+def test_a_gateway_that_was_never_deployed_for_this_host_is_named_once_and_nothing_is_returned_to_it(
+    tmp_path: Path,
+) -> None:
+    state = StateFolder(tmp_path, "chat")
+    nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
+    (problem,) = drained.drain(state, [nobody], "run-1")
+    assert problem == "the gateway box does not know this host yet (`gateway.deploy` tells it)"
+    assert drained.of(state) == []

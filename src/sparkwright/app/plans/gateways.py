@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import recipes
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project.gateway import certificate, routes
@@ -31,6 +32,13 @@ def of_host(inventory: Inventory, host: Host) -> Gateway:
         fix = f"In hosts/groups.yml: `lab: {{gateway: {{host: {host.name}, port: 8080, tls: none}}}}`."
         raise Refused(f"{host.name} is the host of no gateway.", where=host.where, fix=fix)
     return found
+
+
+def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
+    """Where clients reach a gateway, and how to get there; the latter is empty where nothing is needed."""
+    file = gateway.file
+    url, way = recipes.address(inventory.hosts[gateway.host], file.port, loopback=file.publish == "loopback")
+    return f"{url if file.tls == 'none' else url.replace('http:', 'https:', 1)}/v1", way
 
 
 def scope(

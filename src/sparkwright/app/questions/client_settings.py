@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import clusters, recipes
+from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.templates import rendered
 from sparkwright.app.questions.one_module import ask_module
@@ -31,7 +31,20 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
             say_json(settings(answers[host]))
         else:
             say(text(chosen.project, answers[host]), end="")
+            for line in _behind(chosen, host):
+                say(line)
     return chosen.fleet.codes()
+
+
+def _behind(chosen: Chosen, name: str) -> list[str]:
+    """The gateways in front of a host, where its model answers while the server itself is replaced."""
+    inventory = chosen.inventory
+    machine = next(one.host.machine for one in chosen.fleet.members if one.host.name == name)
+    behind = [one for one in inventory.gateways.values() if machine in one.members]
+    return [
+        f"\n# the same through the gateway {one.name}\nbase URL   {gateways.base_url(inventory, one)[0]}"
+        for one in behind
+    ]
 
 
 def asked(chosen: Chosen, member: Member) -> Served:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.app.connect import reach
+from sparkwright.app.plans import gateways
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.runs.gateway import chosen as gateway_of
 from sparkwright.console import grid, listed
@@ -31,12 +32,12 @@ def show(name: str, *, json: bool) -> list[Exit]:
     if json:
         say_json({"gateway": gateway.name, "host": gateway.host, **{key: found[key] for key in KEYS}})
     else:
-        _show(gateway, found)
+        _show(gateway, gateways.base_url(inventory, gateway)[0], found)
     return [Exit.OK if up else Exit.FAILED]
 
 
-def _show(gateway: Gateway, found: dict[str, Any]) -> None:
-    at = f"{gateway.name}: {gateway.host}, port {gateway.file.port}"
+def _show(gateway: Gateway, url: str, found: dict[str, Any]) -> None:
+    at = f"{gateway.name}: {url} on {gateway.host}"
     if not found["running"]:
         say(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,13 @@ def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]
     return events
 
 
+def _changed(change: Mapping[str, Any]) -> str:
+    """A field as it was and is; of a gateway's files only that it changed is kept."""
+    before, after = change["before"], change["after"]
+    values = f"{before} -> {after}" if (before, after) != (None, None) else "changed"
+    return f"{change['field']}: {values}"
+
+
 def _act(host: str, row: Event) -> list[str]:
     when = units.moment(row["at"])
     measured = row.get("measured") or {}
@@ -139,7 +146,7 @@ def _act(host: str, row: Event) -> list[str]:
     stages = measured.get("load_s")
     load = load_stages.sentence(stages) if isinstance(stages, dict) else ""
     lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
-    lines += [f"    {change['field']}: {change['before']} -> {change['after']}" for change in row.get("changed") or ()]
+    lines += [f"    {_changed(change)}" for change in row.get("changed") or ()]
     lines += [f"    {row['image']}"] if row.get("image") else []
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []

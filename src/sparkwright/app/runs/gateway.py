@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkwright.app.plans import gateways
 from sparkwright.app.runs import playbooks
-from sparkwright.errors import Refused
+from sparkwright.console.out import say
+from sparkwright.errors import Exit, Refused
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.gateway import routes
@@ -21,7 +23,20 @@ def deploy(**given: Any) -> list[int]:
     inventory = Inventory.load(project.root)
     one = chosen(inventory, given["host"])
     routes.routed(project.root, inventory, one)
-    return playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": one.host})
+    codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": one.host})
+    if (
+        not given["check"]
+        and not given["json"]
+        and not given.get("hears")
+        and not {*codes} - {Exit.OK, Exit.INCONCLUSIVE}
+    ):
+        url, way = gateways.base_url(inventory, one)
+        say(f"Clients of {one.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(one))
+    return codes
+
+
+def _with_key(gateway: Gateway) -> str:
+    return ", with the key of `gateway.key`" if gateway.file.key else ""
 
 
 def rollback(**given: Any) -> list[int]:

@@ -11,7 +11,7 @@ from sparkwright.app.questions import fan_out
 from sparkwright.app.runs import gateway as gateways
 from sparkwright.app.runs.presenters import Listener
 from sparkwright.console.out import say, say_error
-from sparkwright.errors import SparkwrightError
+from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import hang_up
 from sparkwright.program import name as program
 from sparkwright.project.inventory.gateway import Gateway
@@ -25,7 +25,7 @@ def deployed(chosen: Chosen, given: Mapping[str, Any], hears: Listener | None = 
 
     hears: a program, instead of who is at the terminal.
 
-    A gateway that can't be deployed leaves the servers as they are: that is said, with its exit code.
+    A gateway that can't be deployed leaves the servers as they are: that is said, with its exit code, FAILED instead of REFUSED.
     """
     changed = {member.host.machine for member in chosen.fleet.members if _changed(member.recap)}
     if given["check"] or not changed:
@@ -35,7 +35,8 @@ def deployed(chosen: Chosen, given: Mapping[str, Any], hears: Listener | None = 
 
 
 def _changed(recap: Mapping[str, Any] | None) -> bool:
-    return recap is not None and recap["exit"] == 0 and recap["changed"] > 0
+    """Whether another server is kept now; one whose throughput could not be judged is, too."""
+    return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
 def _deployed(gateway: Gateway, given: Mapping[str, Any], hears: Listener | None) -> list[int]:
@@ -52,6 +53,7 @@ def _deployed(gateway: Gateway, given: Mapping[str, Any], hears: Listener | None
             raise
         say_error(error, json=given["json"], host=gateway.host)
         codes = [int(error.exit)]
+    codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was touched
     if any(codes) and hears is None:
         fix = f"`{program()} gateway.deploy --host {gateway.name}` routes what is served now"
         say(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)

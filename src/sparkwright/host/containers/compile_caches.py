@@ -20,7 +20,7 @@ from typing import Any
 from sparkwright.engines import engine
 from sparkwright.engines.compile_caches import FILES, FOLDER, MOUNT
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.host.containers import files_of_root
+from sparkwright.host.containers import containers, files_of_root
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import ContainerSpec
@@ -114,7 +114,10 @@ def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> 
         return {}
     _made(folder(context, spec.caches) / FILES)
     was = read(context.state, spec.caches)
-    _write(context, replace(was, container=spec.name, image=spec.image, image_id=str(image["Id"])))
+    name = spec.name.removesuffix(
+        containers.INTERIM
+    )  # an interim server starts from the cache of the one that it stands in for
+    _write(context, replace(was, container=name, image=spec.image, image_id=str(image["Id"])))
     sources = caches.sources(str(folder(context, spec.caches) / FILES))
     mounts = [_mount(_opened(Path(source)), target) for target, source in sources.items()]
     own = {name: value for name, value in caches.environment.items() if name not in spec.env}

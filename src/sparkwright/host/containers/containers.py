@@ -196,7 +196,8 @@ def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file
     """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it."""
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
     if holder.startswith(CONTAINER):
-        stop = f"To replace that server, name the recipe's container like it (`container.name: {holder.removeprefix(CONTAINER)}`)"
+        name = holder.removeprefix(CONTAINER)
+        stop = f"On the host: `docker stop {name}`. To replace it, name the recipe's container like it (`container.name: {name}`)"
     return f"{stop}, or use another port with {another}."
 
 

@@ -35,6 +35,8 @@ def of(state: StateFolder) -> list[Gateway]:
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
     """Have gateways send this host's server no more requests. Returns a sentence for each that did not."""
     key, problems = own_key.kept(state), list[str]()
+    if not key:  # `gateway.deploy` makes it: none of them was deployed since the host is behind it, and none knows it
+        return [f"the gateway {one.name} does not know this host yet (`gateway.deploy` tells it)" for one in gateways]
     wanted = [*gateways, *(one for one in of(state) if one not in gateways)]
     state.write(NAME, {"gateways": [one.to_json() for one in wanted], "since": time.time(), "run": run})
     for one in gateways:

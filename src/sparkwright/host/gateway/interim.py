@@ -136,7 +136,7 @@ def _tell(gateway: Gateway, key: str, action: str) -> None:
 
 def _drained(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:
     """No new requests for it; how many are left of the others after drain_s."""
-    until_s, running = time.monotonic() + drain_s, 0
+    until_s = time.monotonic() + drain_s
     for one in gateways:
         with contextlib.suppress(Unheard):
             _tell(one, key, operations.DRAIN)

@@ -1,6 +1,7 @@
 """What a server holds of the shared memory: recorded when it was verified, compared when it was stopped.
 
-State "before_start": MemAvailable before the engine took its part. "stopping": the same before it was stopped, and what it held.
+State "before_start": MemAvailable before the engine took its part, and whether an interim server of the same size held its own
+part meanwhile. "stopping": the same before it was stopped, and what it held.
 """
 
 from __future__ import annotations
@@ -10,10 +11,16 @@ from typing import Any
 
 from sparkwright.host.module import Context
 
+#: see host/gateway/interim.py
+INTERIM = "interim"
+
 
 def before_start(context: Context, available_bytes: int) -> None:
     """Remember what was available when nothing was started yet."""
-    context.state.write("before_start", {"available_bytes": available_bytes, "run": context.run_id})
+    beside = context.state.read(INTERIM) is not None
+    context.state.write(
+        "before_start", {"available_bytes": available_bytes, "beside_interim": beside, "run": context.run_id}
+    )
 
 
 def held_now(context: Context) -> int | None:
@@ -44,8 +51,12 @@ def before_stop(context: Context, container: dict[str, Any]) -> None:
 
 def _still_held(context: Context, held: int | None, available: int) -> int | None:
     """What a server is recorded to hold, as far as it may do so now: one that exited, or starts, has not taken all of it."""
-    before = (context.state.read("before_start") or {}).get("available_bytes")
-    return held if held is None or before is None else max(0, min(held, int(before) - available))
+    before = context.state.read("before_start") or {}
+    if held is None or before.get("available_bytes") is None:
+        return held
+    interim_left = before.get("beside_interim") and context.state.read(INTERIM) is None
+    room = int(before["available_bytes"]) + (held if interim_left else 0)
+    return max(0, min(held, room - available))
 
 
 def stopping(context: Context) -> dict[str, Any]:

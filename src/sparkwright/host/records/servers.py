@@ -47,7 +47,17 @@ def _move(source: StateFolder, target: StateFolder) -> None:
     to = target.memory_made()
     found = [path for path in source.memory.iterdir() if _of_server(path)]
     for path in sorted(found, key=lambda path: path.name == "verified.json"):
-        path.rename(to / path.name)
+        _put(path, to / path.name)
+
+
+def _put(path: Path, at: Path) -> None:
+    """A file takes the place of one that is there; a folder's files go into the one that is there."""
+    if not (path.is_dir() and at.is_dir()):
+        path.rename(at)
+        return
+    for one in path.iterdir():
+        _put(one, at / one.name)
+    path.rmdir()
 
 
 def _of_server(path: Path) -> bool:

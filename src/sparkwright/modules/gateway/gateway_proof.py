@@ -62,7 +62,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
                     f"{name} gives no {tasks.noun_of(args.models[name]['task'])} through the gateway: {one.message}"
                 )
         if not generated:
-            raise Failed(f"no server of {', '.join(not_up)} is up.", fix="`invoke deploy` them first.")
+            raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
@@ -101,9 +101,12 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return found
 
     def _refuse_other_list(self, generated: list[str], args: Args, context: Context) -> None:
-        listed = self._listed(args, context)
-        if missing := [name for name in generated if name not in listed]:
-            raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
+        """One answer alone that is missing, or without a model, tells nothing: a server may be checked at this moment."""
+        until_s = time.monotonic() + SETTLE_S
+        while missing := sorted({*generated} - self._listed(args, context)):
+            if time.monotonic() > until_s:
+                raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
+            time.sleep(POLL_S)
 
     @staticmethod
     def _listed(args: Args, context: Context) -> set[Any]:

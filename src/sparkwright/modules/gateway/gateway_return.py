@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwright.host.containers import replaced
 from sparkwright.host.gateway import drained
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
-from sparkwright.protocol.result import Change, arg
+from sparkwright.protocol.result import Change, Result, arg
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
         name: str = arg("the container's name")
         proved: bool = arg("this run has just checked it; else only the last verified server counts", default=False)
 
+    def run(self, args: Args, context: Context) -> Result:
+        result = super().run(args, context)
+        nowhere = result.changed and not context.check and not result.data["returned"]
+        return replace(result, changed=False, diff=[]) if nowhere else result
+
     def read(self, args: Args, context: Context) -> Found:
         names = [one.name for one in drained.of(context.state)]
         container = replaced.current(context, args.name) if names else {}
@@ -56,4 +61,5 @@ class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
         returned, problems = drained.give_back(context.state)
         for problem in problems:
             context.note(f"{problem}.")
-        return {"returned": returned, "msg": f"gets requests again from {', '.join(returned)}" if returned else ""}
+        message = f"gets requests again from {', '.join(returned)}" if returned else "not returned yet"
+        return {"returned": returned, "msg": message}

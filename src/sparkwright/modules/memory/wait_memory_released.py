@@ -11,14 +11,18 @@ from sparkwright.units import GIB, gib
 POLL_S = 0.1
 #: what other programs of the host may take meanwhile: of a small server it is more than the tolerance
 OTHERS_BYTES = GIB // 2
+#: where it is not recorded what a server held: all of it is released once no more was for so long
+SETTLED_S = 1.0
+RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
     """What the stopped server held is available again: MemAvailable rose by it, within a tolerance.
 
-    What it held was recorded when it was verified. On shared memory a CUDA context, or what the driver leaks, can outlive its
-    process; so this waits, and names who holds what is missing. It does not fail: whether the next server fits is for
-    `memory` to say, and what a driver has leaked would keep the previous server out just as well.
+    What it held was recorded when it was verified; where it was not, this waits until no more is released. On shared memory a
+    CUDA context, or what the driver leaks, can outlive its process; so this waits, and names who holds what is missing. It does
+    not fail: whether the next server fits is for `memory` to say, and what a driver has leaked would keep the previous server out
+    just as well.
 
     Returns: back (false: some is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
     """
@@ -33,9 +37,11 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         stopped = footprint.stopped_now(context)
         held = stopped.get("held_bytes")
-        if context.check or not held:
-            msg = "the memory it held was not recorded" if stopped else "nothing was stopped"
-            return Result(msg=msg, data=_data(None))
+        if context.check or not stopped:
+            return Result(msg="nothing was stopped", data=_data(None))
+        if not held:
+            back, waited_s = _settled(context, int(stopped["available_bytes"]), args.timeout_s)
+            return Result(msg=f"not recorded; {gib(back)} GiB released", data=_data(None, waited_s=waited_s))
         wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
         started_s = time.monotonic()
         while True:
@@ -54,6 +60,19 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         for line in holders.table(rows):
             context.note(line)
         return Result(msg=msg, data={**_data(False, missing, waited_s), "holders": rows})
+
+
+def _settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
+    """Wait until no more memory is released: what the next server takes is measured from there. Bytes, and seconds waited."""
+    started_s = rose_s = time.monotonic()
+    highest = before
+    while True:
+        available, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
+        if available > highest + RISE_BYTES:
+            highest, rose_s = available, now_s
+        if now_s - rose_s >= SETTLED_S or now_s - started_s >= timeout_s:
+            return max(0, available - before), round(now_s - started_s, 2)
+        time.sleep(POLL_S)
 
 
 def _data(back: bool | None, missing: int = 0, waited_s: float = 0.0) -> dict[str, object]:

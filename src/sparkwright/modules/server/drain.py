@@ -43,13 +43,14 @@ class Drain(Module["Drain.Args"]):
             "the gateways in front of this host: name, address, port, tls, and server, as it is called there",
             default_factory=list,
         )
+        interim: str = arg("the interim server that answers meanwhile; empty for none", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         container = replaced.current(context, args.name)
         runs = bool(container) and bool(container["State"]["Running"])
         if context.check and runs:
             running = _of_container(container, context)()
-            return Result(msg=_cost(running, context), data={"running": running, "waited_s": 0.0})
+            return Result(msg=_cost(running, context, args.interim), data={"running": running, "waited_s": 0.0})
         gateways = _drained(args.gateways, context) if args.gateways and not context.check else []
         if not runs:
             _rest(gateways, context)
@@ -118,9 +119,11 @@ def _ended(running: int | None, waited_s: float) -> str:
     return f"{count(running, 'request')} aborted after {waited_s:.0f} s"
 
 
-def _cost(running: int | None, context: Context) -> str:
+def _cost(running: int | None, context: Context, interim: str = "") -> str:
+    now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
+    if interim:
+        return f"{interim} answers meanwhile; {now}"
     ready_s = (good_states.last(context.state).get("measured") or {}).get("ready_s")
     unknown = "for an unknown time (no start measured yet)"
     long = unknown if ready_s is None else f"for about {units.about(ready_s)} (last start)"
-    now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
     return f"server down {long}; {now}"

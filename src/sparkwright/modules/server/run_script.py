@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sparkwright.host import files
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, replaced
 from sparkwright.host.gateway import place
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
@@ -14,6 +15,8 @@ from sparkwright.protocol.result import Change, Result, arg
 
 FOLDER = ".local/share/sparkwright/run"
 MODE = "0755"
+#: how a script says whose it is; one of somebody else is left alone
+WRITTEN = "Written by sparkwright"
 
 
 class RunScript(StateModule["RunScript.Args", files.Standing]):
@@ -21,7 +24,8 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
 
     `src` in a playbook names a file of templates/; what it renders to arrives here as content, and is kept with the last verified
     state. Without it the script is the one kept with the state of the container that is there; where none was kept, the file is
-    removed: it would be another server's.
+    removed: it would be another server's. So is the script of a server of another recipe that gave way to this one: one that
+    sparkwright wrote, of no container and no verified server.
 
     Returns: path.
     """
@@ -44,11 +48,17 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
         record = _record(args.name, context)
         kept = str(good_states.last(record).get("script") or "") if record else ""
         if not args.content:
-            return super().run(dataclasses.replace(args, content=kept), context)
-        result = super().run(args, context)
-        if record and kept != args.content and not context.check:
-            record.write("verified", {**good_states.last(record), "script": args.content})
-        return result
+            result = super().run(dataclasses.replace(args, content=kept), context)
+        else:
+            result = super().run(args, context)
+            if record and kept != args.content and not context.check:
+                record.write("verified", {**good_states.last(record), "script": args.content})
+        if not (gone := _of_nobody(args.name, context)):
+            return result
+        for path in gone if not context.check else ():
+            path.unlink(missing_ok=True)
+        diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in gone)]
+        return dataclasses.replace(result, changed=True, diff=diff)
 
     def act(self, args: Args, found: files.Standing, changes: list[Change], context: Context) -> dict[str, Any]:
         files.bring_about(_wanted(args.content), found)
@@ -57,6 +67,22 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
 
 def _wanted(text: str) -> files.Wanted:
     return files.Wanted("file", MODE, content=text) if text else files.Wanted("absent")
+
+
+def _of_nobody(name: str, context: Context) -> list[Path]:
+    """Scripts of servers that are there no more, neither running nor verified last; in check mode that of the server which gives
+    way to this one, too.
+    """
+    leaving = replaced.name_of(found) if context.check and (found := replaced.current(context, name)) else name
+    states = [place.state(context), *context.state.servers()]
+    known = {str((good_states.last(one).get("spec") or {}).get("name")) for one in states} - {leaving} | {name}
+    return [
+        path
+        for path in sorted((context.machine.home / FOLDER).glob("*.sh"))
+        if path.stem not in known
+        and WRITTEN in (files.Standing.at(path).content or "")
+        and (path.stem == leaving or containers.inspect(context.docker(), path.stem) is None)
+    ]
 
 
 def _record(name: str, context: Context) -> StateFolder | None:

@@ -43,7 +43,7 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
         # a misspelt key is also missing
         first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
         place = at + _place(value, first)
-        typed = [one for one in mistakes if one["type"].endswith(("_type", "_parsing"))]
+        typed = [one for one in mistakes if one["type"].endswith(("_type", "_parsing", "literal_error"))]
         kinds = [one for one in typed if at + _place(value, one) == place]
         # one line of it, cut after its escapes were written out
         sentence = one_line(one_line(_sentence(model, first, place, kinds)), at_most=SENTENCE_CHARS)
