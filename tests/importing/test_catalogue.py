@@ -77,3 +77,15 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert "llama-3.1-8b" not in ranked.out
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err
+
+
+def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: Desk) -> None:  # noqa: F811
+    (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
+    (desk.root / "recipes/wrong.yml").write_text("image: x\nmodle: y\n")
+    listed = desk.run("recipe.list")
+    assert listed.code == 5
+    assert "recipes/broken.yml:2: not YAML" in listed.err and "recipes/wrong.yml:2: unknown key `modle`" in listed.err
+    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and "10 recipes." in listed.out
+    lines = [json.loads(line) for line in desk.run("recipe.list", "--json").out.splitlines()]
+    assert [one["exit"] for one in lines if "error" in one] == [5, 5]
+    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == 10
