@@ -142,7 +142,9 @@ def rows(
             for event in events
             for proof in _proof(one, hosts[host], arguments, event)
         )
-        found.append(Row(one, catalogue.of(one.name), entries(lock, one)["model"] or {}, tuple(proofs)))
+        found.append(
+            Row(one, catalogue.of(one.name, one.file.model.id), entries(lock, one)["model"] or {}, tuple(proofs))
+        )
     return found, [int(error.exit) for error in refused]
 
 
