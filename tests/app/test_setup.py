@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,12 @@ def on_disk(
 
 
 def test_nothing_fits_before_the_models_size_is_known() -> None:
-    assert {one.verdict for one in proposal.choices(RECIPES, seen())} == {"unknown"}
+    """From the disk, else from the catalogue of what ships."""
+    found = {one.name: one for one in proposal.choices(RECIPES, seen())}
+    assert found["glm-4.7-flash"].verdict == "unknown"  # nobody's figure of its size
+    assert found["qwen3.5-35b"].verdict == "fits" and found["qwen3.5-35b"].why.startswith("32.6 GiB of files")
+    own = [replace(one, name=f"my-{one.name}") for one in RECIPES]
+    assert {one.verdict for one in proposal.choices(own, seen())} == {"unknown"}
     assert proposal.choices(RECIPES, seen())[0].name == proposal.USUAL
 
 

@@ -28,6 +28,12 @@ def test_it_looks_and_changes_nothing(desk: Desk) -> None:
     assert desk.containers() == []
 
 
+def test_it_says_that_it_is_the_sandbox_where_nothing_is_fixed(desk: Desk) -> None:
+    said = desk.run("doctor", "--host", "sandbox", "--fix", "--yes")
+    assert said.out.startswith("sandbox is the sandbox: a simulated Spark")
+    assert said.out.endswith("Nothing is fixed in the sandbox.\n")
+
+
 def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: Desk) -> None:
     desk.run("doctor", "--host", "sandbox")
     desk.run("sandbox.fault", "port-taken")

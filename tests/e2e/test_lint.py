@@ -87,3 +87,26 @@ def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_
     said = "the server listens on port 8000 in its container, but the first published port maps to 9000."
     assert done.code == 5 and f"{RECIPE}:{line}: {said}" in done.out
     assert desk.containers() == []
+
+
+def test_lint_reads_what_the_sandbox_pinned_and_says_so(desk: Desk) -> None:
+    before = desk.run("lint", "--recipe", "qwen3.5-35b")
+    assert "engine version unknown (not pinned yet)" in before.out and "sandbox" not in before.out
+    deployed = desk.run("deploy", "--host", "sandbox")
+    assert "the sandbox's own lock: vllm/vllm-openai:v0.32.0 pinned to sha256:" in deployed.out
+    assert "commit it" not in deployed.out and not (desk.root / "spark.lock").exists()
+    after = desk.run("lint", "--recipe", "qwen3.5-35b")
+    assert "30 of 40 layers recurrent" in after.out and "vLLM 0.32.0; as the sandbox pinned it" in after.out
+    assert json.loads(desk.run("lint", "--recipe", "qwen3.5-35b", "--json").out)["recipes"][0]["simulated"] is True
+    exported = desk.run("recipe.export", "qwen3.5-35b")
+    assert exported.code == 5 and "The sandbox's pins are of no real registry." in exported.err
+
+
+def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_linted(desk: Desk) -> None:
+    (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
+    done = desk.run("lint")
+    assert done.code == 5
+    assert "recipes/broken.yml:2: not YAML" in done.err
+    assert "qwen3.5-35b: architecture unknown" in done.out and "10 recipes: 0 errors" in done.out
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: none")
+    assert desk.run("lint").code == 1  # a failed check counts for more than what could not be checked

@@ -109,6 +109,21 @@ def test_the_nearest_choice_is_offered() -> None:
 
 
 @pytest.mark.parametrize(
+    "written, way",
+    [
+        ("qwen3-coder", "write tool-call-parser: qwen3_coder"),
+        ("lama3_json", "write tool-call-parser: llama3_json"),
+        ("nemotron_json", "correct or remove it"),  # another model's parser, with the same ending as qwen3_json
+    ],
+)
+def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
+    asked = rules.Asked({"tool-call-parser": written, "enable-auto-tool-choice": True})
+    told = rules.check(asked, classify(DENSE), versions.parse("0.32.0"))
+    (one,) = (one for one in told if one.rule == "flag-value")
+    assert one.severity == "error" and one.ways_out[0].text == way
+
+
+@pytest.mark.parametrize(
     "given",
     [
         {"max-model-len": "32k", "max-num-batched-tokens": "1.5K", "kv-cache-memory-bytes": "2G"}

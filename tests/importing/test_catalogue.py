@@ -13,12 +13,13 @@ TOP = starter.source()
 
 
 def row(name: str, *proofs: shown.Proof) -> shown.Row:
-    return shown.Row(recipe.load(TOP, name), catalogue.of(name), {}, proofs)
+    return shown.Row(recipe.load(TOP, name), catalogue.KNOWN[name], {}, proofs)
 
 
 def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
     assert set(catalogue.KNOWN) == set(recipe.names(TOP))
-    for known in catalogue.KNOWN.values():
+    for name, known in catalogue.KNOWN.items():
+        assert known.model == recipe.load(TOP, name).file.model.id
         assert known.uses and set(known.uses) <= set(catalogue.USES)
         assert known.reported is None or (known.reported.source and known.reported.tok_per_s > 0)
 
@@ -77,3 +78,22 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert "llama-3.1-8b" not in ranked.out
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err
+
+
+def test_the_figures_of_a_shipped_recipe_are_not_told_of_another_model_under_its_name(desk: Desk) -> None:  # noqa: F811
+    desk.edit("recipes/qwen3.5-35b.yml", "id: Qwen/Qwen3.5-35B-A3B-FP8", "id: acme/Tiny-30B")
+    rows = {one["recipe"]: one for one in json.loads(desk.run("recipe.list", "--json").out)["recipes"]}
+    assert rows["qwen3.5-35b"]["evidence"] == "unknown" and rows["qwen3.5-35b"]["weights_gb"] is None
+    assert rows["qwen3.5-35b-200k"]["evidence"] == "reported"
+
+
+def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: Desk) -> None:  # noqa: F811
+    (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
+    (desk.root / "recipes/wrong.yml").write_text("image: x\nmodle: y\n")
+    listed = desk.run("recipe.list")
+    assert listed.code == 5
+    assert "recipes/broken.yml:2: not YAML" in listed.err and "recipes/wrong.yml:2: unknown key `modle`" in listed.err
+    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and "10 recipes." in listed.out
+    lines = [json.loads(line) for line in desk.run("recipe.list", "--json").out.splitlines()]
+    assert [one["exit"] for one in lines if "error" in one] == [5, 5]
+    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == 10

@@ -73,12 +73,13 @@ def test_a_host_that_is_named_pins_it_at_once_and_says_what_it_could_not_pin(pro
     finally:
         commands.run("sandbox.down", cwd=project)
     assert known.returncode == 0, known.stderr
-    assert "image vllm/vllm-openai:v0.32.0: pinned in spark.lock: sha256:" in known.stdout
+    own = "the sandbox's own lock, not in spark.lock"
+    assert f"image vllm/vllm-openai:v0.32.0: pinned in {own}: sha256:" in known.stdout
     assert "the source pins sha256:000000000000" in known.stdout
-    assert "model Qwen/Qwen3-1.7B@main: pinned in spark.lock: commit" in known.stdout
+    assert f"model Qwen/Qwen3-1.7B@main: pinned in {own}: commit" in known.stdout
     assert "vllm/vllm-openai:v0.32.0" in lock and "Qwen/Qwen3-1.7B" in lock
     assert unknown.returncode == 0, unknown.stderr
-    assert "image vllm/vllm-openai:v0.32.0: pinned in spark.lock: as before" in unknown.stdout
+    assert f"image vllm/vllm-openai:v0.32.0: pinned in {own}: as before" in unknown.stdout
     assert (
         "model acme/Tiny-30B-FP8@main: not pinned: " in unknown.stdout
         and "recipes/unknown.yml written." in unknown.stdout

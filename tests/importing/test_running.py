@@ -41,7 +41,7 @@ def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: Desk) -
 def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Desk) -> None:  # noqa: F811
     desk.deployed()
     done = desk.run(*ADOPT, "--container", "qwen36")
-    assert done.code == 1 and "no container qwen36. Running: qwen35." in done.err
+    assert done.code == 5 and "no container qwen36. Running: qwen35." in done.err
     assert desk.run(*ADOPT).code == 5
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from sparkwright.api import Fleet, Refused
+from sparkwright.app import manual
 from sparkwright.mcp import output
 from sparkwright.mcp.changes import LASTS_S, Changes
 from tests.e2e.conftest import TOP, Desk, fresh_desk
@@ -108,6 +110,28 @@ def test_every_question_is_a_resource_too(desk: Desk) -> None:
     ask(desk, talk=talk)
 
 
+def test_the_documentation_is_read_and_searched(desk: Desk) -> None:
+    async def talk(client: Client) -> None:
+        listed = {str(one.uri) for one in (await client.list_resources()).resources}
+        names = {path.stem for path in (TOP / "docs").glob("*.md")} - {"README"}
+        assert {f"sparkwright://docs/{name}" for name in names} <= listed
+        index = (await called(client, "docs"))["text"]
+        assert "getting-started: From a bare Spark" in index and "hf_model " in index and "moving-tag: " in index
+        (page,) = (await client.read_resource("sparkwright://docs/doctor")).contents
+        assert page.text == (await called(client, "docs", topic="doctor"))["text"]  # type: ignore[union-attr]
+        both = "# doctor: what is wrong with a host", "| argument | type |"  # the page, and the module of that name
+        assert all(one in page.text for one in both)  # type: ignore[union-attr]
+        found = (await called(client, "docs", search="measurement BASELINE"))["found"]
+        assert "alerts#sparkwrightslow" in [one["topic"] for one in found] and len(found) <= manual.FOUND
+        section = (await called(client, "docs", topic="alerts#sparkwrightslow"))["text"]
+        assert section.startswith("## SparkwrightSlow") and "SparkwrightQueue" not in section
+        assert (await called(client, "docs", search="zebra crossing"))["found"] == []
+        for name in names:
+            assert len((await called(client, "docs", topic=name))["text"]) <= manual.PAGE + 100
+
+    ask(desk, talk=talk)
+
+
 @pytest.mark.parametrize(
     "name, given, why",
     [
@@ -116,7 +140,10 @@ def test_every_question_is_a_resource_too(desk: Desk) -> None:
         ("status", {"hosts": "a" * 301}, "at most 300"),
         ("logs", {"hosts": "sandbox", "lines": 100_000}, "less than or equal to 1000"),
         ("incident", {"hosts": "sandbox", "run": "../../etc"}, "match pattern"),
-        ("docs", {"topic": "nothing"}, "nothing"),
+        ("docs", {"topic": "getting-startd"}, "Did you mean `getting-started`?"),
+        ("docs", {"topic": "alerts#sparkwrightslo"}, "Did you mean `sparkwrightslow`?"),
+        ("docs", {"topic": "../README"}, "match pattern"),
+        ("docs", {"topic": "alerts", "search": "disk"}, "one of them"),
     ],
 )
 def test_what_is_asked_wrongly_is_refused_with_a_sentence(
@@ -217,6 +244,23 @@ def test_standard_output_carries_the_protocol_and_nothing_else(desk: Desk) -> No
         server.stdin.close()
         rest = server.stdout.read()
     assert all(one["jsonrpc"] == "2.0" for one in lines) and rest == ""
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_has_the_pages_and_nothing_of_the_checkout(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, TOP], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True)
+    shown = "from sparkwright.app import manual; print(manual.__file__, *manual.pages()); print(manual.topic('alerts'))"
+    outside = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-c", shown], cwd="/", env=outside, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(str(tmp_path)) and "## SparkwrightSlow" in done.stdout
+    names = {path.stem for path in [*(TOP / "docs").glob("*.md"), *(TOP / "docs/files").glob("*.md")]} - {"README"}
+    assert names <= set(done.stdout.splitlines()[0].split())
+    assert not list(tmp_path.glob("site/sparkwright/starter/docs/modules"))
 
 
 def test_without_the_sdk_the_command_names_the_extra(desk: Desk) -> None:

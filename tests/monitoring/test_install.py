@@ -53,6 +53,9 @@ def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
         5,
         "say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.\n",
     )
+    unclear = commands.run("monitoring.install", "--to", "out", "--textfile", "/srv/metrics", cwd=here)
+    assert unclear.returncode == 5 and "say which host" in unclear.stderr
+    assert not (here / "out").exists()  # refused before anything
     (here / "file").write_text("")
     refused = commands.run("monitoring.install", "--to", "file", cwd=here)
     assert refused.returncode == 5 and "file" in refused.stderr and "Traceback" not in refused.stderr

@@ -253,6 +253,20 @@ def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: 
         engine.images.get(IMAGE)
 
 
+def test_a_pull_by_tag_tags_and_one_by_digest_does_not(engine: docker.DockerClient) -> None:
+    """As Docker does: `docker pull NAME` is `docker pull NAME:latest`, and a pull by digest gives no name."""
+    engine.api.pull(REPOSITORY, tag="nightly")
+    assert engine.images.get(f"{REPOSITORY}:nightly").tags == [f"{REPOSITORY}:nightly"]
+    other, tag = "ghcr.io/ggml-org/llama.cpp", "server-cuda13"
+    digest = engine.api.inspect_distribution(f"{other}:{tag}")["Descriptor"]["digest"]
+    engine.api.pull(other, tag=digest)
+    assert engine.images.get(f"{other}@{digest}").tags == []
+    with pytest.raises(ImageNotFound):
+        engine.images.get(f"{other}:{tag}")
+    engine.api.pull(f"docker.io/{REPOSITORY}", tag="latest")
+    assert engine.images.get(REPOSITORY).id == engine.images.get(f"docker.io/{REPOSITORY}:latest").id
+
+
 def test_pruning_takes_what_is_unused(engine: docker.DockerClient) -> None:
     pull(engine, "nightly")
     create(engine, "one", Path("/nowhere"))

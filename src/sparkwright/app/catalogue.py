@@ -120,13 +120,20 @@ class Row:
         }
 
 
-def rows(answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host]) -> list[Row]:
-    """The project's recipes. answers: the history of each host that was asked. hosts: these, by the same names."""
+def rows(
+    answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
+) -> tuple[list[Row], list[int]]:
+    """The project's recipes, and an exit code for each that can't be read, which is said.
+
+    answers: the history of each host that was asked. hosts: these, by the same names.
+    """
     project = Project.here()
     root, lock = project.root, lockfile.load(project.root)
+    recipes, refused = recipe.readable(root)
+    for error in refused:
+        say_error(error, json=as_json)
     found = []
-    for name in recipe.names(root):
-        one = recipe.load(root, name)
+    for one in recipes:
         proofs = (
             proof
             for host, events in answers.items()
@@ -135,14 +142,20 @@ def rows(answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host]) -> l
             for event in events
             for proof in _proof(one, hosts[host], arguments, event)
         )
-        found.append(Row(one, catalogue.of(name), entries(lock, one)["model"] or {}, tuple(proofs)))
-    return found
+        found.append(
+            Row(one, catalogue.of(one.name, one.file.model.id), entries(lock, one)["model"] or {}, tuple(proofs))
+        )
+    return found, [int(error.exit) for error in refused]
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
-    """The catalogue. pattern: hosts that are asked what they proved; "" for none. Returns their exit codes."""
+    """The catalogue. pattern: hosts that are asked what they proved; "" for none.
+
+    Returns the exit codes of hosts that don't answer, and of recipes that can't be read.
+    """
     answers, hosts, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
-    found = rows(answers, hosts)
+    found, broken = rows(answers, hosts, as_json=as_json)
+    codes += broken
     if as_json:
         say_json({"recipes": [one.to_json() for one in found]})
         return codes
@@ -165,7 +178,9 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
     reserve = float(known[host].vars.get("reserve_gib", RESERVE_GIB))
-    fitting = [(one, *_fit(one, total, reserve)) for one in rows(answers, hosts) if use in one.known.uses]
+    found, broken = rows(answers, hosts, as_json=as_json)
+    more += broken
+    fitting = [(one, *_fit(one, total, reserve)) for one in found if use in one.known.uses]
     fitting.sort(key=lambda row: (row[1] is False, ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
     if as_json:
         say_json(

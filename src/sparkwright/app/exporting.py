@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sparkwright.app.plans.pinning import entries
+from sparkwright.app.plans.pinning import entries, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
@@ -27,7 +27,8 @@ def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
     if missing and not unpinned:
         what = " and ".join(missing)
         fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
-        raise Refused(f"spark.lock has no entry for the {what} of {name}.", fix=fix)
+        aside = " The sandbox's pins are of no real registry." if any(entries(simulated(), wanted).values()) else ""
+        raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
     one = export.of(wanted, pins)
     text = FORMATS[form](one)
     if as_json:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 from packaging.version import Version
 
-from sparkwright.app.plans.pinning import entries
+from sparkwright.app.plans.pinning import entries, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.engines import container_rules, engine
 from sparkwright.engines.advice import EXPECTED, Explained
@@ -37,25 +38,42 @@ PAGE = 100
 
 @dataclass(frozen=True)
 class Checked:
-    """A recipe and what was found in it."""
+    """A recipe and what was found in it. pins: the lock's entries; simulated: the sandbox's, for spark.lock has none."""
 
     recipe: Recipe
     served: Serving
+    pins: Mapping[str, Any]
+    simulated: bool
+
+    @property
+    def engine(self) -> str:
+        """The engine and its version, and why that is not known."""
+        title = self.recipe.engine.title
+        if self.served.version:
+            return f"{title} {self.served.version}"
+        why = "the first deploy reads it from the image" if self.pins["image"] else "not pinned yet"
+        return f"engine version unknown ({why})"
 
 
-def check(name: str, engine_version: str, model: str) -> list[Checked]:
-    """Every recipe of the project, or one. engine_version, model: to take instead of the lock's; empty for the lock's."""
+def check(name: str, engine_version: str, model: str) -> tuple[list[Checked], list[Refused]]:
+    """Every recipe of the project, or one, and why others can't be read. Raises Refused for the one that was named.
+
+    engine_version, model: to take instead of the lock's; empty for the lock's.
+    """
     from sparkwright.app.stores import model_config
 
-    project = Project.here().root
-    lock = lockfile.load(project)
+    project = Project.here()
+    lock, pretended = lockfile.load(project.root), simulated()
     config = model_config.read(model) if model else None
+    recipes, refused = ([recipe.load(project.root, name)], []) if name else recipe.readable(project.root)
     checked = []
-    for one in [name] if name else recipe.names(project):
-        wanted = recipe.load(project, one)
+    for wanted in recipes:
         version = _version(wanted.engine, engine_version)
-        checked.append(Checked(wanted, serving(wanted, entries(lock, wanted), model=config, version=version)))
-    return checked
+        known, of_sandbox = entries(lock, wanted), entries(pretended, wanted)
+        pins = {kind: entry or of_sandbox[kind] for kind, entry in known.items()}
+        served = serving(wanted, pins, model=config, version=version)
+        checked.append(Checked(wanted, served, pins, simulated=pins != known))
+    return checked, refused
 
 
 def _version(of: engine.Engine, text: str) -> Version | None:
@@ -69,9 +87,8 @@ def _version(of: engine.Engine, text: str) -> Version | None:
 def print_lines(checked: list[Checked]) -> None:
     """A paragraph a recipe; findings with file and line, errors first."""
     for one in checked:
-        title = one.recipe.engine.title
-        serves = f"{title} {one.served.version}" if one.served.version else "engine version unknown (not pinned yet)"
-        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {serves}")
+        whose = "; as the sandbox pinned it" if one.simulated else ""
+        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {one.engine}{whose}")
         for finding in one.served.findings:
             say(f"  {finding.severity:<{WIDTH}}{where(one.recipe, finding)}: {finding.sentence}")
             say(f"  {'':<{WIDTH}}{advice(finding)}")
@@ -89,6 +106,7 @@ def print_json(checked: list[Checked]) -> None:
             "recipe": one.recipe.name,
             "engine_version": str(one.served.version) if one.served.version else None,
             "kind": one.served.architecture.kind,
+            "simulated": one.simulated,
             "note": one.served.note or None,
             "findings": [{**finding.to_json(), "where": where(one.recipe, finding)} for finding in one.served.findings],
         }
@@ -120,7 +138,7 @@ def _nearest_first(found: list[Explained]) -> list[Explained]:
     if len(found) < 2:
         return found
     try:
-        checked = check("", "", "")
+        checked, _ = check("", "", "")
     except SparkwrightError:
         return found
     used = {one.recipe.engine.name for one in checked}

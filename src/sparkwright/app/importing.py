@@ -183,4 +183,4 @@ def _write(path: Path, text: str) -> None:
 
 def _lint(name: str) -> None:
     """What `lint` says of it; the recipe is there whatever it says."""
-    findings.print_lines(findings.check(name, "", ""))
+    findings.print_lines(findings.check(name, "", "")[0])

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sparkwright.app.connect import choose, everyone, machines
+from sparkwright.app.connect import Chosen, choose, everyone, machines
 from sparkwright.app.runs import session
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
@@ -35,8 +35,9 @@ def install(pattern: str, *, to: str, runbooks: str, textfile: str, system: bool
         raise Refused("say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.")
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is no http(s) URL of a page.", where="--runbooks")
+    wired = machines(choose(pattern)) if textfile else None  # refused before a file is written
     codes = [_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
-    return codes + (_wire(pattern, textfile, system=system, check=check, json=json) if textfile else [])
+    return codes + (_wire(wired, textfile, system=system, check=check, json=json) if wired else [])
 
 
 def _files(pattern: str, folder: Path, runbooks: str, *, check: bool, json: bool) -> int:
@@ -89,9 +90,8 @@ def _gateways(inventory: Inventory, names: set[str]) -> list[scrape.Endpoint]:
     ]
 
 
-def _wire(pattern: str, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
+def _wire(chosen: Chosen, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
     """Have the checks of each host write their metrics there; their timer stays otherwise as it is."""
-    chosen = machines(choose(pattern))
     for member in chosen.fleet.members:
         given = chosen.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}

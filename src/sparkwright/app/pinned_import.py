@@ -30,12 +30,16 @@ def tell(taken: Taken, host: str) -> None:
     taken.report.rows = before + [row for one in found for row in _rows(one, taken)]
 
 
+def _lock_name(entry: locking.Pinned) -> str:
+    return "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
+
+
 def _rows(entry: locking.Pinned, taken: Taken) -> list[Row]:
     if entry.error is not None:
         fix = "`invoke lock` of a host that serves it tries again"
         return [Row("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
     how = "as before" if entry.new is None or entry.state == "same" else entry.sentence().removeprefix("new: ")
-    pinned = Row("kept", f"{entry.kind} {entry.key}", f"pinned in spark.lock: {how}")
+    pinned = Row("kept", f"{entry.kind} {entry.key}", f"pinned in {_lock_name(entry)}: {how}")
     digest = (entry.new or entry.old or {}).get("digest", "")
     if entry.kind == "model" or taken.image_digest in ("", digest):
         return [pinned]

@@ -49,7 +49,8 @@ def search(word: str, *, update: bool, as_json: bool) -> None:
     """Print the recipes whose path or text has a word, in any case. update: follow each registry's branch first."""
     project = Project.here().root
     found: list[Found] = []
-    for one in registries.load(project):
+    added = registries.load(project)
+    for one in added:
         repository, commit = _ready(project, one, update=update)
         for path, text in repository.texts(commit, _recipes(repository, one, commit)):
             if word.lower() in path.lower() or word.lower() in text.lower():
@@ -63,9 +64,9 @@ def search(word: str, *, update: bool, as_json: bool) -> None:
     width = max((len(one.name) for one in found), default=0)
     for row in found:
         say(f"{row.name:<{width}}  {one_line(row.model, at_most=80)}")
-    return say(
-        f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name if found else '@REGISTRY/NAME'}`."
-    )
+    if not found:
+        return say(f"No recipe of {', '.join(one.name for one in added)} contains '{one_line(word, at_most=80)}'.")
+    return say(f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name}`.")
 
 
 def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> Taken:

@@ -14,16 +14,19 @@ from sparkwright.errors import Exit
         "json": "one JSON object",
     }
 )
-def lint(recipe: str = "", engine_version: str = "", model: str = "", json: bool = False) -> Exit:
+def lint(recipe: str = "", engine_version: str = "", model: str = "", json: bool = False) -> list[Exit]:
     """Check recipes against their model and engine.
 
-    Finds what the engine would refuse, ignore or run slowly. Exit code 1 when a recipe has an error.
+    Finds what the engine would refuse, ignore or run slowly. Exit code 1 when a recipe has an error, 5 when one can't be read.
     """
     from sparkwright.app import findings
+    from sparkwright.console.out import say_error
 
-    checked = findings.check(recipe, engine_version, model)
+    checked, refused = findings.check(recipe, engine_version, model)
+    for error in refused:
+        say_error(error, json=json)
     findings.print_json(checked) if json else findings.print_lines(checked)
-    return Exit.FAILED if any(one.served.errors for one in checked) else Exit.OK
+    return [*(one.exit for one in refused), *(Exit.FAILED for one in checked if one.served.errors)]
 
 
 @command(word="rule", help={"rule": "a rule's name (default: list them)", "json": "one JSON object"})

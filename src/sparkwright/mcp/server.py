@@ -10,20 +10,18 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 from anyio import from_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.resources import FunctionResource
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from sparkwright import __version__, here
 from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
-from sparkwright.app import docs as module_docs
-from sparkwright.app import findings, schemas
+from sparkwright.app import manual, schemas
 from sparkwright.app.connect import choose
 from sparkwright.app.questions import fleet_status
 from sparkwright.mcp import output
 from sparkwright.mcp.changes import LASTS_S, Changes, Operation
-from sparkwright.modules import registry
 from sparkwright.program import typed
-from sparkwright.project.documents.checked import nearest
 from sparkwright.remote.ssh import ssh_link
 
 Given = ParamSpec("Given")
@@ -44,8 +42,14 @@ LINES = 100
 Last = Annotated[int, Field(ge=1, le=100, description="how many, newest first")]
 Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
 Topic = Annotated[
-    str, Field(max_length=80, pattern=r"^[a-z0-9_-]*$", description="a module or a rule; empty for the list")
+    str,
+    Field(
+        max_length=120,
+        pattern=r"^[\w.-]*(#[\w-]+)?$",
+        description="a page, a module or a rule: doctor, or one section, alerts#sparkwrightslow; empty for the list",
+    ),
 ]
+Words = Annotated[str, Field(max_length=200, description="in place of a topic: words that one section holds all of")]
 PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
 
 #: imported before the server is ready: the first question to a host would wait for it
@@ -119,9 +123,13 @@ def _reading(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         """Summarise the scheduled checks: states, throughput and temperatures over time."""
         return output.answer("hosts", fleet.report(hosts, since=since))
 
-    def docs(topic: Topic = "") -> dict[str, Any]:
-        """Read the documentation of a playbook module or of a rule; without a topic the list of both."""
-        return {"topic": topic, "text": _page(topic)}
+    def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
+        """Read a page of the documentation, of a playbook module or a rule, or search them. doctor.md is the topic doctor."""
+        if topic and search.strip():
+            raise Refused("give a topic or words to search, one of them.")
+        if search.strip():
+            return {"search": search, "found": manual.search(search)}
+        return {"topic": topic, "text": manual.topic(topic) if topic else manual.index()}
 
     return hosts, status, health, plan, diagnose, logs, history, incident, report, docs
 
@@ -162,17 +170,19 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
         add = server.resource(uri, mime_type=json_type, description=question.__doc__)
         add(_saying(question, ResourceError))
 
-    @server.resource("sparkwright://docs", mime_type="text/plain", description="The modules and rules there are.")
-    @_raising(ResourceError)
-    def index() -> str:
-        return _page("")
+    about = "The pages, modules and rules there are."
+    server.resource("sparkwright://docs", mime_type="text/plain", description=about)(manual.index)
+    for name, text in manual.pages().items():
+        read = functools.partial(manual.topic, name)
+        uri, title = f"sparkwright://docs/{name}", manual.title(text)
+        server.add_resource(FunctionResource(uri=uri, name=name, title=title, mime_type="text/markdown", fn=read))
 
     @server.resource(
-        "sparkwright://docs/{topic}", mime_type="text/markdown", description="A module's page, or a rule's."
+        "sparkwright://docs/{topic}", mime_type="text/markdown", description="A page, a module's, or a rule's."
     )
     @_raising(ResourceError)
     def page(topic: str) -> str:
-        return _page(topic)
+        return manual.topic(topic)
 
     @server.resource("sparkwright://schemas/events", mime_type=json_type, description="The JSON Schema of an event.")
     @_raising(ResourceError)
@@ -224,20 +234,6 @@ def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
 
 def _silent(event: Event) -> None:
     """Who reads a resource is told of no progress."""
-
-
-def _page(topic: str) -> str:
-    """Of a module, a rule, or the list of both. Raises Refused for neither."""
-    if not topic:
-        titles = "\n".join(f"{name}: {title}" for name, title in sorted(findings.rules().items()))
-        return f"Modules\n\n{module_docs.index()}\n\nRules\n\n{titles}\n"
-    if topic in registry.NAMES:
-        return module_docs.module(topic)
-    if rules := findings.explained(topic):
-        return "\n\n".join(map(findings.rule_text, rules))
-    raise Refused(
-        f"no module and no rule is called {topic!r}.", fix=nearest(topic, [*registry.NAMES, *findings.rules()])
-    )
 
 
 def _ended(run: Any, hears: Callable[[Event], None]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ A figure without a source is not written here. bytes_per_token is arithmetic ove
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 USES = ("chat", "coding", "agents", "long-context", "search")
 
@@ -26,8 +26,9 @@ class Reported:
 
 @dataclass(frozen=True)
 class Known:
-    """uses: of USES. weights_gb: 0 for not known. bytes_per_token: that one token reads; 0 for not known."""
+    """model: its id on the hub. uses: of USES. weights_gb: 0 for not known. bytes_per_token: that a token reads; 0 the same."""
 
+    model: str
     uses: tuple[str, ...]
     weights_gb: float = 0.0
     bytes_per_token: int = 0
@@ -35,6 +36,7 @@ class Known:
 
 
 _QWEN35 = Known(
+    "Qwen/Qwen3.5-35B-A3B-FP8",
     ("chat", "coding", "agents"),
     weights_gb=35.0,
     bytes_per_token=3_650_000_000,
@@ -42,24 +44,28 @@ _QWEN35 = Known(
 )
 #: by the recipe's name; those that are not here are yours
 KNOWN: Mapping[str, Known] = {
-    "glm-4.7-flash": Known(("chat", "coding", "agents")),
+    "glm-4.7-flash": Known("zai-org/GLM-4.7-Flash", ("chat", "coding", "agents")),
     "gpt-oss-120b": Known(
+        "openai/gpt-oss-120b",
         ("chat", "coding", "agents"),
         weights_gb=63.0,
         reported=Reported(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
     ),
-    "gpt-oss-120b-gguf": Known(("chat", "coding", "agents"), weights_gb=64.0),
-    "llama-3.1-8b": Known(("chat",), weights_gb=16.1, bytes_per_token=16_060_000_000),
-    "qwen3-1.7b": Known(("chat",), weights_gb=3.4),
-    "qwen3-coder-next": Known(("coding", "agents"), weights_gb=80.0),
-    "qwen3-embedding-0.6b": Known(("search",), weights_gb=1.2),
+    "gpt-oss-120b-gguf": Known("ggml-org/gpt-oss-120b-GGUF", ("chat", "coding", "agents"), weights_gb=64.0),
+    "llama-3.1-8b": Known(
+        "meta-llama/Llama-3.1-8B-Instruct", ("chat",), weights_gb=16.1, bytes_per_token=16_060_000_000
+    ),
+    "qwen3-1.7b": Known("Qwen/Qwen3-1.7B", ("chat",), weights_gb=3.4),
+    "qwen3-coder-next": Known("Qwen/Qwen3-Coder-Next-FP8", ("coding", "agents"), weights_gb=80.0),
+    "qwen3-embedding-0.6b": Known("Qwen/Qwen3-Embedding-0.6B", ("search",), weights_gb=1.2),
     "qwen3.5-35b": _QWEN35,
-    "qwen3.5-35b-200k": Known(("long-context", "coding", "agents"), 35.0, 3_650_000_000, _QWEN35.reported),
-    "qwen3.5-35b-unchunked": Known(("chat",), weights_gb=35.0, bytes_per_token=3_650_000_000),
+    "qwen3.5-35b-200k": replace(_QWEN35, uses=("long-context", "coding", "agents")),
+    "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported=None),
 }
-NOTHING = Known(())
+NOTHING = Known("", ())
 
 
-def of(name: str) -> Known:
-    """What is known of a recipe; nothing of one that is not shipped."""
-    return KNOWN.get(name, NOTHING)
+def of(name: str, model: str) -> Known:
+    """What is known of a recipe; nothing of one that is not shipped, or that you gave another model."""
+    known = KNOWN.get(name, NOTHING)
+    return known if known.model == model else NOTHING

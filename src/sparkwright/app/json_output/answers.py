@@ -172,7 +172,7 @@ ANSWERS: dict[str, Printed] = {
     "lint": Printed(
         "document",
         "every recipe",
-        {"recipes": [{"recipe": line, "engine_version": (None, line), "findings": [{str: object}]}]},
+        {"recipes": [{"recipe": line, "engine_version": (None, line), "simulated": bool, "findings": [{str: object}]}]},
     ),
     "explain": Printed("document", "without a rule their titles by name; with one the rule", {str: object}),
     "docs.module": Printed("document", "a page; name is null of the index", {"name": (None, line), "text": line}),

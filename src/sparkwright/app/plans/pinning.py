@@ -34,6 +34,13 @@ def lock_of(project: Project, host: Host) -> lockfile.Lock:
     return lockfile.load(lock_folder(project, host))
 
 
+def simulated() -> lockfile.Lock:
+    """What the project's sandbox pinned; empty where there is none."""
+    from sparkwright.sandbox import control
+
+    return lockfile.load(control.default_folder())
+
+
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
     """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
     model = wanted.file.model
@@ -74,8 +81,7 @@ class Pins:
                 self.lock = self.lock.with_image(ref, known)
                 self._write()
                 if self._save:
-                    text = f"{ref} pinned to {known['digest'][:19]}"
-                    fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
+                    _tell(fleet, member, f"{ref} pinned to {known['digest'][:19]}")
             return known
 
     def learn_engine(self, fleet: Fleet, member: Member, wanted: Recipe) -> None:
@@ -90,7 +96,7 @@ class Pins:
                 return
             self.lock = self.lock.with_image(image, {**entry, **learnt})
             self._write()
-            fleet.tell(member, f"spark.lock: {image} holds {wanted.engine.title} {member.engine_version}.")
+            fleet.tell(member, f"{_lock_name(member)}: {image} holds {wanted.engine.title} {member.engine_version}.")
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
         known = entries(self.lock, wanted)
@@ -106,7 +112,7 @@ class Pins:
         if self._save:
             self._write()
             for text in _reported(wanted, found):
-                fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
+                _tell(fleet, member, text)
 
     def _write(self) -> None:
         if self._save:
@@ -121,8 +127,18 @@ def save(lock: lockfile.Lock, folder: Path) -> None:
         raise Failed(f"spark.lock can't be written: {error}.") from None
 
 
+def _tell(fleet: Fleet, member: Member, pinned: str) -> None:
+    """What every other host gets because this one said it; a sandbox's pins are for nobody else."""
+    after = "" if member.host.connection == "sandbox" else "; commit it, so that the next host gets the same"
+    fleet.tell(member, f"{_lock_name(member)}: {pinned}{after}.")
+
+
+def _lock_name(member: Member) -> str:
+    return "the sandbox's own lock" if member.host.connection == "sandbox" else "spark.lock"
+
+
 def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What every other host will get because this one said it."""
+    """A sentence for each entry that is new."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
     if "model" in found:

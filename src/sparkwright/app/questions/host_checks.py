@@ -27,6 +27,7 @@ from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
+SANDBOX = "{} is the sandbox: a simulated Spark without GPU or real model."
 #: checks that are about a server: of several each has its own; all others are about the machine
 OF_SERVER = ("port", "image platform")
 
@@ -42,6 +43,7 @@ class Seen:
     error_exit: Exit = Exit.OK
     fixed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    sandbox: bool = False
 
     @property
     def bad(self) -> bool:
@@ -80,7 +82,8 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
     else:
         _show(seen)
         if fix and not wanted:
-            say("sparkwright can fix none of this by itself.")
+            alone = all(one.sandbox for one in seen)
+            say("Nothing is fixed in the sandbox." if alone else "sparkwright can fix none of this by itself.")
     return [one.exit for one in seen]
 
 
@@ -91,7 +94,8 @@ def inspect(chosen: Chosen) -> list[Seen]:
     def checks_of(member: Member) -> Seen:
         found = answer_of(chosen, member)
         beside = clock.against(found["now_s"], time.time(), found["user"])
-        return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"])
+        sandbox = member.host.connection == "sandbox"
+        return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"], sandbox=sandbox)
 
     answers = chosen.fleet.ask(checks_of)
     failed = {
@@ -169,6 +173,8 @@ def _show(seen: Sequence[Seen]) -> None:
         if one.error:
             console.print(styled("failed", one.error), soft_wrap=True)
             continue
+        if one.sandbox:
+            console.print(styled("muted", SANDBOX.format(one.host)), soft_wrap=True)
         for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
             console.print(styled(style, text), soft_wrap=True)
         for name in one.fixed:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sparkwright import units
 from sparkwright.defaults import RESERVE_GIB
+from sparkwright.project import catalogue
 from sparkwright.project.recipe import Recipe
 
 #: of the recipes that ship: what hosts/spark1.yml and hosts/sandbox.yml serve
@@ -64,7 +65,8 @@ def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float
     row = next(iter([*own, *rows]), None)
     folders = {one["dir"] for one in rows}
     served = any(one["model_dir"] in folders or recipe.served_name in one["models"] for one in survey["servers"])
-    verdict, why = fit(recipe, int(survey["memory_bytes"]), reserve_gib, int(row["size_bytes"]) if row else None)
+    known = int(catalogue.of(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
+    verdict, why = fit(recipe, int(survey["memory_bytes"]), reserve_gib, int(row["size_bytes"]) if row else known)
     return Choice(recipe, verdict, why, row, served)
 
 

@@ -128,5 +128,6 @@ def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else f" See {otherwise}."
+    names = {one.lstrip("-"): one for one in known}  # dashes alone make nothing alike
+    near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
+    return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."

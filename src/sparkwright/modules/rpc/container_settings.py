@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
-from sparkwright.errors import Failed
+from sparkwright.errors import Refused
 from sparkwright.host.containers import containers, engine_words
 from sparkwright.host.containers.running import Running
 from sparkwright.host.images.image_names import digests_of
@@ -56,7 +56,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         if inspected is None:
             names = [str(row["Names"][0]).lstrip("/") for row in containers.running_rows(context) if row.get("Names")]
             running = f"Running: {first(sorted(names), MOST_NAMES)}." if names else "None is running."
-            raise Failed(f"there is no container {args.name}.", fix=running)
+            raise Refused(f"there is no container {args.name}.", fix=running)
         image = containers.image_of(client, inspected)
         own, host = inspected["Config"], inspected["HostConfig"]
         made = image.get("Config") or {}

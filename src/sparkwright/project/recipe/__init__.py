@@ -4,7 +4,7 @@
 """
 
 from sparkwright.project.inventory.variables import DEFAULTS
-from sparkwright.project.recipe.recipe import Recipe, load, names, serve_port
+from sparkwright.project.recipe.recipe import Recipe, load, names, readable, serve_port
 from sparkwright.project.recipe.scope import PINNED_NAMES, RECIPE_NAMES, scope
 
-__all__ = ["DEFAULTS", "PINNED_NAMES", "RECIPE_NAMES", "Recipe", "load", "names", "scope", "serve_port"]
+__all__ = ["DEFAULTS", "PINNED_NAMES", "RECIPE_NAMES", "Recipe", "load", "names", "readable", "scope", "serve_port"]

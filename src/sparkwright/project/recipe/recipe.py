@@ -173,6 +173,17 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     return Recipe(name, file, read)
 
 
+def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
+    """The recipes of a project, and why each of the others can't be read, with file and line."""
+    found, refused = [], []
+    for name in names(project):
+        try:
+            found.append(load(project, name))
+        except Refused as error:
+            refused.append(error)
+    return found, refused
+
+
 def serve_port(host: Host, recipe: Recipe) -> int:
     """The port of the host on which the server answers. Raises Refused where the host wants another than its network gives."""
     if on_host_network(recipe.file):

@@ -61,8 +61,7 @@ def _status(one: Container, images: Images, wanted: str) -> bool:
 
 
 def _ancestor(one: Container, images: Images, wanted: str) -> bool:
-    with_tag = wanted if "@" in wanted or ":" in wanted.rsplit("/", 1)[-1] else f"{wanted}:latest"
-    return wanted == one.body["Image"] or one.image in (images.find(wanted), images.find(with_tag))
+    return wanted == one.body["Image"] or one.image == images.find(wanted)
 
 
 TESTS: dict[str, Callable[[Container, Images, str], bool]] = {

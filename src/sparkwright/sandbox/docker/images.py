@@ -78,6 +78,8 @@ class Images:
                 yield {"status": "Pull complete", "progressDetail": {}, "id": name}
         with self._mutex:
             self.local[digest] = tag
+            if "@" not in reference:
+                self.tags[_tagged(reference)] = digest
         yield {"status": f"Digest: {digest}"}
         yield {"status": f"Status: Downloaded newer image for {reference}"}
 
@@ -107,7 +109,7 @@ class Images:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
                     return digest
-            return self.tags.get(reference if "@" not in reference else "")
+            return self.tags.get(_tagged(reference)) if "@" not in reference else None
 
     def untag(self, name: str) -> list[dict[str, str]]:
         """Take one of its names away."""
@@ -146,6 +148,12 @@ class Images:
 def image_id(digest: str) -> str:
     """An Id that is not the digest, as in the overlay2 store."""
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
+
+
+def _tagged(reference: str) -> str:
+    """A name with its tag, as an engine keeps it."""
+    name = reference.removeprefix("docker.io/")
+    return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 
 
 def _error(message: str) -> dict[str, Any]:

@@ -132,9 +132,20 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
     )
     for sort, allowed in sorts:
         if allowed and known_as not in allowed:
-            near = next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=NEAR)), "")
-            return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", near)
+            return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", _near(word, allowed))
     return _out_of_range(name, value, word)
+
+
+def _near(word: str, allowed: tuple[str, ...]) -> str:
+    """What the word is a slip of; empty for none. Names that only end alike, nemotron_json and qwen3_json, are not near."""
+    head = _head(word)
+    alike = [one for one in allowed if difflib.SequenceMatcher(None, head, _head(one)).ratio() >= NEAR]
+    return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=NEAR)), "")
+
+
+def _head(name: str) -> str:
+    """Before the first _, - or dot: of a parser the model family."""
+    return re.split(r"[_.-]", name.lower(), maxsplit=1)[0]
 
 
 def _out_of_range(name: str, value: Any, word: str) -> Misfit | None:

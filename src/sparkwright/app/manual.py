@@ -1,0 +1,120 @@
+"""The documentation for a program: pages of docs/, modules and rules, each by its name, and where some words stand in them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+
+from sparkwright.app import docs, findings
+from sparkwright.errors import Refused
+from sparkwright.modules import registry
+from sparkwright.program import typed
+from sparkwright.project import starter
+from sparkwright.project.documents.checked import nearest
+
+#: characters of a page in one answer, sections that a search finds, and characters of each of them
+PAGE, FOUND, EXCERPT = 60_000, 20, 300
+_HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
+_FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
+
+
+@functools.cache
+def pages() -> Mapping[str, str]:
+    """The pages of docs/ by the names of their files."""
+    top = starter.source() / "docs"
+    found = sorted([*top.glob("*.md"), *(top / "files").glob("*.md")], key=lambda path: (path.parent.name, path.stem))
+    return {path.stem: typed(path.read_text(encoding="utf-8")) for path in found if path.stem != "README"}
+
+
+def title(page: str) -> str:
+    """The first heading of a page."""
+    return next(_HEADING.finditer(page))[1]
+
+
+def index() -> str:
+    """Every page, module and rule with its title."""
+    shown = "\n".join(f"{name}: {title(text)}" for name, text in pages().items())
+    rules = "\n".join(f"{name}: {text}" for name, text in sorted(findings.rules().items()))
+    return f"Pages\n\n{shown}\n\nModules\n\n{docs.index()}\n\nRules\n\n{rules}\n"
+
+
+def topic(name: str) -> str:
+    """What is written under a name; `page#section`: a section with those below it. Raises Refused for what there is not."""
+    page, _, section = name.partition("#")
+    text = "\n\n".join(_named(page))
+    if not text:
+        known = {*pages(), *registry.NAMES, *findings.rules()}
+        raise Refused(f"no page, module or rule is called {page!r}.", fix=nearest(page, known))
+    if section:
+        text = _section(text, page, section)
+    return text if len(text) <= PAGE else f"{text[:PAGE]}… ({len(text) - PAGE} characters more; ask for one section)"
+
+
+def search(words: str) -> list[dict[str, str]]:
+    """The sections that hold all of these words, those first whose title does."""
+    wanted = words.lower().split()
+    hits = []
+    for name in dict.fromkeys([*pages(), *registry.NAMES, *findings.rules()]):
+        for page in _named(name):
+            for heading, text in _sections(page):
+                if all(word in f"{name} {heading} {text}".lower() for word in wanted):
+                    in_title = sum(word in f"{name} {heading}".lower() for word in wanted)
+                    hits.append((in_title, name, heading, text))
+    hits.sort(key=lambda hit: -hit[0])
+    return [
+        {
+            "topic": f"{name}#{_slug(heading)}" if name in pages() else name,
+            "title": heading,
+            "text": _around(text, wanted),
+        }
+        for _, name, heading, text in hits[:FOUND]
+    ]
+
+
+def _named(name: str) -> Iterator[str]:
+    """A page, a module and a rule may share a name, as doctor does."""
+    if name in pages():
+        yield pages()[name]
+    if name in registry.NAMES:
+        yield docs.module(name)
+    yield from map(findings.rule_text, findings.explained(name))
+
+
+def _headings(text: str) -> list[re.Match[str]]:
+    """Without the comments of a shell's code."""
+    code = [one.span() for one in _FENCED.finditer(text)]
+    return [one for one in _HEADING.finditer(text) if not any(start <= one.start() < end for start, end in code)]
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    found = _headings(text)
+    if not found:
+        yield text.partition("\n")[0], text
+    ends = [*(one.start() for one in found[1:]), len(text)]
+    for heading, end in zip(found, ends, strict=False):
+        yield heading[1], text[heading.end() : end].strip()
+
+
+def _section(text: str, page: str, wanted: str) -> str:
+    found = _headings(text)
+    names = [_slug(one[1]) for one in found]
+    if wanted not in names:
+        raise Refused(f"{page} has no section {wanted!r}.", fix=nearest(wanted, names))
+    first = found[names.index(wanted)]
+    depth = len(first[0]) - len(first[0].lstrip("#"))
+    rest = found[names.index(wanted) + 1 :]
+    end = next((one.start() for one in rest if len(one[0]) - len(one[0].lstrip("#")) <= depth), len(text))
+    return text[first.start() : end]
+
+
+def _slug(heading: str) -> str:
+    """As GitHub makes a link of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _around(text: str, words: list[str]) -> str:
+    """The part of a text that begins with the line of the first of the words."""
+    places = [at for word in words if (at := text.lower().find(word)) >= 0]
+    start = text.rfind("\n", 0, max(1, min(places, default=0))) + 1
+    return " ".join(text[start : start + EXCERPT].split())
