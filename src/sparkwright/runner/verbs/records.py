@@ -34,7 +34,7 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     if folder is None:
         wanted, where = request.get("run"), f"of {state.server}" if state.server else "on this host"
         what = f"no incident {wanted} {where}" if wanted else f"no incidents {where}"
-        raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(one.name for one in kept) or 'none'}.")
+        raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(one.name for one in kept)}." if kept else "")
     for name, text in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)
 
