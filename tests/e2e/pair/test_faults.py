@@ -200,8 +200,10 @@ def test_a_restart_is_refused_before_anything_is_stopped_where_the_port_of_the_r
     for host in HOSTS:
         for one in pair.engine_of(host).containers.list():
             one.stop(timeout=30)
-    with socket.create_server(("127.0.0.1", 29501)):
+    rendered = pair.run("render", "--host", "sandbox-pair").out
+    port = int(re.findall(r"--master-port (\d+)", rendered)[0])
+    with socket.create_server(("127.0.0.1", port)):
         said = pair.run("restart", "--host", "sandbox-pair")
-    assert said.code == 5 and "port 29501, on which the ranks meet, is in use by" in said.out, said.out + said.err
+    assert said.code == 5 and f"port {port}, on which the ranks meet, is in use by" in said.out, said.out + said.err
     again = pair.run("restart", "--host", "sandbox-pair")
     assert (again.code, pair.token()[0]) == (0, 200), again.out + again.err
