@@ -206,7 +206,9 @@ def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
     assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"
 
 
-@pytest.mark.parametrize(("without", "stopped"), [(("spark2",), "there is no plan for spark2"), (("spark1", "spark2"), "")])
+@pytest.mark.parametrize(
+    ("without", "stopped"), [(("spark2",), "there is no plan for spark2"), (("spark1", "spark2"), "")]
+)
 def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str, ...], stopped: str) -> None:
     asked: list[str] = []
     fleet = Fleet(members(0, 0, asked=asked))
