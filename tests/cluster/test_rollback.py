@@ -46,6 +46,7 @@ def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(p
     answer = pair.run("rollback", "--host", "pair", "--json")
     assert answer.code == 5
     assert {host for host, _, msg in failures(answer) if "deploy differs: one " in msg and "two abcdefabcdef" in msg}
+    assert "history --host pair` shows those of each" in answer.out
     assert pair.running() == before
 
 

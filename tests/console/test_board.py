@@ -115,6 +115,16 @@ def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there
     assert "unreachable  s22    0.0s  s22: unreachable: silent." in shown
 
 
+def test_a_failure_with_the_very_words_of_an_earlier_one_is_not_told_again() -> None:
+    def failed(host: str, evidence: str) -> list[Event]:
+        told = {"msg": "no.", "fix": "Do this.", "where": "playbooks/a.yml:3", "data": {"evidence": [evidence]}}
+        return [task(host, status="failed", **told), finished(host, 1, msg="no. Do this.")]
+
+    same, other = (lines(*failed("s1", "x"), *failed("s22", evidence)) for evidence in ("x", "y"))
+    assert same[4:5] == ["failed       s22   1m01s  same reason as s1"] and same.count("             → Do this.") == 1
+    assert other[4:7] == ["failed       s22   1m01s  no.", "             → Do this.", "             | y"]
+
+
 def test_the_table_of_a_terminal_ends_with_every_host_and_what_was_not_done() -> None:
     out = io.StringIO()
     table = HostTable(console=Console(file=out, force_terminal=True, width=100, height=10, highlight=False))

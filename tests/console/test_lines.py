@@ -155,3 +155,18 @@ def test_the_recap_of_a_restart_tells_what_each_stage_took() -> None:
 def test_a_run_that_loaded_nothing_tells_no_stages() -> None:
     shown = screen(finished(seconds=12), event("recap", host="spark1", seconds=12, msg="", **COUNTS))
     assert not [one for one in shown if "stages" in one]
+
+
+def test_hosts_that_were_refused_with_the_same_words_share_the_sentence() -> None:
+    counts = {**COUNTS, "failed": 1}
+    recaps = [event("recap", host=host, seconds=0, msg="ray is not offered.", **counts) for host in ("one", "two")]
+    assert [line.strip() for line in screen(*recaps, hosts=("one", "two"))][2::2] == [
+        "ray is not offered.",
+        "same reason as one",
+    ]
+
+
+def test_of_a_mapping_only_the_keys_that_differ_are_shown() -> None:
+    row = {"field": "env", "before": {"A": "1", "B": "2", "C": "3"}, "after": {"C": "3", "B": "9", "D": "4"}, "why": ""}
+    shown = screen(finished(status="changed", diff=[row]), diff=True)
+    assert [line.strip() for line in shown[1:]] == ["- env.A: 1", "- env.B: 2", "+ env.B: 9", "+ env.D: 4"]

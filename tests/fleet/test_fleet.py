@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Unreachable
+from sparkwright.errors import Refused, Unreachable
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.fleet.rollout import Roll
@@ -204,3 +204,23 @@ def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
     """The name of a play comes from a playbook, which may be somebody else's."""
     seen = run(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
     assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"
+
+
+@pytest.mark.parametrize(
+    ("without", "stopped"), [(("spark2",), "there is no plan for spark2"), (("spark1", "spark2"), "")]
+)
+def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str, ...], stopped: str) -> None:
+    asked: list[str] = []
+    fleet = Fleet(members(0, 0, asked=asked))
+
+    def plan_of(member: Member) -> Plan:
+        if member.host.name in without:
+            raise Refused("ray is not offered.")
+        return plan(member)
+
+    hosts = [member.host for member in fleet.members]
+    fleet.play("Test", hosts, plan_of, Roll(RolloutPolicy(max_fail_percentage=100), together=True))
+    fleet.close()
+    assert asked == []
+    assert [name for name, error in fleet.errors().items() if error.message == "ray is not offered."] == list(without)
+    assert fleet.stopped.startswith(stopped)

@@ -28,7 +28,7 @@ def of(rank: Rank = WORKER, box: Container = BOX, server: Server | None = None, 
 
 GONE = "a rank of its cluster is gone or hung"
 CASES: dict[str, tuple[Observation, str, str, str]] = {
-    "a worker in its group": (of(), "ok", "", "rank 1 of 2 is in the group of pair, over rdma"),
+    "a worker in its group": (of(), "ok", "", "rank 1 of 2 runs, and joined the group of pair, over rdma"),
     "a head that generates": (of(HEAD), "ok", "", "a token in 0.06 s"),
     "a worker that ended with 0": (
         of(box=ENDED),

@@ -92,6 +92,25 @@ def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monk
     assert notes[1].startswith("rocep1s0f1: 100 Gb/s: ")
 
 
+DOWN = "/sys/class/net/{}/operstate"
+NO_HALF = {"/sys/class/infiniband/rocep1s0f1/ports/1/state": "1: DOWN"}
+
+
+@pytest.mark.parametrize(
+    ("interface", "files", "refused"),
+    [
+        ("enP2p1s0f1np1", SLOW, ""),
+        ("enP2p1s0f1np1", {**SLOW, **NO_HALF}, "the interface enP2p1s0f1np1 is down."),
+        ("enp1s0f1np1", NO_HALF, "the interface enp1s0f1np1 is down."),
+    ],
+)
+def test_a_half_of_the_port_may_be_down_that_does_not_carry_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str, files: dict[str, str], refused: str
+) -> None:
+    found, _ = run_with(tmp_path, monkeypatch, {DOWN.format(interface): "down", **files})
+    assert (found.exit, found.msg if refused else "") == (Exit.REFUSED if refused else None, refused)
+
+
 def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = run_with(tmp_path, monkeypatch, NO_TWIN_GID)
     assert (found.exit, found.msg) == (

@@ -22,6 +22,11 @@ def names(given: Sequence[str], most: int = 12) -> str:
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
 
+def as_of(host: str) -> str:
+    """What is said of a host that failed with the very words of another."""
+    return f"same reason as {host}"
+
+
 def line(value: Any) -> str:
     """One line of any value; a digest keeps its first twelve characters."""
     text = "absent" if value is None else value if isinstance(value, str) else str(value)

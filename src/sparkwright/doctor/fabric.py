@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
@@ -66,6 +66,12 @@ def ports(found: list[Link]) -> dict[str, list[Link]]:
     for one in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
         by_port.setdefault(one.port, []).append(one)
     return by_port
+
+
+def only_slower(name: str, found: Sequence[Link]) -> bool:
+    """Whether an interface that is down is half of a port whose other half is up: the ranks meet, at half the rate."""
+    down = next((one for one in found if one.interface == name), None)
+    return down is not None and any(one.active and one.port == down.port for one in found if one is not down)
 
 
 def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:

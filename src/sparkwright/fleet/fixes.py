@@ -9,10 +9,11 @@ from sparkwright.protocol.events import Event
 
 #: commands that are for one host, where they don't name it yet
 _COMMAND = re.compile(
-    r"`invoke (restart|rollback|deploy|plan|logs|incident|doctor|diagnose)(?=[` ])(?![^`]{0,200} --host )"
+    r"`invoke (restart|rollback|deploy|plan|history|cluster\.check|cluster\.inspect|logs|incident|doctor|diagnose)"
+    r"(?=[` ])(?![^`]{0,200} --host )"
 )
 #: of a cluster: operated as one
-AS_ONE = ("restart", "rollback", "deploy", "plan")
+AS_ONE = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "cluster.inspect")
 
 
 def named(text: str, host: Host) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sparkwright import here
 from sparkwright.console.events.subscriber import Subscriber
+from sparkwright.console.words import names
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet import fixes
@@ -82,8 +83,8 @@ class Fleet:
 
         roll: how fast, and who must go on serving. preview: a host's plan in check mode, for a roll that looks first.
         """
-        names = {host.name for host in hosts}
-        waiting = {one.host.name: one for one in self.members if one.host.name in names and not one.failed}
+        taking_part = {host.name for host in hosts}
+        waiting = {one.host.name: one for one in self.members if one.host.name in taking_part and not one.failed}
         if not waiting or self.stopped:
             return
         rolls = roll.policy.rolls(len(waiting))
@@ -100,9 +101,12 @@ class Fleet:
             if rolls or waiting:
                 canary = roll.batch == 0 and roll.policy.canary > 0
                 self._say(event("batch_started", host="", n=roll.batch + 1, hosts=go, left=len(waiting), canary=canary))
-            self.each(batch, lambda one: self.request(one, run_request(one, plan_for(one))), then=self._finished)
+            if roll.together:
+                self._run_as_one(batch, plan_for)
+            else:
+                self._run(batch, plan_for)
             failed = _failed(batch)
-            self.stopped = roll.policy.stops(roll.batch, list(failed), go, rolls=rolls)
+            self.stopped = self.stopped or roll.policy.stops(roll.batch, list(failed), go, rolls=rolls)
             roll.ended([name for name in go if name not in failed], failed)
             proved = [member.host.name for member in batch if member.proved and not member.failed]
 
@@ -221,6 +225,26 @@ class Fleet:
             raise Failed("the host did not report a result.", where=member.host.name)
         return seen
 
+    def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
+        self.each(batch, lambda one: self.request(one, run_request(one, plan_for(one))), then=self._finished)
+
+    def _run_as_one(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
+        """Run the plans of a cluster's members, all made before one is sent: a run would wait in vain for one that has none."""
+        plans: dict[str, Plan] = {}
+
+        def plan(member: Member) -> None:
+            plans[member.host.name] = plan_for(member)
+
+        self.each(batch, plan)
+        without = [member for member in batch if member.host.name not in plans]
+        if not without:
+            self._run(batch, lambda member: plans[member.host.name])
+            return
+        for member in without:
+            self._finished(member)
+        if len(without) < len(batch):
+            self.stopped = f"there is no plan for {names([one.host.name for one in without])}, so nothing was begun"
+
     def _checked(
         self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
     ) -> dict[str, Member]:
@@ -273,14 +297,14 @@ class Fleet:
 
     def _interrupted(self, running: Sequence[Member]) -> None:
         """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
-        names = ",".join(member.host.name for member in running)
-        if self.ask_stop(names):
+        hosts = ",".join(member.host.name for member in running)
+        if self.ask_stop(hosts):
             for member in (one for one in running if one.run_id):
                 threading.Thread(target=here.carried(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
-        raise Inconclusive(f"still running on {names}.", fix=f"Follow it with `invoke attach --host {names}`.")
+        raise Inconclusive(f"still running on {hosts}.", fix=f"Follow it with `invoke attach --host {hosts}`.")
 
     def _stop(self, member: Member) -> None:
         """Ask a member to stop the run that this command began there, and no other."""

@@ -16,12 +16,14 @@ class Roll:
 
     guard: who must go on serving. record, save: what is written down, and how. prints: what a host was made from.
     finishes: the hosts that are through after this play; None: all of them. batch: how many batches are over.
-    checks_first: whether all hosts are checked before the first batch.
+    checks_first: whether all hosts are checked before the first batch. together: the hosts are a cluster: none is begun when
+    a plan of one can't be made.
     """
 
     policy: RolloutPolicy
     everyone: int = 0
     checks_first: bool = False
+    together: bool = False
     guard: Guard | None = None
     record: Record | None = None
     save: Callable[[Record], None] = lambda record: None

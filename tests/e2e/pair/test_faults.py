@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +171,39 @@ def test_a_recipe_that_is_not_for_the_group_is_refused_once_and_touches_nothing(
     why = "the recipe sandbox-pair is for 3 hosts (`parallel`), and the cluster sandbox-pair has 2."
     assert (said.code, (said.out + said.err).count(why)) == (5, 1), said.out + said.err
     assert pair.ids() == before
+
+
+def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pair: PairDesk) -> None:
+    before, path = whole(pair), pair.root / RECIPE
+    text = path.read_text()
+    path.write_text(text.replace("vllm:\n", "vllm:\n  distributed-executor-backend: ray\n"))
+    planned, deployed = (pair.run(command, "--host", "sandbox-pair") for command in ("plan", "deploy"))
+    path.write_text(text)
+    for said in (planned, deployed):
+        assert (said.code, said.out.count("ray is not offered in a cluster")) == (5, 1), said.out + said.err
+        assert "same reason as sandbox1" in said.out or "same reason as sandbox2" in said.out, said.out
+    assert pair.ids() == before
+
+
+def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairDesk) -> None:
+    whole(pair)
+    assert "sandbox-pair serves" in pair.run("verify", "--host", "sandbox-pair").out
+    pair.run("sandbox.fault", "leftover-member", "--host", "sandbox2")
+    said = pair.run("verify", "--host", "sandbox-pair")
+    assert said.code == 1 and "throughput    proved" in said.out, said.out
+    assert "sandbox-pair serves" not in said.out
+    whole(pair)
+
+
+def test_a_restart_is_refused_before_anything_is_stopped_where_the_port_of_the_ranks_is_taken(pair: PairDesk) -> None:
+    whole(pair)
+    for host in HOSTS:
+        for one in pair.engine_of(host).containers.list():
+            one.stop(timeout=30)
+    rendered = pair.run("render", "--host", "sandbox-pair").out
+    port = int(re.findall(r"--master-port (\d+)", rendered)[0])
+    with socket.create_server(("127.0.0.1", port)):
+        said = pair.run("restart", "--host", "sandbox-pair")
+    assert said.code == 5 and f"port {port}, on which the ranks meet, is in use by" in said.out, said.out + said.err
+    again = pair.run("restart", "--host", "sandbox-pair")
+    assert (again.code, pair.token()[0]) == (0, 200), again.out + again.err

@@ -86,5 +86,6 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         engine=engine.TITLES[name],
         task=wanted.get("task", GENERATE),
         cluster=host.cluster.name if host.cluster else "",
+        members=host.cluster.members if host.cluster else (),
         warning=OPEN if wanted["open_to_network"] else "",
     )

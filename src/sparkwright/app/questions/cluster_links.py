@@ -57,7 +57,8 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
     """
     chosen = machines(choose(pattern))
     if len(chosen.hosts) < 2:
-        raise Refused("a cluster has two hosts or more.", fix="Name its group: `--host pair`.")
+        cluster = next((host.cluster.name for host in chosen.hosts if host.cluster), "pair")
+        raise Refused("a cluster has two hosts or more.", fix=f"Name its group: `--host {cluster}`.")
     members, codes = _ask(chosen, peers=True, json=json)
     found = findings(members)
     rates = link_bandwidth.findings(chosen, members) if bandwidth else []

@@ -73,7 +73,7 @@ def _as_written(one: Links) -> Iterator[Finding]:
         if name not in there:
             shown = f"no interface {name} with an RDMA adapter; there are: {', '.join(there) or 'none'}"
             yield Finding("fabric", "bad", shown, f"correct `fabric.interfaces` in hosts/{one.host}.yml")
-        elif not there[name].active:
+        elif not there[name].active and (name == end.interfaces[0] or not fabric.only_slower(name, one.links)):
             yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
     first = there.get(end.interfaces[0])
     if first is not None and end.address not in [text.partition("/")[0] for text in first.addresses]:

@@ -112,7 +112,7 @@ class Trip:
         """How the n-th play goes over its hosts."""
         play = self._book.plays[n]
         if self._given.check or play.file.read_only or self._together:
-            return Roll(RolloutPolicy(max_fail_percentage=100))
+            return Roll(RolloutPolicy(max_fail_percentage=100), together=self._together)
         return Roll(
             self._paces[n],
             everyone=len(self.record.hosts) if self.record else 0,

@@ -28,7 +28,10 @@ PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
 @dataclass
 class Row:
-    """One host. stage: the task that runs, or what it ended with. verdict: waiting, running, or how it ended."""
+    """One host. stage: the task that runs, or what it ended with. verdict: waiting, running, or how it ended.
+
+    like: the host that failed before it, of which the very same is to be said.
+    """
 
     host: str
     stage: str = ""
@@ -38,6 +41,7 @@ class Row:
     counts: str = ""
     restored: bool = False
     failure: Event | None = None
+    like: str = ""
     began_s: float | None = None
     took_s: float | None = None
 
@@ -122,8 +126,21 @@ class Board:
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
+        row.like = next((one.host for one in self.rows.values() if _says_the_same(one, row)), "")
 
     _on_host_finished = _on_recap
+
+
+def _says_the_same(first: Row, row: Row) -> bool:
+    """Whether a row that ended badly would only repeat what was said of an earlier one."""
+    if first is row or row.style != "failed" or not first.ended or first.like:
+        return False
+    return (first.verdict, first.stage, _details(first)) == (row.verdict, row.stage, _details(row))
+
+
+def _details(row: Row) -> list[object]:
+    failure = row.failure or {}
+    return [failure.get("fix"), failure.get("where"), (failure.get("data") or {}).get("evidence")]
 
 
 def _rank(row: Row) -> int:

@@ -81,8 +81,8 @@ class HostLines:
     def ended(self, row: Row) -> None:
         """The line of a host that is done."""
         took = units.duration(row.took_s or 0)
-        stage = row.stage[:LONGEST].replace("\n", " ")
+        stage = words.as_of(row.like) if row.like else row.stage[:LONGEST].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")
-        if row.failure is not None:
+        if row.failure is not None and not row.like:
             for style, text in explained(row.failure, " " * (WIDTH_VERDICT + 1)):
                 self.write(style, text)

@@ -41,7 +41,7 @@ class HostTable(HostLines):
 
     def ended(self, row: Row) -> None:
         """Its row says it; a failure is explained above the table."""
-        if row.failure is not None:
+        if row.failure is not None and not row.like:
             super().ended(row)
 
     def _print(self, style: str, text: str) -> None:
@@ -63,6 +63,7 @@ class HostTable(HostLines):
 
     def _cells(self, row: Row) -> tuple[str, ...]:
         took_s = self.board.took_s(row)
-        stage = visible(words.line(row.stage) if self._ended or row.ended else words.short(row.stage, 60))
+        stage = words.as_of(row.like) if row.like else row.stage
+        stage = visible(words.line(stage) if self._ended or row.ended else words.short(stage, 60))
         time = "" if took_s is None else units.duration(took_s)
         return visible(row.host), row.verdict, time, visible(row.progress), stage

@@ -58,8 +58,9 @@ class Lines:
             self._tell_skipped(host)
         if self._recaps:
             self.write("", "")
+            shown_of: dict[str, str] = {}
             for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
-                self._recap(recap)
+                self._recap(recap, shown_of)
         if self._rolled is not None:
             self.write("", "")
             for style, text in rolled.lines(self._rolled):
@@ -149,17 +150,22 @@ class Lines:
         indent = " " * (WIDTH_STATUS + 1)
         for change in event.get("diff", ()):
             why = f"   # {change['why']}" if change.get("why") else ""
-            for sign, row in _rows(change["before"], change["after"]):
-                style = {"-": "removed", "+": "added"}.get(sign, "muted")
-                self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
+            for field, before, after in _fields(change):
+                for sign, row in _rows(before, after):
+                    style = {"-": "removed", "+": "added"}.get(sign, "muted")
+                    self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
 
-    def _recap(self, recap: Event) -> None:
+    def _recap(self, recap: Event, shown_of: dict[str, str]) -> None:
+        """shown_of: the messages that are shown, and of which host: others only name it."""
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
         if (stages := self._stages.get(recap["host"])) is not None and stages.sentence:
             self.write("muted", f"  stages: {stages.sentence}")
-        if recap.get("msg") and recap["msg"] not in self._failures.get(recap["host"], ()):  # told where it failed
-            self.write("fix", "  " + recap["msg"].replace("\n", "\n  "))
+        message = recap.get("msg")
+        if message and message not in self._failures.get(recap["host"], ()):  # told where it failed
+            first = shown_of.setdefault(message, recap["host"])
+            text = message if first == recap["host"] else words.as_of(first)
+            self.write("fix", "  " + text.replace("\n", "\n  "))
 
 
 def _is_skip(event: Event) -> bool:
@@ -177,6 +183,17 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
         yield "muted", f"{indent}| {row}".replace("\n", f"\n{indent}| ")
     if event.get("where"):
         yield "muted", f"{indent}at {event['where']}"
+
+
+def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """A field, before and after; of a mapping only the keys that differ, each as a field."""
+    field, before, after = change["field"], change["before"], change["after"]
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        yield field, before, after
+        return
+    for key in dict.fromkeys((*before, *after)):
+        if before.get(key) != after.get(key):
+            yield f"{field}.{key}", before.get(key), after.get(key)
 
 
 def _rows(before: Any, after: Any) -> list[tuple[str, str]]:

@@ -25,7 +25,8 @@ class Served:
     proved: by module, so that what a second start proved stands for it alone.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
-    cluster: of which the host is the head. new: another server than before: clients may need other settings.
+    cluster: of which the host is the head. members: its members: it serves with all of them.
+    new: another server than before: clients may need other settings.
     """
 
     host: str
@@ -43,6 +44,7 @@ class Served:
     task: str = GENERATE
     engine_version: str = ""
     cluster: str = ""
+    members: tuple[str, ...] = ()
     proved: dict[str, str] = field(default_factory=dict)
     done: bool = False
     new: bool = False
@@ -53,6 +55,7 @@ class Summary:
 
     def __init__(self, snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
         self._served: dict[str, Served] = {}
+        self._bad: set[str] = set()
         self._snippet = snippet
         self._write = write
 
@@ -61,6 +64,8 @@ class Summary:
         self._served[one.host] = one
 
     def on(self, event: Event) -> None:
+        if event["event"] == "recap" and event["exit"]:
+            self._bad.add(event["host"])
         one = self._served.get(event.get("host", ""))
         if one is None:
             return
@@ -72,7 +77,7 @@ class Summary:
 
     def close(self) -> None:
         for one in self._served.values():
-            if one.done:
+            if one.done and not self._bad.intersection(one.members):
                 self._panel(one)
 
     @staticmethod

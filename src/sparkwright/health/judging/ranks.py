@@ -46,10 +46,10 @@ def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
 
 
 def place(observed: Observation) -> str:
-    """Where a rank is that is well."""
+    """Where a rank is that is well. That it joined is in its log; whether the others are still there, only a token shows."""
     rank = observed.rank
     over = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
-    return f"rank {rank.group_rank} of {rank.group_world} is in the group of {rank.cluster}{over}"
+    return f"rank {rank.group_rank} of {rank.group_world} runs, and joined the group of {rank.cluster}{over}"
 
 
 def _outside(observed: Observation, allowed_s: float) -> Answer:

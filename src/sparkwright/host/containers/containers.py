@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import docker_client, inspected
+from sparkwright.protocol.container import RANK_LABEL
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
@@ -199,6 +200,18 @@ def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file
         name = holder.removeprefix(CONTAINER)
         stop = f"On the host: `docker stop {name}`. To replace it, name the recipe's container like it (`container.name: {name}`)"
     return f"{stop}, or use another port with {another}."
+
+
+def to_stop_a_rank(name: str) -> str:
+    """What to do about a rank that an earlier start left behind: a worker takes longer to end than Docker waits."""
+    return f"On the host: `docker stop -t 30 {name}`."
+
+
+def rank_of(client: docker.DockerClient, holder: str) -> str:
+    """The container's name, where a port's holder, as `who_listens` says it, is a rank of a cluster; else empty."""
+    name = holder.removeprefix(CONTAINER)
+    found = inspect(client, name) if name != holder else None
+    return name if found and RANK_LABEL in (found["Config"].get("Labels") or {}) else ""
 
 
 def _accepts(port: int) -> bool:

@@ -48,6 +48,7 @@ class Barrier(Module["Barrier.Args"]):
         timeout_s: float = arg("how long to wait for the other members, seconds", default=600.0)
         share: dict[str, Any] = arg("what this member tells the others; 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
+        fix: str = arg("what to do where they are not", default="")
         warn: list[str] = arg("names of shared values whose difference is only told", default_factory=list)
         rank_of: str = arg("the name of the container whose rank has joined; empty: none has", default="")
         wait: bool = arg("false: let the others pass, and go on at once", default=True)
@@ -64,7 +65,7 @@ class Barrier(Module["Barrier.Args"]):
         if not args.wait:
             return Result(msg="not waited for the others")
         if differences := list(_differences(args.compare, members)):
-            raise Refused("; ".join(differences) + ".")
+            raise Refused("; ".join(differences) + ".", fix=args.fix)
         for difference in _differences(args.warn, members, known=True):
             context.note(f"{difference}. Members should have the same.")
         return Result(msg=f"all {len(members)} members", data=_data(members, args.share))

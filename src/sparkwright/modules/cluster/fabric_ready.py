@@ -86,8 +86,11 @@ def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]
         shown = ", ".join(one_line(name, at_most=20) for name in there if name != LOOPBACK)
         yield f"no interface {missing[0]} on {args.host}; there are: {shown or 'none'}.", correct
         return
-    for name in args.interfaces:
-        if (host.read(f"{fabric.INTERFACES}/{name}/operstate") or "").strip() == "down":
+    down = [
+        one for one in args.interfaces if (host.read(f"{fabric.INTERFACES}/{one}/operstate") or "").strip() == "down"
+    ]
+    for name in down:
+        if name == args.interfaces[0] or not fabric.only_slower(name, fabric.links(host)):
             yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
     rows = fabric.addresses_of(host) if _is_ipv4(args.address) else {}
     found = [one.partition("/")[0] for one in rows.get(args.interfaces[0], ())]
@@ -138,10 +141,7 @@ def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, 
     for one in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
         if one.id != replaced_id:
             name, cluster = one_line(str(one.name)), one_line(str(one.labels.get(CLUSTER_LABEL, "")))
-            yield (
-                f"{name} still runs here, a rank of the cluster {cluster}.",
-                f"On the host: `docker stop --time 30 {name}`.",
-            )
+            yield f"{name} still runs here, a rank of the cluster {cluster}.", containers.to_stop_a_rank(name)
 
 
 def _problems(args: FabricReady.Args, way: peer_path.Path) -> Iterator[tuple[str, str]]:

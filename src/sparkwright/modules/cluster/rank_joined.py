@@ -82,7 +82,8 @@ class RankJoined(Module["RankJoined.Args"]):
         if young and found is not None and found.rank is None and not found.failure:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=wrong, data=data)
         lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES) if found else []
-        return Result(failed=True, msg=wrong, data={**data, "evidence": lines})
+        fix = "`invoke cluster.check` shows the links." if wrong == protocol.over_sockets(args.rank) else ""
+        return Result(failed=True, msg=wrong, fix=fix, data={**data, "evidence": lines})
 
     @staticmethod
     def _wrong(args: Args, found: MemberLog | None, running: bool) -> str:

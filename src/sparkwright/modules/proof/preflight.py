@@ -137,12 +137,14 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         own = replaced.current(context, spec["name"])
         ours = bool(own) and own["State"]["Running"] and containers.publishes(own, port)
         holder = "" if ours else containers.who_listens(context.docker(), port)
+        rank = containers.rank_of(context.docker(), holder) if holder else ""
     except SparkwrightError:
         return
     if holder:
         host_network = network_words.parts(spec.get("network", ""))[0] == network_words.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
-        yield Finding("port", "bad", f"port {port} is in use by {holder}.", containers.to_free_a_port(holder, *ways))
+        fix = containers.to_stop_a_rank(rank) if rank else containers.to_free_a_port(holder, *ways)
+        yield Finding("port", "bad", f"port {port} is in use by {holder}.", fix)
     else:
         yield Finding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
 

@@ -80,7 +80,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         if context.machine.sandbox:
-            fix = "`invoke health --host sandbox` checks it now; schedule that with cron on the laptop."
+            here = args.host or "sandbox"
+            fix = f"`invoke health --host {here}` checks it now; schedule that with cron on the laptop."
             raise Refused("the sandbox has no scheduler.", fix=fix)
         place = places.find(context, system=args.system)
         before = Settings.of(context.state)

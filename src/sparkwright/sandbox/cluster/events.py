@@ -40,11 +40,12 @@ def _rank_killed(containers: Containers, folder: Path) -> None:
 
 
 def _other_digest(containers: Containers, folder: Path) -> None:
-    """The same container, from an image of another digest."""
+    """Another container of the same name and arguments, from an image of another digest."""
     del folder
     other = digest_of(OTHER_TAG)
     containers.hold(other, OTHER_TAG)
     for one in _running(containers):
+        _made_anew(containers, one)
         one.image = other
     containers.save()
 
@@ -53,10 +54,15 @@ def _left_behind(containers: Containers, folder: Path) -> None:
     """Its container is another one, of another name: none that the host has verified."""
     del folder
     for one in _running(containers):
-        del containers.all[one.id]
-        one.id = secrets.token_hex(32)
-        containers.all[one.id] = one
+        _made_anew(containers, one)
         containers.rename(one, LEFT)
+
+
+def _made_anew(containers: Containers, one: Container) -> None:
+    """A container has its id for life: this is another one, which the host never verified."""
+    del containers.all[one.id]
+    one.id = secrets.token_hex(32)
+    containers.all[one.id] = one
 
 
 def _reboot(containers: Containers, folder: Path) -> None:

@@ -47,6 +47,7 @@ def lay(root: Path, end: int, *, degraded: bool) -> None:
             at / "ports/1/gid_attrs/types/3": "RoCE v2",
             card / "mtu": str(MTU),
             card / "carrier": str(int(up)),
+            card / "operstate": "up" if up else "down",
             card / "device/current_link_speed": "32.0 GT/s PCIe",
             card / "device/current_link_width": "4",
         }

@@ -32,6 +32,7 @@ class Container:
 
     def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: World) -> None:
         self.id = secrets.token_hex(32)
+        self._first_pid = FIRST_PID + 2 * secrets.randbelow(100_000)
         self.name = name
         self.image = image
         self.body = body
@@ -178,9 +179,8 @@ class Container:
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
         """Their ids and names while it runs: the server, and the core that computes."""
-        first = FIRST_PID + 2 * (int(self.id, 16) % 100_000)
         names = self._images.repository(self.image).processes
-        return tuple((first + n, name) for n, name in enumerate(names))
+        return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""
