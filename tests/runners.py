@@ -117,6 +117,7 @@ def _serve(listener: socket.socket) -> NoReturn:
     os.dup2(2, 1)  # the exit codes of commands go there
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks for those that wait for a runner
     line, _ = listener.accept()  # tests that need no runner do not import its modules
+    sys.modules["paramiko"] = None  # type: ignore[assignment]  # as the runner itself has it
     for package in PACKAGES:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)
