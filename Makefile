@@ -9,6 +9,8 @@ PYTHON ?= python3
 BIN = .venv/bin
 # most tests wait for something most of the time, on two cores too
 WORKERS ?= 4
+# of `make test-all` two more: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
+ALL_WORKERS ?= $(shell expr $(WORKERS) + 2)
 
 # A failure beside other tests may be the machine's doing. Up to ten failures are run once more, by themselves; both runs stand in
 # the output, and a test that fails twice has failed.
@@ -46,7 +48,7 @@ test: .venv/.installed-test lint
 	$(call pytest,-n $(WORKERS) -m 'not engine and not slow',-m 'not engine and not slow')
 
 test-all: .venv/.installed-test lint
-	$(call pytest,-n $(WORKERS) --durations=40 -m 'not engine and not alone',-m 'not engine and not alone')
+	$(call pytest,-n $(ALL_WORKERS) --durations=40 -m 'not engine and not alone',-m 'not engine and not alone')
 	$(call pytest,-m alone,-m alone)
 
 test-engine: .venv/.installed-test

@@ -1,4 +1,5 @@
-"""Which tests run, and which of them beside each other: four at a time, for most of them wait for something.
+"""Which tests run, and which of them beside each other: four at a time, for most of them wait for something, and
+beside these what shares the Docker Engine and the simulated Sparks.
 
 `make test` leaves the slow ones out, `make test-all` runs all. Those that judge times to the millisecond (marked `alone`) come after, one by one. When one of them fails and the machine was
 seen to stand still meanwhile, it is asked again: that was no answer.

@@ -25,6 +25,8 @@ from tests.e2e.conftest import Desk, fresh_desk
 FAST = r"not slow: 4\d(\.\d)? of 4\d(\.\d)? tok/s"
 DIED = r"no server answers: (crash loop: )?qwen35 exited (\(1\) )?\d+ s ago.*its last line: \"RuntimeError: .*\""
 SETTLES_S = 60.0
+#: between two diagnoses of a server that needs its time
+PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def broken(desk: Desk, case: Case) -> dict[str, Any]:
     deadline_s = time.monotonic() + SETTLES_S
     while case.until and row["state"] != case.until and time.monotonic() < deadline_s:
         assert row["exit"] in (1, 4), row["summary"]  # never green on its way there
+        time.sleep(PAUSE_S)
         row = diagnosed(desk)
     return row
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
+
+from tests.remote.sshd import free_port
 
 ROOT = Path(__file__).parents[2]
 STARTS_WITHIN_S = 60.0
@@ -69,13 +72,23 @@ class Server:
                 if data and data != "[DONE]":
                     yield json.loads(data)
 
+    def logged(self, text: str) -> bool:
+        """Wait until this stands in its log, which a thread of its own writes, or it is gone; whether it does."""
+        deadline_s = time.monotonic() + STARTS_WITHIN_S
+        while text not in self.log and self.exit_code is None and time.monotonic() < deadline_s:
+            time.sleep(PAUSE_S)
+        return text in self.log
+
     def until_served(self) -> bool:
-        """Wait until it serves, or is gone; whether it serves. Raises TimeoutError."""
+        """Wait until it serves, or is gone; whether it serves. Raises TimeoutError.
+
+        It would share its port with another llama-server, whose answer is not its own.
+        """
         deadline_s = time.monotonic() + STARTS_WITHIN_S
         while self.exit_code is None and time.monotonic() < deadline_s:
             with contextlib.suppress(OSError):
                 answer = self.ask("/health")
-                if answer.status == 200:
+                if answer.status == 200 and self._listens():
                     return True
                 self.loading += [] if answer in self.loading else [answer]
             time.sleep(PAUSE_S)
@@ -88,6 +101,12 @@ class Server:
         if self.exit_code is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOPS_WITHIN_S)
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            open_ones = psutil.Process(self.process.pid).net_connections("tcp")
+            return any(one.status == psutil.CONN_LISTEN and one.laddr.port == self.port for one in open_ones)
+        return False
 
     def _open(self, path: str, body: Any, key: str) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -102,7 +121,7 @@ class Server:
 @contextlib.contextmanager
 def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
     """The server with these words, host and port added, from its start on; stopped in the end. folder: for its log."""
-    port = _free_port()
+    port = free_port()
     command = [
         sys.executable,
         "-m",
@@ -134,9 +153,3 @@ def _plain(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return raw.decode(errors="replace")
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

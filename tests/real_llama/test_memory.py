@@ -42,7 +42,7 @@ def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Pa
     given = command_words.parsed(words.split()).flags
     header = gguf.header(tiny.read_bytes())
     with servers.started(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
-        assert server.until_served()
+        assert server.until_served() and server.logged("KV buffer size =")
         told = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
         slot = server.ask("/props").body["default_generation_settings"]["n_ctx"]
         count = server.ask("/props").body["total_slots"]

@@ -13,23 +13,25 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparkwright.project.gateway import interim
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
-FIRST_PORT, PORTS, WORKERS = 23000, 1000, 9
+FIRST_PORT, PORTS, WORKERS = 10000, 920, 9
 _untried: list[int] = []
 
 
 def free_port() -> int:
-    """A port nobody listens on, nor on the one after it; below those that Linux gives to whoever connects, and never one that
-    was given before, here or to a test beside this one."""
+    """A port nobody listens on, nor on the one after it, nor on that of its interim server; all below those that Linux gives to
+    whoever connects, and never one that was given before, here or to a test beside this one."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
         if not _untried:
             _untried.extend(random.sample(range(0, PORTS, 2), PORTS // 2))
         port = FIRST_PORT + worker * PORTS + _untried.pop()
-        with socket.socket() as probe, socket.socket() as beside, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            beside.bind(("127.0.0.1", port + 1))
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for each in (port, port + 1, port + interim.APART):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
             return port
 
 

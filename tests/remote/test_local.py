@@ -1,7 +1,10 @@
-"""The link to this very machine: a runner that says much on standard error, and one that ends before it was asked."""
+"""The link to this very machine: a runner that says much on standard error, one that ends before it was asked, and what it
+imports."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -62,3 +65,16 @@ def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkey
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     link = LocalLink(Host("here", "here", connection="local"))
     assert [one["event"] for one in link.request({"verb": "lock"}, {})] == ["lock"]
+
+
+def test_dockers_sdk_comes_without_ssh(tmp_path: Path) -> None:
+    """It would import paramiko, half of its time, and reaches an engine by its socket."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-P", "-m", "sparkwright.runner.main"],
+        input=b'{"verb": "diagnose", "container": "qwen35"}\n',
+        env={**os.environ, "HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"},
+        capture_output=True,
+        check=True,
+    )
+    imported = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
+    assert b"docker.errors" in imported and b"paramiko.transport" not in imported

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ from sparkwright.secret import Secret
 from tests.remote.conftest import Lab, packed
 
 pytestmark = pytest.mark.ssh
+#: these begin with a host that has no runtime
+SHIPPED = (
+    "test_a_host_without_python_says_so",
+    "test_the_runtime_is_shipped_once",
+    "test_a_runtime_for_another_python_is_replaced",
+    "test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted",
+)
 
 
 def plan(*tasks: Task, run_id: str = "run-1", **fields: Any) -> dict[str, Any]:
@@ -64,6 +72,31 @@ def short_waits() -> Any:
             patch.setattr(module, name, 4.0, raising=hasattr(module, name))
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runtime as it was first shipped."""
+    return tmp_path_factory.mktemp("kept") / "runtime"
+
+
+@pytest.fixture(autouse=True)
+def shipped(lab: Lab, kept: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Who is not about the runtime finds it on the host: to unpack it takes two seconds of a processor."""
+    there = lab.sshd.home / ".local/share/sparkwright/runtime"
+    anew = request.node.originalname in SHIPPED
+    if kept.exists() and not anew:
+        shutil.copytree(kept, there, symlinks=True, copy_function=_linked)
+        for folder in (there, *there.parents[:3]):
+            folder.chmod(0o700)
+    yield
+    if not kept.exists() and not anew and there.exists():
+        shutil.copytree(there, kept, symlinks=True, copy_function=_linked)
+
+
+def _linked(source: str, target: str) -> None:
+    """What is held, or written to, is this home's own."""
+    (os.link if "/lib/" in source else shutil.copy2)(source, target)
 
 
 def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: Lab) -> None:

@@ -219,4 +219,6 @@ _SHORT = {
 
 
 if __name__ == "__main__":
+    # docker's SDK imports it where it is installed, for addresses with ssh://: half of its time. A host's runtime has none either
+    sys.modules["paramiko"] = None  # type: ignore[assignment]
     sys.exit(main())
