@@ -25,7 +25,8 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     assert SETTINGS in asked.out and "contextWindow: 4000, maxTokens: 2000," in asked.out
     (row,) = [json.loads(line) for line in desk.run("client", "--host", "sandbox", "--json").out.splitlines()]
     assert (row["base_url"], row["model"]) == (f"http://127.0.0.1:{desk.port}/v1", "qwen3.5-35b")
-    assert (row["context_length"], row["max_tokens"]) == (4000, 2000)
+    assert (row["context_length"], row["max_tokens"], row["pictures"]) == (4000, 2000, True)
+    assert 'input: ["text", "image"]' in asked.out, "its recipe has a probe that shows it a picture"
     desk.docker().api.stop("qwen35")
     gone = desk.run("client", "--host", "sandbox")
     assert (gone.code, gone.out) == (1, "")

@@ -305,6 +305,20 @@ def test_a_rollback_brings_back_the_container_and_its_script(gate: Gate) -> None
     assert gate.deploy().recap["changed"] == 0
 
 
+@pytest.mark.parametrize("key", [None, "short"])
+def test_without_a_good_clients_key_no_host_is_asked(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    if key is None:
+        monkeypatch.delenv("GATEWAY_KEY")
+    else:
+        monkeypatch.setenv("GATEWAY_KEY", key)
+    for command in ("gateway.deploy", "gateway.rollback"):
+        said = gate.desk.run(command, "--host", "box")
+        assert (said.code, said.out) == (5, ""), "no host was asked"
+        assert "box.gateway.key`:" in said.err and "groups.yml:" in said.err, said.err
+
+
 def test_a_rollback_without_the_key_of_then_touches_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.deploy()
     gate.write(limits={"queue_s": 13})

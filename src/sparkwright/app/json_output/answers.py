@@ -81,6 +81,7 @@ ANSWERS: dict[str, Printed] = {
         "a server",
         **dict.fromkeys(("base_url", "model", "api_key_variable", "reach", "image", "task"), line),
         **dict.fromkeys(("context_length", "max_tokens"), (None, COUNT)),
+        pictures=bool,
     ),
     "history": _lines("something that was done to a server, newest first", **KINDS["history"]),
     "doctor": _lines(

@@ -41,6 +41,15 @@ def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
     return f"{url if file.tls == 'none' else url.replace('http:', 'https:', 1)}/v1", way
 
 
+def refuse_without_key(gateway: Gateway) -> None:
+    """Raises Refused, with file and line, for a clients' key that is not there or no good one.
+
+    One that a command gives is read when the plan is made: the command may ask a person, once.
+    """
+    if gateway.file.key is not None and gateway.file.key.command is None:
+        _own_key(gateway)
+
+
 def scope(
     chosen: Chosen, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: of a server that is published beyond the loopback and asks for no key
 OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
+#: the probe of a recipe (engines/probes/table.py) whose clients show it pictures
+PICTURE = "image"
+
 
 def docker_run_scripts(chosen: Chosen, recipe_name: str = "") -> list[tuple[str, str]]:
     """The docker run scripts of the chosen hosts, as a deploy leaves them there, with the hosts' names.
@@ -85,6 +88,7 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         key_variable=wanted["server_key"],
         engine=engine.TITLES[name],
         task=wanted.get("task", GENERATE),
+        pictures=PICTURE in wanted["expect"].get("probes", ()),
         cluster=host.cluster.name if host.cluster else "",
         members=host.cluster.members if host.cluster else (),
         warning=OPEN if wanted["open_to_network"] else "",

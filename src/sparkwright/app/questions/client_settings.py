@@ -73,6 +73,7 @@ def asked(chosen: Chosen, member: Member) -> Served:
         max_model_len=models[model],
         key_variable=key,
         task=wanted.file.task,
+        pictures=recipes.PICTURE in wanted.file.expect.probes,
     )
 
 
@@ -88,6 +89,7 @@ def settings(one: Served) -> dict[str, Any]:
         "reach": one.reach,
         "image": one.image,
         "task": one.task,
+        "pictures": one.pictures,
     }
 
 
@@ -102,5 +104,6 @@ def text(project: Project, one: Served) -> str:
         "reach": one.reach,
         "key": one.key_variable,
         "task": one.task,
+        "pictures": one.pictures,
     }
     return rendered(project.root, "client.j2", names)

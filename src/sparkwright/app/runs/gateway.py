@@ -23,6 +23,7 @@ def deploy(**given: Any) -> list[int]:
     inventory = Inventory.load(project.root)
     one = chosen(inventory, given["host"])
     routes.routed(project.root, inventory, one)
+    gateways.refuse_without_key(one)
     codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": one.host})
     if (
         not given["check"]
@@ -42,6 +43,7 @@ def _with_key(gateway: Gateway) -> str:
 def rollback(**given: Any) -> list[int]:
     """Run the playbook that goes back, on the gateway's host; the routes of now are not read. Returns its exit code."""
     one = chosen(Inventory.load(Project.here().root), given["host"])
+    gateways.refuse_without_key(one)
     return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": one.host})
 
 

@@ -25,6 +25,7 @@ class Served:
     proved: by module, so that what a second start proved stands for it alone.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
+    pictures: its recipe has a probe that shows it one.
     cluster: of which the host is the head. members: its members: it serves with all of them.
     new: another server than before: clients may need other settings.
     """
@@ -42,6 +43,7 @@ class Served:
     warning: str = ""
     engine: str = "vLLM"
     task: str = GENERATE
+    pictures: bool = False
     engine_version: str = ""
     cluster: str = ""
     members: tuple[str, ...] = ()
