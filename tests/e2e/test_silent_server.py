@@ -80,6 +80,7 @@ def ended(desk: Desk) -> None:
 
 def removed(desk: Desk) -> None:
     desk.docker().api.remove_container("qwen35", force=True)
+    until(lambda: float(control.status(desk.sandbox)["memory"].split()[0]) > 110, "its memory, released a moment later")
 
 
 def wedged(desk: Desk) -> None:
