@@ -61,7 +61,7 @@ HASTE = {
     "verify_health": "timeout_s: 3",
     "ollama_unload": "timeout_s: 2",
     "hf_model": "tries: 3",
-    "liveness": "timeout_s: 8",
+    "liveness": "timeout_s: 15",
 }
 
 
