@@ -45,10 +45,10 @@ def test_a_rank_that_is_killed_is_found_and_both_are_started_again(
     before = pair.running()
     assert before.keys() == {"one", "two"} and pair.generates()
     assert pair.deploy().code == 0 and pair.running() == before, "a second deploy changes nothing"
-    answer = checks.install()
+    answer = checks.install("--heal", "restart", "--smoke-every", "0")  # a busy machine has no rate
     assert answer.code == 0, answer.out + answer.err
     for host in pair.names:
-        checks.change(host, limits=LIMITS, smoke_every_s=0.0)  # a busy machine has no rate
+        checks.change(host, limits=LIMITS)
     well = {host: checks.run(host) for host in pair.names}
     assert [one.record.state for one in well.values()] == ["ok", "ok"], well
 
