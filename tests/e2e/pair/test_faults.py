@@ -195,15 +195,19 @@ def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairDesk
     whole(pair)
 
 
-def test_a_restart_is_refused_before_anything_is_stopped_where_the_port_of_the_ranks_is_taken(pair: PairDesk) -> None:
+@pytest.mark.parametrize("command", ["restart", "rollback"])
+def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairDesk, command: str) -> None:
     whole(pair)
+    if command == "rollback":  # to the state before this one
+        pair.change()
+        assert pair.deploy().proved
     for host in HOSTS:
         for one in pair.engine_of(host).containers.list():
             one.stop(timeout=30)
     rendered = pair.run("render", "--host", "sandbox-pair").out
     port = int(re.findall(r"--master-port (\d+)", rendered)[0])
     with socket.create_server(("127.0.0.1", port)):
-        said = pair.run("restart", "--host", "sandbox-pair")
+        said = pair.run(command, "--host", "sandbox-pair")
     assert said.code == 5 and f"port {port}, on which the ranks meet, is in use by" in said.out, said.out + said.err
-    again = pair.run("restart", "--host", "sandbox-pair")
+    again = pair.run(command, "--host", "sandbox-pair")
     assert (again.code, pair.token()[0]) == (0, 200), again.out + again.err
