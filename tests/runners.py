@@ -7,6 +7,7 @@ whose environment changes what Python does is a new Python as well.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -75,8 +76,9 @@ class Runner:
         return self.wait() if self.returncode is not None or readable([self._line]) else None
 
     def terminate(self) -> None:
-        """End it."""
-        os.kill(self.pid, signal.SIGTERM)
+        """End it, if it has not ended yet."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
 
 
 def _umask() -> int:

@@ -349,7 +349,7 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
         host.write_text(was)
         said = gate.desk.run("deploy", "--host", "sandbox")
         assert said.code == 1, "5 would say that nothing was touched, and the server was replaced"
-        assert "NO_KEY holds no key" in said.out
+        assert "NO_KEY holds no key" in said.err
         assert (
             "The server is deployed, the gateway box is not: " in said.err and "gateway.deploy --host box" in said.err
         )

@@ -37,7 +37,7 @@ def of_host(inventory: Inventory, host: Host) -> Gateway:
 def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
     """Where clients reach a gateway, and how to get there; the latter is empty where nothing is needed."""
     file = gateway.file
-    url, way = recipes.address(inventory.hosts[gateway.host], file.port, loopback=file.publish == "loopback")
+    url, way = recipes.address(inventory.machines[gateway.host], file.port, loopback=file.publish == "loopback")
     return f"{url if file.tls == 'none' else url.replace('http:', 'https:', 1)}/v1", way
 
 
