@@ -17,6 +17,8 @@ from tests.cells import fits
 from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairDesk, a_pair
 
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "faults.yml").read_text())
+#: faults that end the member's container, a moment later
+ENDS = ("rank-killed", "reboot")
 COMMANDS = ("cluster.check", "status", "plan", "deploy")
 
 
@@ -63,6 +65,8 @@ def test_each_command_says_what_is_so(pair: PairDesk, row: str) -> None:
     whole(pair)
     fault, _, host = row.partition(" on ")
     assert pair.run("sandbox.fault", fault, "--host", host).code == 0
+    if fault in ENDS:
+        pair.engine_of(host).containers.get(NAME).wait(timeout=30)
     if ROWS[row].get("change"):
         pair.change()
     wrong = []
