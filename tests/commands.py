@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests import runners
-
 TOP = Path(__file__).parent.parent
 TIMEOUT_S = 120.0
 #: what most commands need, with all that these import
@@ -96,12 +94,8 @@ def _umask() -> int:
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the tests stops the command, not this
-    address = runners.started()
     for name in BEFORE:
         importlib.import_module(name)
-    from sparkwright.remote import local
-
-    local.subprocess = runners.instead(address)
     gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
