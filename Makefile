@@ -9,8 +9,8 @@ PYTHON ?= python3
 BIN = .venv/bin
 # most tests wait for something most of the time, on two cores too
 WORKERS ?= 4
-# of `make test-all` two more: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
-ALL_WORKERS ?= $(shell expr $(WORKERS) + 2)
+# of `make test-all` one more: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
+ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 
 # A failure beside other tests may be the machine's doing. Up to ten failures are run once more, by themselves; both runs stand in
 # the output, and a test that fails twice has failed.

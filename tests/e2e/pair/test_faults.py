@@ -191,6 +191,7 @@ def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pai
 
 def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairDesk) -> None:
     whole(pair)
+    pair.deployed()
     assert "sandbox-pair serves" in pair.run("verify", "--host", "sandbox-pair").out
     pair.run("sandbox.fault", "leftover-member", "--host", "sandbox2")
     said = pair.run("verify", "--host", "sandbox-pair")
@@ -202,6 +203,7 @@ def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairDesk
 @pytest.mark.parametrize("command", ["restart", "rollback"])
 def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairDesk, command: str) -> None:
     whole(pair)
+    pair.deployed()
     if command == "rollback":  # to the state before this one
         pair.change()
         assert pair.deploy().proved
