@@ -74,7 +74,8 @@ def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(desk: Desk) -
         steady.answered(10)
     for said in (deployed, restarted):
         assert said.code in (0, 4), said.out[-3000:] + said.err
-        assert said.task("Send requests to interim server")["msg"] == "gets requests from box"
+        why = said.task("Check whether a second server fits beside it")["msg"]
+        assert said.task("Send requests to interim server")["msg"] == "gets requests from box", why
     assert after["Id"] != before
     assert desk.container()["State"]["StartedAt"] != after["State"]["StartedAt"]
     assert not steady.wrong
