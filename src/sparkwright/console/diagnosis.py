@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sparkwright.console import words
 from sparkwright.console.events.live import styled
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit
@@ -53,7 +54,7 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
         if reported:
             yield from (("muted", text) for text in _wrapped(reported, title, width))
     if row["sandbox"]:
-        yield "muted", f"{row['host']} is the sandbox: a simulated Spark without GPU or real model."
+        yield "muted", words.simulated(row["host"])
 
 
 def _cause(one: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,11 @@ def names(given: Sequence[str], most: int = 12) -> str:
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
 
+def simulated(host: str) -> str:
+    """What is said first of a host that is the sandbox."""
+    return f"{host} is the sandbox: a simulated Spark without GPU or real model."
+
+
 def as_of(host: str) -> str:
     """What is said of a host that failed with the very words of another."""
     return f"same reason as {host}"

@@ -13,7 +13,7 @@ from sparkwright.app.connect import Chosen, choose, machines
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
-from sparkwright.console import grid
+from sparkwright.console import grid, words
 from sparkwright.console.events import tables
 from sparkwright.console.events.live import styled
 from sparkwright.console.out import say, say_json
@@ -27,7 +27,6 @@ from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
-SANDBOX = "{} is the sandbox: a simulated Spark without GPU or real model."
 #: checks that are about a server: of several each has its own; all others are about the machine
 OF_SERVER = ("port", "image platform")
 
@@ -174,7 +173,7 @@ def _show(seen: Sequence[Seen]) -> None:
             console.print(styled("failed", one.error), soft_wrap=True)
             continue
         if one.sandbox:
-            console.print(styled("muted", SANDBOX.format(one.host)), soft_wrap=True)
+            console.print(styled("muted", words.simulated(one.host)), soft_wrap=True)
         for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
             console.print(styled(style, text), soft_wrap=True)
         for name in one.fixed:

@@ -25,12 +25,8 @@ def deploy(**given: Any) -> list[int]:
     routes.routed(project.root, inventory, one)
     gateways.refuse_without_key(one)
     codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": one.host})
-    if (
-        not given["check"]
-        and not given["json"]
-        and not given.get("hears")
-        and not {*codes} - {Exit.OK, Exit.INCONCLUSIVE}
-    ):
+    shown = not (given["check"] or given["json"] or given.get("hears"))
+    if shown and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
         url, way = gateways.base_url(inventory, one)
         say(f"Clients of {one.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(one))
     return codes

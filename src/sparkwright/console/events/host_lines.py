@@ -49,7 +49,7 @@ class HostLines:
             self.write("title", rolled.batch(event))
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
-            self.write("muted", f"{host} is the sandbox: a simulated Spark without GPU or real model.")
+            self.write("muted", words.simulated(host))
         elif kind == "note" and (self._together or not event["task"]):
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))

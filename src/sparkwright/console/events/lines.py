@@ -81,7 +81,7 @@ class Lines:
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._reported:
             self._reported.add(event["host"])
-            self.write("muted", f"{event['host']} is the sandbox: a simulated Spark without GPU or real model.")
+            self.write("muted", words.simulated(event["host"]))
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {event['host']}.")
 

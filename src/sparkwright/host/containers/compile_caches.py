@@ -114,10 +114,8 @@ def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> 
         return {}
     _made(folder(context, spec.caches) / FILES)
     was = read(context.state, spec.caches)
-    name = spec.name.removesuffix(
-        containers.INTERIM
-    )  # an interim server starts from the cache of the one that it stands in for
-    _write(context, replace(was, container=name, image=spec.image, image_id=str(image["Id"])))
+    server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from the cache of that one
+    _write(context, replace(was, container=server, image=spec.image, image_id=str(image["Id"])))
     sources = caches.sources(str(folder(context, spec.caches) / FILES))
     mounts = [_mount(_opened(Path(source)), target) for target, source in sources.items()]
     own = {name: value for name, value in caches.environment.items() if name not in spec.env}
