@@ -34,7 +34,7 @@ def sends(raw: bytes) -> Script:
     return script
 
 
-def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 1000) -> Script:
+def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
     """Send these bytes, then a piece now and then; after so many it ends in order, so that a client without a deadline returns."""
 
     def script(connection: socket.socket) -> None:

@@ -22,10 +22,11 @@ from sparkwright.host.images import registry_http
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.host.peers import asking
 from sparkwright.measure import http_probe, stream
+from sparkwright.transport.connection import TransportError
 from sparkwright.trust.image_name import Name
 from tests.transport.servers import OK, Script, Server, drips, sends, serving
 
-LIMIT_S = 0.4
+LIMIT_S = 0.25
 VLLM = engine.of_name("vllm").http
 
 
@@ -101,9 +102,9 @@ CLIENTS: dict[str, Client] = {
         lambda server, _: engine_socket.containers(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (SparkwrightError,)
     ),
     "Docker's version": Client(
-        lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (OSError, ValueError)
+        lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
     ),
-    "a log of Docker's": Client(docker_log, (OSError, ValueError)),
+    "a log of Docker's": Client(docker_log, (TransportError, ValueError)),
     "a peer": Client(lambda server, _: asking.asked(server.url, {}), limits=((asking, "REACH_S"),)),
     "the hub's config of a model": Client(
         lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.gateway import operations, statistics
 from sparkwright.transport import http
-from sparkwright.transport.connection import Tls, TransportError, Untrusted
+from sparkwright.transport.connection import ConnectFailed, Tls, TransportError, Untrusted
 from sparkwright.transport.http import Response
 
 #: of one request, all of it
@@ -104,5 +104,7 @@ def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> 
         )
     except Untrusted:
         raise Unheard("shows another certificate than the one in its file, and is not told this host's key") from None
+    except ConnectFailed:
+        raise Unheard("does not answer") from None
     except TransportError as error:
         raise Unheard(str(error)) from None
