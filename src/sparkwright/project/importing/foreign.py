@@ -14,7 +14,7 @@ from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
 from sparkwright.visible import one_line
 
-MOST_WORDS, MOST_CHARS = 2_000, 64_000
+MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS = 2_000, 64_000, 200
 #: YAML's key for "what that mapping has, too"
 MERGED = "<<"
 #: of the checks of `shapes`, as a person who writes YAML says it
@@ -57,17 +57,20 @@ def plain(value: Any) -> Any:
     """Return a stranger's YAML with its `<<` resolved: what a mapping does not have, the mappings named there give it.
 
     Raises:
-        Misfit: `<<` names something that is no mapping.
+        Misfit: `<<` names something that is no mapping, or a key is no word that a sentence can repeat.
     """
     if isinstance(value, list):
         return [plain(item) for item in value]
     if not isinstance(value, dict):
         return value
+    for key in value:
+        if len(key) > MOST_KEY_CHARS or one_line(key) != key:
+            raise Misfit(f"has a key that is no word: '{one_line(key, at_most=60)}'")
     found = {key: plain(item) for key, item in value.items() if key != MERGED}
     brought = plain(value.get(MERGED, []))
     for more in brought if isinstance(brought, list) else [brought]:
         if not isinstance(more, dict):
-            raise Misfit(f"must be a mapping, got {kind_of(more)}", place=(MERGED,))
+            raise Misfit(f"has a `{MERGED}` that must be a mapping, got {kind_of(more)}")
         found = {**more, **found}
     return found
 

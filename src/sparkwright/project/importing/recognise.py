@@ -30,7 +30,7 @@ def read(text: str, path: Path, report: Report) -> Foreign:
     try:
         held = foreign.plain(parsed.data)
     except Misfit as misfit:
-        raise Refused(f"a `{foreign.MERGED}` {misfit.why}.", where=where) from None
+        raise Refused(f"it {misfit.why}.", where=where) from None
     try:
         if vllm_recipes.is_one(held):
             foreign.checked(parsed, held, vllm_recipes.SHAPE)
