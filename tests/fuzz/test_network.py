@@ -34,7 +34,9 @@ PACKETS = [
     ),
     mdns_packet(record(b"\x0c_workstation\x04_tcp\x05local\x00", 12, b"\x18spark [02:42:ac:11:00:02]\xc0\x0c")),
 ]
-CONFIG = b"Host spark1 gx10-?? !bad\n  HostName 192.0.2.7\nInclude ~/.ssh/more config.d/*\nMatch all\nHost = \"two words\" b\n"
+CONFIG = (
+    b'Host spark1 gx10-?? !bad\n  HostName 192.0.2.7\nInclude ~/.ssh/more config.d/*\nMatch all\nHost = "two words" b\n'
+)
 KNOWN = b"spark1,192.0.2.7 ssh-ed25519 AAAA\n|1|abc=|def= ssh-rsa AAAA\n@revoked old ssh-rsa AAAA\n[host]:2222 ssh-rsa AAAA\n"
 ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.1", "flags": []}]
 

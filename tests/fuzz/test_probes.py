@@ -15,7 +15,11 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arg
 ANSWERS: tuple[Any, ...] = (
     {"choices": [{"finish_reason": "tool_calls", "message": {"content": None, "tool_calls": [CALL]}}]},
     {"choices": [{"finish_reason": "stop", "message": {"content": '{"city": "Oslo", "capital": true}'}}]},
-    {"choices": [{"finish_reason": "length", "message": {"reasoning": "hm <think>", "content": "Bonjour, le </think>"}}]},
+    {
+        "choices": [
+            {"finish_reason": "length", "message": {"reasoning": "hm <think>", "content": "Bonjour, le </think>"}}
+        ]
+    },
     {"data": [{"embedding": [0.25] * 16, "index": 0}], "usage": {"prompt_tokens": 3}},
     {"error": {"message": "tools need --enable-auto-tool-choice", "code": 400}},
 )

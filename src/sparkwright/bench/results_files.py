@@ -40,7 +40,9 @@ def read(path: Path) -> Results:
     """A results file, or the one in a folder. Raises Refused for what is none, or is of a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
-        data = bounds.clean(bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES, most_parts=MOST_PARTS))
+        data = bounds.clean(
+            bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
+        )
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` names the experiments there are.") from None
     except bounds.TooMuch as error:
