@@ -18,7 +18,7 @@ from sparkwright.bench.results_models import SCHEMA, Cell, Results
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.events import Event
 from sparkwright.trust.bounds import bytes_of, clean, json_of
-from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import Partial, Usual, fitted
 
 FOLDER = "results"
@@ -71,7 +71,7 @@ def _state(path: Path) -> tuple[str, bool]:
     except (OSError, ValueError):
         return "", False
     series = found.get("series", "")
-    return "" if why_not_a_file(series) else series, found.get("finished", False)
+    return series if STEP.fullmatch(series) else "", found.get("finished", False)
 
 
 @dataclass
