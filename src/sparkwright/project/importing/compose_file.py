@@ -197,7 +197,7 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
         elif key not in READ:
             report.add("dropped", str(key), "it has no place in a recipe")
     if "oom_score_adj" in found.options:
-        found.options["oom_score_adj"] = _whole(str(found.options["oom_score_adj"]), "oom_score_adj")
+        found.options["oom_score_adj"] = _integer(str(found.options["oom_score_adj"]), "oom_score_adj")
 
 
 def _listed(value: Any, what: str) -> list[str]:
@@ -207,7 +207,7 @@ def _listed(value: Any, what: str) -> list[str]:
     return texts(value if isinstance(value, list) else [value], what)
 
 
-def _whole(value: str, what: str) -> int:
+def _integer(value: str, what: str) -> int:
     if re.fullmatch(r"-?[0-9]{1,9}", value) is None:
         raise Refused(f"`{what}` must be a whole number, got '{one_line(value, at_most=40)}'.")
     return int(value)
