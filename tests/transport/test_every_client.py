@@ -4,6 +4,8 @@ words, whatever it is that drips or is no answer at all.
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ from sparkwright.host.peers import asking
 from sparkwright.measure import http_probe, stream
 from sparkwright.transport.connection import TransportError
 from sparkwright.trust.image_name import Name
+from tests.certificate import self_signed
 from tests.transport.servers import OK, Script, Server, drips, sends, serving
 
 LIMIT_S = 0.25
@@ -168,3 +171,27 @@ def test_a_server_that_drips_is_left_at_the_deadline(
     found, server = answered(CLIENTS[name], DRIPPING[behaviour], tmp_path, monkeypatch)
     assert not found or found is True
     assert server.left.wait(10), "the client stayed until the server ended"
+
+
+def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    for script in (DRIPPING["its header"], DRIPPING["its chunks"]):
+        with serving(script, context=context) as server, contextlib.suppress(stream.StreamError):
+            assert stream.run(server.url, {"a": 1}, timeout_s=0.5, cap_s=0.5).capped
+        assert server.left.wait(10), "the client stayed until the server ended"
+    with serving(drips(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(stream.StreamError):
+        stream.run(server.url.replace("http:", "https:"), {"a": 1}, timeout_s=0.5, cap_s=0.5)
+
+
+def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_PIECES", 1000)
+    with (
+        serving(sends(CHUNKED + b"1\r\n\n\r\n" * 50_000)) as server,
+        pytest.raises(stream.StreamError, match="1000 pieces"),
+    ):
+        stream.run(server.url, {"a": 1}, timeout_s=20, cap_s=20)
