@@ -1,8 +1,8 @@
 """First answers of a server, judged on their own: questions with one right answer, and texts that no working model writes.
 
-A reference text and a baseline are compared with what a server said before. These are asked before there is anything to compare with,
-so that a broken kernel, damaged weights or another model's template never become the reference (NVIDIA/dgx-spark-playbooks 76:
-`'s't's't` for every prompt, with 200 and at full speed).
+A reference text is compared with what a server said before. These questions are asked before there is anything to compare
+with, so that a broken kernel, damaged weights or another model's template never become the reference (seen on a GB10:
+`'s't's't` for every prompt, with status 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Literal
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.measure import http_probe
+from sparkwright.measure.reference import Unanswered
 from sparkwright.visible import count, one_line
 
 Verdict = Literal["sane", "doubtful", "garbage"]
@@ -53,12 +54,12 @@ QUESTIONS: tuple[Question, ...] = (
     Question("How many legs does a spider have? Answer with the number only.", r"\b(?:8|eight)\b"),
     Question("What is the opposite of hot? Answer with one word.", r"\b(?:cold|cool)\b"),
     Question("Repeat this word exactly: quixotry", r"\bquixotry\b"),
-    Question("Write the word 'lamp' in capital letters.", r"\bLAMP\b"),
+    Question("Write the word 'lamp' in capital letters.", r"\b(?-i:LAMP)\b"),
     Question("Count from 1 to 5.", r"1\D{1,9}2\D{1,9}3\D{1,9}4\D{1,9}5"),
     NEEDLE,
 )
-#: right answers. A small model that works gets most of them (Qwen3-0.6B's published GSM8K is 59.6, in several steps each, where these
-#: take one); a model with random weights, and one whose kernels are broken, gets none
+#: right answers. A model with random weights, and one whose kernels are broken, gets none (vLLM 0.32.0 and llama-server b11549 on a
+#: CPU). A small one that works gets most: Qwen3-0.6B's published GSM8K is 59.6, in several steps each, where these take one.
 SANE, GARBAGE = 7, 1
 
 #: marks of a tokenizer or a template that are never part of an answer
@@ -103,7 +104,9 @@ def judge(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
         texts: of other prompts, each unlike the others, for which no right answer is known.
     """
     pairs = list(zip(QUESTIONS, answers, strict=True))
-    wrong = [(question, text) for question, text in pairs if not re.search(question.answer, text[:SEARCHED_CHARS], re.I)]
+    wrong = [
+        (question, text) for question, text in pairs if not re.search(question.answer, text[:SEARCHED_CHARS], re.I)
+    ]
     right = len(pairs) - len(wrong)
     reasons = Counter(reason for text in (*answers, *texts) if (reason := nonsense(text)))
     broken = sum(reasons.values()) > (len(answers) + len(texts)) / 2 or (texts and all(map(nonsense, texts)))
@@ -122,8 +125,16 @@ def judge(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
     return Judged("sane", score, right, evidence)
 
 
-class Unanswered(Exception):
-    """A question got no answer."""
+def from_cache(judged: Judged, new: str, cached: str) -> Judged:
+    """The judgement with the answer to the longest question asked again, when its prompt comes from the prefix cache."""
+    right = [bool(re.search(NEEDLE.answer, text[:SEARCHED_CHARS], re.I)) for text in (new, cached)]
+    if judged.verdict != "sane" or right[0] == right[1]:
+        return judged
+    first, second = ("right", "wrong") if right[0] else ("wrong", "right")
+    sentence = f"the same prompt was answered {first} when it was new and {second} from the prefix cache"
+    return Judged(
+        "doubtful", sentence, judged.right, (f"new: {new[:SHOWN_CHARS]!r}", f"cached: {cached[:SHOWN_CHARS]!r}")
+    )
 
 
 def ask(http: Http, base_url: str, model: str, question: str, *, api_key: str, timeout_s: float) -> str:
@@ -132,14 +143,15 @@ def ask(http: Http, base_url: str, model: str, question: str, *, api_key: str, t
     A model that thinks all the same, and did not come to an answer, is judged by its thinking.
 
     Raises:
-        Unanswered: if there is none, with the server's own words.
+        reference.Unanswered: if there is none, with the server's own words.
     """
     body = openai_api.generated(http, model, question, TOKENS)
     reply = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
     if reply.status in openai_api.REFUSALS and question == NEEDLE.prompt:
         return NEEDLE_LEFT_OUT
     if reply.status != 200 or reply.failure:
-        raise Unanswered(f"no answer within {timeout_s:g} s" if reply.error == "timeout" else reply.message())
+        slow = reply.error == "timeout"
+        raise Unanswered(f"no answer within {timeout_s:g} s" if slow else reply.message(), slow=slow)
     content, thinking = openai_api.spoken(reply.json())
     return content or thinking
 
