@@ -58,8 +58,8 @@ QUESTIONS: tuple[Question, ...] = (
     Question("Count from 1 to 5.", r"1\D{1,9}2\D{1,9}3\D{1,9}4\D{1,9}5"),
     NEEDLE,
 )
-#: right answers. A model with random weights, and one whose kernels are broken, gets none (vLLM 0.32.0 and llama-server b11549 on a
-#: CPU). A small one that works gets most: Qwen3-0.6B's published GSM8K is 59.6, in several steps each, where these take one.
+#: right answers. A model with random weights, or one whose kernels are broken, gets none (vLLM 0.32.0 and llama-server b11549 on
+#: a CPU). A small one that works gets most: Qwen3-0.6B's published GSM8K is 59.6, in several steps each; these take one.
 SANE, GARBAGE = 7, 1
 
 #: marks of a tokenizer or a template that are never part of an answer
