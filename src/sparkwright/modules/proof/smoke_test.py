@@ -163,8 +163,8 @@ def _measure(
 def _hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     """Return the sentence about an answer that clients see without `stream` and not with it; "" where there is none."""
     body = openai_api.measured_stream(http, args.model, smoke.prompt(), args.tokens)
-    whole = {name: value for name, value in body.items() if name not in ("stream", *http.measured)}
-    answer = http_probe.ask_plainly(http, args.base_url, whole, api_key=key, timeout_s=defaults.TOKEN_S)
+    plain = {name: value for name, value in body.items() if name not in ("stream", *http.measured)}
+    answer = http_probe.ask_plainly(http, args.base_url, plain, api_key=key, timeout_s=defaults.TOKEN_S)
     content, _ = openai_api.spoken(answer.json())
     if not content:
         return ""
