@@ -127,7 +127,7 @@ class Taken:
     runs: list[Run] = field(default_factory=list)  # with a decode rate
     burst_rates: list[float] = field(default_factory=list)  # of requests in bursts: tokens over their whole time, tok/s
     tokens: int = 0  # everything generated, the warm-up too
-    thought: int = 0  # of these, before the first that is no thinking
+    thinking_tokens: int = 0  # of these, before the first that is no thinking
     capped: int = 0  # requests that the client ended
     approximate: bool = False
     prompt_tokens: int = 0
@@ -140,7 +140,7 @@ class Taken:
     @property
     def only_thinking(self) -> bool:
         """Whether no stream held anything but thinking."""
-        return 0 < self.tokens <= self.thought
+        return 0 < self.tokens <= self.thinking_tokens
 
     @property
     def decoding_s(self) -> float | None:
@@ -150,7 +150,7 @@ class Taken:
     def count(self, got: stream.Stream) -> None:
         """What a stream generated, whether it is a run or not."""
         self.tokens += got.tokens
-        self.thought += got.tokens if got.points and got.thought >= got.points[-1][1] else got.thought
+        self.thinking_tokens += got.tokens if got.points and got.thought >= got.points[-1][1] else got.thought
         self.capped += got.capped
         self.approximate = self.approximate or got.approximate
         self.prompt_tokens += got.prompt_tokens

@@ -104,7 +104,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
 
     def _judged(self, args: Args, context: Context, http: Http, key: str, texts: Sequence[Text]) -> Judged:
         """The judgement of the texts, and of answers to questions; the longest question twice, new and from the prefix cache."""
-        given = []
+        given: list[str] = []
         for question in (*answers.QUESTIONS, answers.NEEDLE):
             context.progress(len(given), len(answers.QUESTIONS) + 1, unit="questions", text="asking")
             given.append(
