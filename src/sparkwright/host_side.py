@@ -26,6 +26,7 @@ PARTS = (
     "trust",
     "protocol",
     "engines",
+    "guard",
     "gateway",
     "host",
     "modules",

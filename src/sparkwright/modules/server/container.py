@@ -17,6 +17,7 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
+from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
@@ -123,13 +124,17 @@ class Container(StateModule["Container.Args", Found]):
         try:
             if not found.container:
                 created = _create(spec, args.files, context)
-            compile_caches.before_start(context, containers.inspect(client, spec.name) or {})
+            before = containers.inspect(client, spec.name) or {}
+            compile_caches.before_start(context, before)
+            context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
             client.api.start(spec.name)
         except APIError as error:
             if created:
                 client.api.remove_container(created, force=True)
+            context.guards.end()
             raise containers.refused_start(error, client, spec.ports) from None
         now = containers.inspect(client, spec.name) or {}
+        context.guards.runs(now)
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
 

@@ -77,6 +77,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        context.guards.verified()
         measured = {**args.measured, **_load(name, context)}
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
