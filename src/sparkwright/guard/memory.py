@@ -41,32 +41,30 @@ class Meter:
 
         `available` is MemAvailable without unwritten pages. Raises OSError.
         """
-        text = self._text(self._meminfo)
-        self.total, self.free = _kib(text, TOTAL), _kib(text, FREE)
-        unwritten = _kib(text, UNWRITTEN[0]) + _kib(text, UNWRITTEN[1])
-        self.available = max(0, _kib(text, AVAILABLE) - unwritten)
+        size, text = self._filled(self._meminfo), self._buffer
+        self.total, self.free = _bytes(text, TOTAL, size), _bytes(text, FREE, size)
+        unwritten = _bytes(text, UNWRITTEN[0], size) + _bytes(text, UNWRITTEN[1], size)
+        self.available = max(0, _bytes(text, AVAILABLE, size) - unwritten)
         if self._pressure >= 0:
             size = os.preadv(self._pressure, [self._buffer], 0)
             self.stall_s = _stall_s(self._buffer, size)
 
-    def _text(self, file: int) -> bytearray:
-        """The buffer with /proc/meminfo in it."""
+    def _filled(self, file: int) -> int:
+        """Read /proc/meminfo into the buffer. Returns its size."""
         opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
         try:
-            size = os.preadv(opened, [self._buffer], 0)
+            return os.preadv(opened, [self._buffer], 0)
         finally:
             if file < 0:
                 os.close(opened)
-        self._buffer[size : size + 1] = b"\n"
-        return self._buffer
 
 
-def _kib(text: bytearray, name: bytes) -> int:
+def _bytes(text: bytearray, name: bytes, size: int) -> int:
     """A row of /proc/meminfo in bytes; 0 where there is none."""
-    at = text.find(name)
+    at = text.find(name, 0, size)
     if at < 0:
         return 0
-    end = text.find(b"k", at + len(name))
+    end = text.find(b"k", at + len(name), size)
     return int(text[at + len(name) : end]) * 1024 if end > 0 else 0
 
 

@@ -21,7 +21,7 @@ PAUSE_S = 0.1
 #: after a kill: how long the memory's return is watched, seconds
 AFTER_S = 3.0
 #: rows of the order that the ring keeps
-SHOWN = ("name", "id", "run", "boot", "key", "what", "expected")
+SHOWN = ("name", "id", "run", "boot", "key", "server", "what", "expected")
 ORPHAN_S = 3600.0
 #: the disk is written to more often below so many times the floor
 NEAR = 4
@@ -36,6 +36,7 @@ class Guard:
         self.judge = Judge(floors)
         self.target = Target(about["id"], about.get("address", "")) if about.get("id") else None
         header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
+        header["total"] = str(self.meter.total)
         header.update({name: value for name, value in about.items() if name in SHOWN})
         self.ring = rings.Ring(path, header)
         self.ring.say("locked", stay_in_memory() or "yes")
@@ -61,13 +62,26 @@ class Guard:
             writer.every_s = WRITE_NEAR_S if near else WRITE_EVERY_S
             self.ended = self.ended or self._left_alone()
             time.sleep(self.judge.pause_s(PAUSE_S))
-        until_s = time.monotonic() + AFTER_S
-        while self.killed is not None and time.monotonic() < until_s and not self.ended:
+        if self.killed is not None:
+            self._watch_the_end()
+        self.ring.say("state", "killed" if self.killed else "ended")
+        writer.stop()
+
+    def _watch_the_end(self) -> None:
+        """Sample while the memory comes back, and kill again what has not ended."""
+        until_s = again_s = time.monotonic() + AFTER_S
+        while not self.ended and (time.monotonic() < until_s or self._stuck()):
             self._sample()
             self._commands()
             time.sleep(PAUSE_S)
-        self.ring.say("state", "killed" if self.killed else "ended")
-        writer.stop()
+            if time.monotonic() > again_s and self.target is not None and self._stuck():
+                again_s = time.monotonic() + AFTER_S
+                self.target.kill_by_engine()
+                self.target.kill_processes()
+
+    def _stuck(self) -> bool:
+        """Whether the container's process is known and has not ended."""
+        return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
         """Take, keep and judge a sample. A file that can't be read is a moment without a sample."""
@@ -91,7 +105,6 @@ class Guard:
             by_process = self.target.kill_processes()
         self.killed = danger
         words = f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}"
-        self.ring.say("state", "killed")
         self.ring.say("danger", words)
         self.ring.say("killed", f"{time.time():.3f}")
         self.ring.say("by_engine", by_engine or "sent")

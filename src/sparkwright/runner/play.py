@@ -57,7 +57,7 @@ class PlayRun:
         self.ended: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
-        self.context.guards = Guards(plan.guard_gib, self.context.note)
+        self.context.guards = Guards(plan.guard_gib, self.context.note, plan.anyway)
         self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
 
     @property

@@ -102,6 +102,8 @@ class Guards:
     #: the level that the host must keep, GiB; 0: a share of its memory
     floor_gib: float = 0.0
     note: Callable[[str], None] = lambda text: None
+    #: whether a configuration may start with which the host went down before
+    anyway: bool = False
     current: StartGuard | None = None
     #: what the budget said would be left, bytes; None where no budget was told
     left_bytes: int | None = None
@@ -136,6 +138,7 @@ class Guards:
             "boot": boot_of(machine),
             "key": key,
             "what": "starting",
+            "server": state.server,
         }
         try:
             self.current = _started(path, order, name)

@@ -9,7 +9,7 @@ from sparkwright.engines.log import load_stages
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
 from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, replaced, server_key
-from sparkwright.host.memory import footprint
+from sparkwright.host.memory import footprint, host_lost
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -85,6 +85,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.previous:
             client.api.remove_container(replaced.name_of(found.previous), force=True)
         context.state.remove("previous")
+        context.state.remove(host_lost.NAME)
         server_key.tidy(context, name)
         recipe_files.tidy(context)
         compile_caches.verified(context, found.current, args.model)
