@@ -52,6 +52,11 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group(
+        "the guard's process is the modules that it imports: all of them are locked in memory (3 to 9 MB)",
+        ("guard/*",),
+        ("sparkwright.guard.*", "ctypes"),
+    ),
+    Group(
         "connections are opened first, the rest is imported while they are made (6 to 290 ms)",
         ("app/connect.py", "app/runs/playbooks.py", "api/fleet.py"),
         ("sparkwright.*",),
@@ -77,6 +82,11 @@ GROUPS = (
         "a sentence about a mistake names the nearest word (Pydantic 140 ms)",
         ("project/*",),
         ("sparkwright.project.documents.*",),
+    ),
+    Group(
+        "TLS, and the environment's proxies: an answer to `status` has neither (10 and 30 ms)",
+        ("transport/*",),
+        ("ssl", "urllib.request"),
     ),
     Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/arguments.py",), ("difflib",)),
     Group("charts, which are an extra", ("html/drawing.py",), ("matplotlib",)),

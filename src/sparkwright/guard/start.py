@@ -68,7 +68,7 @@ class Guard:
         writer.stop()
 
     def _watch_the_end(self) -> None:
-        """Sample while the memory comes back, and kill again what has not ended."""
+        """Sample while the memory is released, and kill again what has not ended."""
         until_s = again_s = time.monotonic() + AFTER_S
         while not self.ended and (time.monotonic() < until_s or self._stuck()):
             self._sample()

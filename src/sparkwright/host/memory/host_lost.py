@@ -137,7 +137,7 @@ def _take_policy(context: Context, lost: Lost) -> None:
             context.note(f"the restart policy of {lost.name} is now no")
 
 
-def told(state: StateFolder, machine: Machine) -> str:
+def message(state: StateFolder, machine: Machine) -> str:
     """The sentence for a status: what was not recorded yet, else what forbids the next start; empty for neither."""
     found = find(state, machine)
     return found[-1].sentence if found else str(remembered(state).get("why", ""))

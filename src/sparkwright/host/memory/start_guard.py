@@ -248,9 +248,9 @@ class Guards:
         if not rows:
             return None
         lowest = min(available for _, available in rows)
-        whole = about.get("lowest", "").split()
-        if not self._since_s and whole and whole[0].isdigit():
-            lowest = min(lowest, int(whole[0]))
+        ever = about.get("lowest", "").split()
+        if not self._since_s and ever and ever[0].isdigit():
+            lowest = min(lowest, int(ever[0]))
         return Seen(rows[0][1], lowest, tuple(rows))
 
 

@@ -141,7 +141,7 @@ def _lost(machine: Machine, state: StateFolder) -> str:
         return ""
     from sparkwright.host.memory import host_lost
 
-    return host_lost.told(state, machine)
+    return host_lost.message(state, machine)
 
 
 def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: live.Now) -> Rank:

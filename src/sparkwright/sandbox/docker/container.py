@@ -101,7 +101,7 @@ class Container:
         self._cured()
 
     def power_off(self) -> None:
-        """End with its host; whether it was stopped on purpose stays as it was."""
+        """End with its host."""
         if self.engine is not None:
             self.engine.kill(power_off=True)
         if self._thread is not None:

@@ -21,7 +21,8 @@ ON_CPU = 2.9  # of a Spark's twenty cores
 KILLED, TERMINATED = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
 #: faults in which a start, or another program during it, takes all of the memory
-GROWS_AT_START = ("overshoot", "neighbour", "unkillable")
+OTHERS = "neighbour"  # words: data
+GROWS_AT_START = ("overshoot", OTHERS, "unkillable")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -197,7 +198,7 @@ class Process:
                 return False
         if self.fault() in GROWS_AT_START:
             self._stuck = self.fault() == "unkillable"
-            holder = f"neighbour of {self._holder}" if self.fault() == "neighbour" else self._holder
+            holder = f"beside {self._holder}" if self.fault() == OTHERS else self._holder
             threading.Thread(target=self._grow, args=(holder,), daemon=True).start()
         return True
 
