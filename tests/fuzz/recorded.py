@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor"), BOTH),
     **dict.fromkeys(("health.check", "hosts.check", "cluster.inspect", "cluster.check", "models.list"), BOTH),
     **dict.fromkeys(
-        ("models.verify", "ollama.ps", "ollama.unload", "incident", "logs", "recommend", "caches.list"), BOTH
+        ("models.verify", "ollama.ps", "ollama.unload", "incident", "logs", "recipe.list", "caches.list"), BOTH
     ),
     **dict.fromkeys(("deploy", "restart", "provision", "health.install", "health.uninstall"), BOTH),
     **dict.fromkeys(("models.prune", "images.prune", "caches.prune", "host.clean"), (*BOTH, "--yes")),
@@ -46,23 +46,22 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "runs:all": (*BOTH, "--all"),
     "doctor:fix": (*BOTH, "--fix", "--yes"),
     "report": (*BOTH, "--to", "page.html"),
-    "lock": (*BOTH, "--update", "all", "--yes"),
+    "recommend": ONE,
+    "lock": (*BOTH, "--update", "qwen3.5-35b", "--yes"),
     "lock:check": (*BOTH, "--check"),
     "play": ("verify", *BOTH),
     "rollback": (*BOTH, "--check"),
-    "switch": (*BOTH, "--to", "qwen3-8b", "--check"),
+    "switch": (*BOTH, "--to", "qwen3.5-35b", "--check"),
     "stop": BOTH,
     "unlock": (*ONE, "--stop"),
-    "images.copy": ("--from", HONEST, "--to", HOSTILE),
     "models.copy": ("--from", HONEST, "--to", HOSTILE),
     "monitoring.install": (*BOTH, "--to", "monitoring"),
-    "recipe.import": ("--from-host", HOSTILE, "--yes"),
+    "recipe.import": ("--from-host", HOSTILE, "--container", "qwen35", "--name", "imported", "--yes"),
     "gateway.status": ("--host", "box"),
     "gateway.deploy": ("--host", "box", "--check"),
     "gateway.rollback": ("--host", "box", "--check"),
-    "bench.smoke": (*BOTH, "--prompt-tokens", "64", "--output-tokens", "8"),
-    "bench.serve": (*BOTH, "--requests", "4", "--prompt-tokens", "64", "--output-tokens", "8"),
-    "hosts.add": ("--address", "127.0.0.1", "--name", HOSTILE, "--offline", "--yes"),
+    "bench.smoke": (*ONE, "--prompt-tokens", "64", "--output-tokens", "8"),
+    "bench.serve": (*ONE, "--requests", "4", "--prompt-tokens", "64", "--output-tokens", "8"),
 }
 #: commands that print what a program reads
 AS_JSON = frozenset(
@@ -99,13 +98,15 @@ def recorder(command: str, file: Path) -> Callable[[], None]:
         real = LocalLink.request
 
         def request(self: LocalLink, header: dict[str, Any], secrets: Any) -> Iterator[Event]:
-            events = []
-            for event in real(self, header, secrets):
-                events.append(event)
-                yield event
+            events: list[Event] = []
             row = {"command": command, "host": self._host.name, "key": key_of(header), "events": events}
-            with file.open("a") as out:  # a line is written at once: two threads may
-                out.write(json.dumps(row) + "\n")
+            try:
+                for event in real(self, header, secrets):
+                    events.append(event)
+                    yield event
+            finally:  # whoever asked may have heard enough
+                with file.open("a") as out:  # a line is written at once: two threads may
+                    out.write(json.dumps(row) + "\n")
 
         LocalLink.request = request  # type: ignore[method-assign]
 
@@ -243,10 +244,9 @@ def record() -> None:
 
 def _files(root: Path) -> dict[str, str]:
     """What a user has in a project, whatever a recipe pins included."""
-    wanted = [path for path in root.rglob("*") if path.is_file() and ".sandbox" not in path.parts]
-    wanted = [
-        path for path in wanted if path.suffix in (".yml", ".j2", ".lock", ".py", ".json") or "spark.lock" in path.name
-    ]
+    own = [path for path in root.rglob("*") if path.is_file() and ".sandbox" not in path.parts]
+    wanted = [path for path in own if path.suffix in (".yml", ".j2", ".lock", ".py", ".json")]
+    wanted += (root / ".sandbox").glob("**/spark.lock")
     return {str(path.relative_to(root)): path.read_text() for path in wanted}
 
 
