@@ -235,3 +235,17 @@ def test_a_model_in_a_folder_of_the_host_is_asked_for_and_its_folder_kept() -> N
 def test_a_server_of_vectors_is_told_by_its_flags() -> None:
     text = SPARKRUN_2.replace("--load-format fastsafetensors", "--runner pooling").replace("Tiny-30B-FP8", "Tiny-Embed")
     assert yaml.safe_load(taken(text).text)["task"] == "embed"
+
+
+def test_what_a_recipe_gives_away_is_warned_of() -> None:
+    line = (
+        "docker run --gpus all -v /:/host -v /etc:/etc:ro -v ~/.ssh:/keys -v /models:/m --device /dev/mem --cap-add SYS_ADMIN "
+        "-e LD_PRELOAD=/host/x.so vllm/vllm-openai:v0.32.0 --model a/b --trust-remote-code"
+    )
+    warned = rows(taken(line), "warning")
+    assert "volumes: /:/host: gives the container every file of the host" in warned
+    for value in ("volumes: /etc:/etc:ro", "volumes: ~/.ssh:/keys", "devices: /dev/mem", "cap_add: SYS_ADMIN"):
+        assert f"{value}: " in warned
+    assert "env: LD_PRELOAD: loads a library" in warned and "--trust-remote-code: runs Python code" in warned
+    assert "Docker socket" not in warned and "/models" not in warned
+    assert rows(taken(COMPOSE), "warning") == ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from sparkwright.engines import dangers
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
@@ -78,6 +79,8 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
         data["parallel"] = parallel
     if not found.task:
         _probes(serving, section, report)
+    for danger in dangers.of(data["container"], section):
+        report.add("warning", danger.value, danger.why)
     report.refuse_unheard()
     if report.questions:
         return Taken(own_name, "", report, digest)
