@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import docker_client, inspected
+from sparkwright.protocol.container import INTERIM as INTERIM
+from sparkwright.protocol.container import PREVIOUS as PREVIOUS
 from sparkwright.protocol.container import RANK_LABEL
 from sparkwright.visible import one_line
 
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 
     from sparkwright.host.module import Context
 
-PREVIOUS = "-previous"
-#: of the server that takes another one's requests while that is replaced (host/gateway/interim.py)
-INTERIM = "-interim"
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
 

@@ -29,7 +29,7 @@ def current(context: Context, name: str) -> dict[str, Any]:
     if mine or name.endswith(containers.INTERIM):
         return found
     known = next((one for one in _known(context) if not ownership.kept(context, one)), {})
-    return known or _attempt(context) or _renamed(context, name) or found
+    return known or _attempt(context) or found or _renamed(context, name)
 
 
 def kept(context: Context, name: str) -> dict[str, Any]:
