@@ -71,7 +71,9 @@ def test_a_server_that_a_person_renamed_is_found_and_told(desk: Desk, command: s
     desk.docker().api.rename(row["Id"], "mine")
     before = standing(desk, row["Id"])
     said = desk.run(command, "--host", "sandbox", "--json")
-    assert refusal(said).startswith("container mine is the server qwen35, renamed by hand. On the host: `docker rename mine")
+    assert refusal(said).startswith(
+        "container mine is the server qwen35, renamed by hand. On the host: `docker rename mine"
+    )
     assert standing(desk, row["Id"]) == before
     desk.docker().api.rename(row["Id"], "qwen35")
     again = desk.deploy()

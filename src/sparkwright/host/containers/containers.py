@@ -151,12 +151,16 @@ def _sandbox_of(words: list[str]) -> str:
     return f"{SANDBOX} {one_line(words[-1])}"
 
 
-def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file") -> str:
-    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it."""
+def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file", *, ours: bool = False) -> str:
+    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it.
+
+    ours: whether it is a container that sparkwright created, which a deploy may replace.
+    """
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
     if holder.startswith(CONTAINER):
         name = holder.removeprefix(CONTAINER)
-        stop = f"On the host: `docker stop {name}`. To replace it, name the recipe's container like it (`container.name: {name}`)"
+        stop = f"On the host: `docker stop {name}`"
+        stop += f". To replace it, name the recipe's container like it (`container.name: {name}`)" if ours else ""
     return f"{stop}, or use another port with {another}."
 
 

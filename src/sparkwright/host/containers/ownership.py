@@ -4,7 +4,7 @@ A container is ours by the labels that it was created with, never by its name: a
 owner label is derived from this machine and this state folder, so an image that brings labels of its own can't carry it, and
 neither can the containers of another user's sparkwright.
 
-Releases before 0.36 set no owner label. A container without one is ours where its id was written down when it was verified or
+Earlier releases set no owner label. A container without one is ours where its id was written down when it was verified or
 stopped, where it mounts a folder that only sparkwright makes, or where it has one of the older labels and its image has not
 (docs/decisions/0036-identity-of-containers.md).
 """
