@@ -21,8 +21,8 @@ class LastGood(Module["LastGood.Args"]):
     from what was written down, image digest, settings and model revision.
 
     Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members of a
-    cluster that were deployed together). Refuses when there is nothing to go back to, or when a container that is not this server's
-    has its name.
+    cluster that were deployed together). Refuses when there is nothing to go back to, or when its name is taken by a container of
+    somebody else.
     """
 
     @dataclass(frozen=True)
