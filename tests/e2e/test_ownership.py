@@ -70,6 +70,9 @@ def test_a_server_that_a_person_renamed_is_found_and_told(desk: Desk, command: s
     (row,) = desk.docker().api.containers()
     desk.docker().api.rename(row["Id"], "mine")
     before = standing(desk, row["Id"])
+    if command == "deploy":
+        checked = desk.run("health.check", "--host", "sandbox")
+        assert (checked.code, "differs from the last good state: name" in checked.out) == (2, True), checked.out
     said = desk.run(command, "--host", "sandbox", "--json")
     assert refusal(said).startswith(
         "container mine is the server qwen35, renamed by hand. On the host: `docker rename mine"

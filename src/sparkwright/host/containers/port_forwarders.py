@@ -63,13 +63,15 @@ def _running() -> Iterator[Forwarder]:
     """Yield the forwarders of the engine: processes of root, or of this user where Docker is rootless."""
     import psutil
 
-    for process in psutil.process_iter(["pid", "name", "uids", "cmdline"]):
-        about = process.info
-        uids = about["uids"]
-        if about["name"] == PROGRAM and uids is not None and uids.real in (0, os.getuid()):
-            found = parsed(about["pid"], about["cmdline"] or ())
-            if found is not None:
-                yield found
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] != PROGRAM:
+            continue
+        try:
+            found = parsed(process.pid, process.cmdline()) if process.uids().real in (0, os.getuid()) else None
+        except psutil.Error:
+            continue
+        if found is not None:
+            yield found
 
 
 def _is_port(text: str) -> bool:
