@@ -5,6 +5,7 @@ The protocol is at https://huggingface.co/docs/xet: a reconstruction names range
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -50,6 +51,7 @@ class ChunkStore:
         }
 
 
+@functools.lru_cache(maxsize=4)
 def packed(data: bytes) -> bytes:
     """A file as an object of chunks."""
     chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]

@@ -392,6 +392,7 @@ def test_auto_takes_the_chunk_store_where_that_brings_most(xet: float, chosen: s
 def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     source, samples = Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
     monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
+    monkeypatch.setattr(link_speed, "ANSWER_S", 60.0)
     assert link_speed.measured_xet(source, samples) == 0.0, "the hub names no store"
     store = hub.with_store()
     assert link_speed.measured_xet(source, samples) > 0
@@ -406,6 +407,7 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
     hub.with_store()
     hub.faults.rate = MIB
     monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
+    monkeypatch.setattr(link_speed, "ANSWER_S", 60.0)
     monkeypatch.setattr(link_speed, "SMALL_BYTES", MIB)
     source = Source(hub.url, MODEL, COMMIT)
     choice = link_speed.choose(source, [link_speed.Sample(BIG, len(FILES[BIG]))], 8)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sparkwright import units
 from sparkwright.errors import Failed
@@ -88,7 +89,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
         return 0.0
     if not found.xet_hash:
         return 0.0
-    places = [n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS)]
+    places = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
     with ThreadPoolExecutor(max_workers=XET_STREAMS) as pool:
         reading = [
             pool.submit(_read_xet, source, found.xet_hash, largest.size_bytes, place, window) for place in places
@@ -100,10 +101,10 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
     return sum(counts) / max(window.lasted_s(), 1e-6)
 
 
-def _read_xet(source: Source, xet_hash: str, size: int, place: int, window: _Window) -> int:
+def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], window: _Window) -> int:
     got = 0
     with contextlib.suppress(Exception):  # hf_xet's own; a mode that fails here is not chosen
-        for piece in xet_store.content(source, xet_hash, size, place):
+        for piece in xet_store.content(source, xet_hash, size, *place):
             if not window.open():
                 break
             got += len(piece)

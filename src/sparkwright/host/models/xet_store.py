@@ -44,13 +44,14 @@ class Access:
     expires_s: int  #: seconds since 1970
 
 
-def content(source: Source, xet_hash: str, size: int, start: int) -> Iterator[bytes]:
+def content(source: Source, xet_hash: str, size: int, start: int, end: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of a file from a place on, in order.
 
     Args:
         xet_hash: of the file, as the hub named it.
         size: of the file, bytes.
         start: the first byte, from 0.
+        end: the byte after the last; None for all of the file.
 
     Raises:
         Failed: the hub's answer about the store can't be one.
@@ -60,7 +61,7 @@ def content(source: Source, xet_hash: str, size: int, start: int) -> Iterator[by
 
     if start == size:
         return
-    stream = _group(source).download_stream(hf_xet.XetFileInfo(xet_hash, size), start, size)
+    stream = _group(source).download_stream(hf_xet.XetFileInfo(xet_hash, size), start, end or size)
     try:
         yield from stream
     finally:
