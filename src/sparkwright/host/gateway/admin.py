@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import socket
 from pathlib import Path
 
+from sparkwright.gateway import statistics
 from sparkwright.gateway.render import SOCKET
 
 #: what the sandbox's stand-in calls itself, where HAProxy says "HAProxy"
@@ -63,5 +63,4 @@ def _info(folder: Path, wanted: str) -> str:
 
 def rows(folder: Path) -> list[dict[str, str]]:
     """Its statistics, a row for each frontend, backend and server."""
-    text = ask(folder, "show stat").removeprefix("# ")
-    return list(csv.DictReader(text.splitlines()))
+    return statistics.table(ask(folder, "show stat"))
