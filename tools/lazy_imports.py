@@ -106,7 +106,6 @@ GROUPS = (
     Group("processes, for one that holds a port or memory (10 ms)", ("host/*", "modules/*"), ("psutil",)),
     Group("retries, of a pull and of a webhook (12 ms)", ("modules/image/*", "health/notify.py"), ("tenacity",)),
     Group("subprocess: an answer to `status` runs nothing (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
-    Group("zstd, which Python has from 3.14 on", ("host/images/image_archive.py",), ("compression",)),
     Group(
         "the HTTP server of a copy between hosts (8 ms)",
         ("modules/model/hf_model.py", "modules/image/docker_image.py"),

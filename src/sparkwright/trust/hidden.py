@@ -15,7 +15,9 @@ from sparkwright.trust.secret_names import TOKEN, is_secret, is_setting, may_nam
 
 _PEM = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL)
 #: a URL's password, or all that stands before its @
-_IN_URL = re.compile(r"(://(?:[^/?#\s:@\"'\\]{0,200}:)?)([^/?#\s:@\"'\\]{1,500})(?=@)")
+_IN_URL = re.compile(
+    r"(://(?:[^/?#\s:@\"'\\]{0,200}:(?=[^/?#\s:@\"'\\])|(?=[^/?#\s:@\"'\\]{16})))([^/?#\s:@\"'\\]{1,500})(?=@)"
+)
 #: a header, however it is quoted and assigned; what follows on its line is the secret
 _HEADER = re.compile(
     r"((?:authorization|cookie)\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,8})?)"
@@ -23,13 +25,17 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(
-    r"(\bbearer\s{1,8})(?=[a-z]{0,40}[A-Z0-9._~+/=-]|[a-z]{20})([A-Za-z0-9._~+/=:-]{6,4000})", re.IGNORECASE
+    r"(\b[Bb](?:earer|EARER)\s{1,8})(?=[a-z]{0,40}[A-Z0-9._~+/=-]|[a-z]{20})([A-Za-z0-9._~+/=:-]{6,4000})"
 )
 #: USER:PASSWORD of curl and wget, the password of programs that take it as an option of one letter
 _LOGIN = re.compile(
     r"(?<![\w-])((?:(?:-u|--user|--proxy-user|-U)(?:\s{1,8}|=)[\"']?[^\s:\"'/]{1,200}:)|sshpass\s{1,8}-p\s{0,8}[\"']?|"
     r"redis-cli\s[^|;&\n]{0,200}?-a\s{1,8}[\"']?|login\s[^|;&\n]{0,200}?(?<!\S)-p\s{1,8}[\"']?)([^\s\"']{1,500})"
 )
+#: options of one letter that are a password with these programs, and those that are USER:PASSWORD
+_PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli",))}
+_USERS = ("-u", "--user", "--proxy-user", "-U")
+_PASSWORD_OF = re.compile(r"([^\s:/]{1,200}:)(.{1,500})")
 #: a name, and what stands between it and its value: an assignment in any quotes, the next word of a command or of a list, the
 #: `value` of an object that has a `name`
 _NAMED = re.compile(
@@ -96,17 +102,21 @@ def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
     """Return the words of a command, or the items of a list, with secrets masked. name: what the list stands under."""
     found: list[Any] = []
     hide = False
-    for word in command:
+    for n, word in enumerate(command):
         if not isinstance(word, str):
             found.append(shown(word, name, mask))
             continue
         if word.startswith("-") and not word[1:2].isspace():
             flag, equals, _ = word.partition("=")
-            secret = may_name_a_secret(flag.lstrip("-"))
+            secret = may_name_a_secret(flag.lstrip("-")) or not _PROGRAMS.get(flag, frozenset()).isdisjoint(
+                map(str, command[:n])
+            )
             hide = secret and not equals
             found.append(f"{flag}={mask}" if secret and equals else text(word, mask))
         elif hide:
             found.append(word if is_setting(word) else mask)
+        elif n and command[n - 1] in _USERS and (login := _PASSWORD_OF.fullmatch(word)) and not is_setting(login[2]):
+            found.append(login[1] + mask)
         elif _PAIR.match(word) and "\n" not in word:
             found.append(_pair(word, mask))
         else:
@@ -166,7 +176,7 @@ def _named(given: str, mask: str) -> str:
             )
         opened = len(given[begin:end]) - len(given[begin:end].lstrip("\\\"'"))
         held = given[begin + opened : end].rstrip("\\\"'")
-        if held and not is_setting(held):
+        if held and held[0] != "{" and not is_setting(held):
             closing = end - len(given[begin:end]) + len(given[begin:end].rstrip("\\\"'"))
             done += [given[at : begin + opened], mask]
             at = closing

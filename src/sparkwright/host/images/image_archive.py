@@ -11,6 +11,7 @@ host that receives.
 from __future__ import annotations
 
 import bz2
+import importlib
 import lzma
 import os
 import subprocess
@@ -265,7 +266,7 @@ def _unpacker(begin: bytes) -> _Unpacker | None:
 
 def _zstd() -> Any:
     try:
-        from compression import zstd
+        zstd: Any = importlib.import_module("compression.zstd")
     except ImportError:  # before Python 3.14
         message = "the archive has a layer in zstd, whose size this host's Python can't check."
         raise Failed(message, fix="Let the host pull the image from its registry.") from None
