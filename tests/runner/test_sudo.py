@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Refused
+from sparkwright.host import root_runtime
 from sparkwright.host.machine import Machine
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Plan, Task
@@ -306,18 +307,18 @@ def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path:
     runtimes.chmod(0o755)
     try:
         with pytest.raises(Refused, match="is not installed there. Run `invoke runtime.install`"):
-            ownership.library(runtimes)
+            root_runtime.library(runtimes)
         place = runtime_of(runtimes, name)
-        if ownership.changeable(Path(sys.executable).resolve()):
+        if root_runtime.changeable(Path(sys.executable).resolve()):
             pytest.skip("this Python is not root's")
-        assert ownership.library(runtimes) == place
+        assert root_runtime.library(runtimes) == place
         (place / "sparkwright").chmod(0o775)
         with pytest.raises(Refused, match=f"{place}/sparkwright can be changed by others than root"):
-            ownership.library(runtimes)
+            root_runtime.library(runtimes)
         (place / "sparkwright").chmod(0o755)
         os.chown(place, 65534, -1)
         with pytest.raises(Refused, match=f"{place} can be changed"):
-            ownership.library(runtimes)
+            root_runtime.library(runtimes)
     finally:
         shutil.rmtree(runtimes)
-    assert ownership.library(runtimes) == TOP / "src", "a host without it is as before"
+    assert root_runtime.library(runtimes) == TOP / "src", "a host without it is as before"

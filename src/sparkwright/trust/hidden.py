@@ -45,6 +45,8 @@ _NAMED = re.compile(
     r"|(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|[ \t]{1,8}(?:\\\n\s{0,40})?))"
 )
 _PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
+#: how far quotes are looked for, back to where they open and on to where they close
+BACK_CHARS, ON_CHARS = 4096, 16384
 _ENDS = frozenset(";&|<>)}]\r\n\t ")
 
 
@@ -186,7 +188,7 @@ def _named(given: str, mask: str) -> str:
 def _end(given: str, begin: int, *, several: bool) -> int:
     """Where a value ends that begins here. several: the words that follow belong to it, up to the next option."""
     at, size = begin, len(given)
-    inside = given.rfind("\n", 0, begin) + 1
+    inside = max(given.rfind("\n", max(begin - BACK_CHARS, 0), begin) + 1, begin - BACK_CHARS, 0)
     while at < size:
         letter = given[at]
         quoted = at + _slashes(given, at)
@@ -208,11 +210,12 @@ def _end(given: str, begin: int, *, several: bool) -> int:
 
 def _closed(given: str, at: int, mark: str, depth: int) -> int:
     """Where quotes of this depth of escaping end, or the text does."""
-    while (at := given.find(mark, at)) >= 0:
+    limit = min(at + ON_CHARS, len(given))
+    while (at := given.find(mark, at, limit)) >= 0:
         if _slashes_before(given, at) == depth or (mark == "'" and not depth):
             return at + 1
         at += 1
-    return len(given)
+    return limit
 
 
 def _slashes(given: str, at: int) -> int:

@@ -17,12 +17,12 @@ from typing import Any
 
 import sparkwright
 from sparkwright.errors import Exit, Failed
+from sparkwright.host import root_runtime
 from sparkwright.host.machine import ROOT_PATH, Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.result import Change, Result
-from sparkwright.runner.root import ownership
 from sparkwright.runner.root.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
@@ -79,7 +79,7 @@ class Become:
         machine = self.machine
         path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
         sudo = Sudo(self.host, self.secrets.get(PASSWORD), path=path)
-        library = ownership.library() if not machine.sandbox else Path(sparkwright.__file__).parents[1]
+        library = root_runtime.library() if not machine.sandbox else Path(sparkwright.__file__).parents[1]
         process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, str(library)], READY.encode())
         secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD}
         env = {name: machine.env[name] for name in PASSED_ON if name in machine.env}

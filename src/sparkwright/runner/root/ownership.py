@@ -1,4 +1,4 @@
-"""The owner of what root wrote into a user's folder, and the runtime that belongs to root.
+"""The owner of what root wrote into a user's folder.
 
 The user may rename, link and replace things there at any moment, so nothing is decided by a path: folders are opened without
 following links, and the owner of an opened file is changed, never that of a name.
@@ -9,18 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import sparkwright
-from sparkwright.errors import Refused
-
-#: where `runtime.install` puts runtimes of root's, by content hash. With this folder there, root runs from nowhere else
-ROOT_RUNTIMES = Path("/opt/sparkwright/runtime")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def give_back(folder: Path, uid: int, gid: int) -> None:
@@ -60,33 +53,3 @@ def _opened(path: Path | str, flags: int = _FOLDER, beside: int | None = None) -
         yield handle
     finally:
         os.close(handle)
-
-
-def library(runtimes: Path = ROOT_RUNTIMES) -> Path:
-    """Return the folder that root imports sparkwright from: the one of this process, or root's own copy of it.
-
-    Raises:
-        Refused: the host wants root's own runtimes, and has none of this version, or one that others may change.
-    """
-    here = Path(sparkwright.__file__).parents[1]
-    if not runtimes.is_dir():
-        return here
-    name = here.parent.name
-    place = runtimes / name / "lib"
-    fix = "Run `invoke runtime.install` for this host; it needs sudo there. docs/security.md says what it is for."
-    if not place.is_dir():
-        raise Refused(
-            f"root runs from {runtimes} on this host, and this version ({name}) is not installed there.", fix=fix
-        )
-    if wrong := changeable(place / "sparkwright") or changeable(Path(sys.executable).resolve()):
-        raise Refused(f"{wrong} can be changed by others than root, and root would run it.", fix=fix)
-    return place
-
-
-def changeable(path: Path) -> Path | None:
-    """Return the first of a path and its parents that another user than root may change or replace; None when there is none."""
-    for one in (path, *path.parents):
-        found = one.lstat()
-        if stat.S_ISLNK(found.st_mode) or found.st_uid != 0 or found.st_mode & _OTHERS_WRITE:
-            return one
-    return None
