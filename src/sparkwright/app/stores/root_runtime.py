@@ -19,6 +19,7 @@ from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.visible import one_line
 
 PASSWORD = "BECOME_PASSWORD"
+SUDO = "sudo"
 BEGIN = b"sparkwright-begin\n"
 INSTALL_S = 180.0
 CHUNK_BYTES = 64 * 1024
@@ -51,7 +52,7 @@ def _install(chosen: Chosen, member: Member) -> Exit:
     secret = chosen.inventory.secrets(member.host).get(PASSWORD)
     password = secret.reveal() if secret else ""
     unpack = [found.path, "-I", "-c", _UNPACK, str(len(bootstrap.unpacker())), str(FOLDER), runtime.content_hash()]
-    channel = link.run(["sudo", "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
+    channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
     try:
         channel.settimeout(INSTALL_S)
         channel.sendall(f"{password}\n".encode() + BEGIN + bootstrap.unpacker())

@@ -16,6 +16,9 @@ FIX = "sparkwright runtime.install --host {}"
 
 def check(host: Host) -> Iterator[Finding]:
     """Without a folder of root's for it, root's part is as trusted as the account, which may be what is wanted."""
+    if host.memory() is None:
+        yield Finding(NAME, "unknown", "the files of this host cannot be read")
+        return
     if not root_runtime.FOLDER.is_dir():
         yield Finding(NAME, "ok", "root runs from the account's folder, which that account can change", source=SOURCE)
         return
