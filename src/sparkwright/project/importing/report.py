@@ -11,9 +11,9 @@ from sparkwright.project.documents.checked import nearest
 from sparkwright.trust import hidden
 from sparkwright.visible import one_line
 
-Sort = Literal["kept", "translated", "dropped", "secret", "note"]
+Sort = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
 #: in the report's order
-SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note")
+SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
 #: an answer that takes out what is asked about
 DROP = "drop"
 #: an answer that leaves it as it is
