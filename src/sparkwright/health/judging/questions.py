@@ -52,6 +52,8 @@ def _container(observed: Observation, limits: Limits) -> Answer:
     if box.status == "restarting":
         message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
         return "bad", message, restarts.state(box, observed.time_s)
+    if box.status != "running" and observed.saved:
+        return "bad", observed.saved, "down", "restart"
     if box.status != "running" and observed.rank.cluster:
         return ranks.ended(observed)
     if box.status != "running":
@@ -258,6 +260,26 @@ def _gateway(observed: Observation, limits: Limits) -> Answer:
     return "ok", "the gateway runs as it was verified"
 
 
+def _growth(observed: Observation, limits: Limits) -> Answer:
+    """A server that grew once grows again with the next longer prompt."""
+    level = observed.level
+    if not level.growth or observed.busy:
+        return None
+    if not level.grows_on:
+        return "ok", level.growth
+    message = f"{level.growth}: as much again would take the host down"
+    return "bad", message, "degraded", "person"
+
+
+def _guard(observed: Observation, limits: Limits) -> Answer:
+    """The guard of the service, where one was installed."""
+    if observed.level.left_bytes is None:
+        return None
+    if observed.level.running:
+        return "ok", "the guard of the memory runs"
+    return "warn", "the guard of the memory does not run; `health.install` starts it"
+
+
 def _host(observed: Observation, limits: Limits) -> Answer:
     return ("warn", observed.lost) if observed.lost else None
 
@@ -293,4 +315,6 @@ QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "drift": _drift,
     "gateway": _gateway,
     "host": _host,
+    "growth": _growth,
+    "guard": _guard,
 }
