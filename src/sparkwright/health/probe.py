@@ -66,7 +66,10 @@ class Prober:
         )
         lost = str(host_lost.remembered(self.context.state).get("why", ""))
         level = service_guard.level(self.context.state)
-        found = replace(found, gateway=None if busy else gateway_of(self.context), lost=lost, level=level)
+        left, lowest = level.left_bytes, level.lowest_bytes
+        machine = replace(found.machine, mem_verified_bytes=left, mem_lowest_bytes=lowest)
+        gateway = None if busy else gateway_of(self.context)
+        found = replace(found, gateway=gateway, lost=lost, level=level, machine=machine)
         if busy or not self.good:
             return found
         asleep = turns.in_place_of(self.context.state)

@@ -220,10 +220,17 @@ def _memory(observed: Observation, limits: Limits) -> Answer:
     if left is None or total is None:
         return None if observed.busy else ("unknown", "cannot read /proc/meminfo")
     message = f"{gib(left)} of {gib(total)} GiB available"
-    if left < limits.available_bytes:
-        message = f"{message}: below {gib(limits.available_bytes)} GiB the host may run out of memory"
+    least = _least_bytes(observed, limits)
+    if left < least:
+        message = f"{message}: below {gib(least)} GiB the host may run out of memory"
         return "bad", message, "degraded", "person"
     return "ok", message
+
+
+def _least_bytes(observed: Observation, limits: Limits) -> int:
+    """The level that is too low: a server that was verified with less left serves for weeks with it."""
+    verified = observed.level.left_bytes
+    return limits.available_bytes if verified is None else min(limits.available_bytes, verified // 2)
 
 
 def _swap(observed: Observation, limits: Limits) -> Answer:

@@ -86,17 +86,16 @@ def write(context: Context, tell: Sequence[str] | None = None) -> None:
     """
     path = folder(context.state) / CONF
     known = _words(path)
-    goods = [(state, good) for state in context.state.servers() if (good := good_states.last(state))]
-    rows = [row for _, good in goods if (row := _row(context, good))]
-    newest = max(goods, key=lambda one: float(one[1].get("since") or 0), default=(context.state, {}))
-    good: dict[str, Any] = newest[1]
+    verified = [(state, found) for state in context.state.servers() if (found := good_states.last(state))]
+    rows = [row for _, found in verified if (row := _row(context, found))]
+    newest, good = max(verified, key=lambda one: float(one[1].get("since") or 0), default=(context.state, {}))
     about = {
         "left": str(int(good.get("left_bytes") or 0)),
         "floor": str(int(float(good.get("guard_gib") or 0) * GIB)),
         "address": start_guard.address_of(context.machine),
         "root": context.machine.root,
         "key": start_guard.key_of(good["spec"]) if good else "",
-        "of": newest[0].server,
+        "of": newest.server,
     }
     rows += [f"{name} {value}" for name, value in about.items() if value]
     words = [row.removeprefix("tell ") for row in known if row.startswith("tell ")] if tell is None else list(tell)
