@@ -124,7 +124,7 @@ def test_the_guard_of_the_memory_is_a_unit_that_stops_the_server_and_has_the_che
     assert done.code == 0, done.out + done.err
     assert clean.on("spark1", AS_USER + "is-active sparkwright-guard.service") == "active"
     guard = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
-    assert ["ok"] == [one["level"] for one in guard["evidence"] if one["check"] == "guard"]
+    assert [one["level"] for one in guard["evidence"] if one["check"] == "guard"] == ["ok"]
     folder = ".local/state/sparkwright/guard"
     assert "state guarding" in clean.on("spark1", f"head -c 2048 {folder}/service.ring")
     # from now on the host wants more memory for itself than it has: the server has to go
