@@ -23,13 +23,13 @@ from tests.fuzz import recorded
 from tests.fuzz.harness import ROUNDS, SEED
 from tests.fuzz.recorded import COMMANDS, HONEST, HOSTILE, Ended, Request
 
-#: commands that ask no host, ask only hosts over ssh or of no project yet (`images.copy`, `hosts.add`), or are a server
+#: commands that ask no host, ask only hosts over ssh or of no project yet (`images.copy`, `runtime.install`, `hosts.add`), or are a server
 ASK_NOBODY = frozenset(
     (
         *("bench.compare", "bench.import", "bench.list", "bench.report", "completion", "docs.module", "explain"),
         *("hosts.list", "init", "lint", "mcp", "model.inspect", "recipe.export", "recipe.search", "render"),
         *("runtime.fetch", "sandbox.down", "sandbox.fault", "sandbox.pair", "sandbox.status", "schema"),
-        *("hosts.add", "images.copy"),
+        *("hosts.add", "images.copy", "runtime.install"),
     )
 )
 #: they share all with bench.smoke and bench.serve but their loads

@@ -5,7 +5,9 @@ words, whatever it is that drips or is no answer at all.
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +20,20 @@ from sparkwright.engines import engine
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import live, notify
 from sparkwright.health.notify_shapes import Post
+from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.gateway import admin, client, operating
 from sparkwright.host.images import registry_http
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.host.peers import asking
 from sparkwright.measure import http_probe, stream
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.secret import Secret
 from sparkwright.transport.connection import TransportError
 from sparkwright.trust.image_name import Name
+from sparkwright.trust.redact import Redactor
 from tests.certificate import self_signed
-from tests.transport.servers import OK, Script, Server, drips, sends, serving
+from tests.transport.servers import OK, Script, Server, drips, head_of, sends, serving
 
 LIMIT_S = 0.25
 VLLM = engine.of_name("vllm").http
@@ -195,3 +201,23 @@ def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch
         pytest.raises(stream.StreamError, match="1000 pieces"),
     ):
         stream.run(server.url, {"a": 1}, timeout_s=20, cap_s=20)
+
+
+def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that cannot come waits for its head to have heard why, and no longer than for a goodbye."""
+    monkeypatch.setattr(channel, "GOODBYE_S", LIMIT_S)
+    token, nonce = Secret("5e" * 32), "0f" * 32
+
+    def head(connection: socket.socket) -> None:
+        connection.sendall(wire.greeting(nonce))
+        claim = head_of(connection).strip()
+        connection.sendall(wire.claimed(claim, nonce, cluster, token)[1])
+        for _ in range(400):
+            connection.sendall(b"a")
+            threading.Event().wait(0.02)
+
+    with serving(head) as server:
+        cluster = Cluster("pair", 1, ("spark1", "spark2"), "127.0.0.1", server.port)
+        member = channel.Channel(cluster, token, note=lambda text: None, hidden=Redactor([]))
+        member.cannot_come("no disk")
+        assert server.left.wait(10), "the member stayed until the head ended"
