@@ -22,7 +22,7 @@ from sparkwright.health import live, notify
 from sparkwright.health.notify_shapes import Post
 from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
-from sparkwright.host.gateway import admin, client, operating
+from sparkwright.host.gateway import admin, client, drained, operating
 from sparkwright.host.images import registry_http
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.host.peers import asking
@@ -221,3 +221,22 @@ def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: py
         member = channel.Channel(cluster, token, note=lambda text: None, hidden=Redactor([]))
         member.cannot_come("no disk")
         assert server.left.wait(10), "the member stayed until the head ended"
+
+
+def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of its answers comes in time; there are just too many of them."""
+    monkeypatch.setattr(drained, "TELL_S", LIMIT_S)
+    asked: list[str] = []
+    servers = [operating.Server(f"be_{n}", "one", "up", 0) for n in range(256)]
+    monkeypatch.setattr(operating, "servers", lambda gateway, key: servers)
+
+    def slow(gateway: operating.Gateway, key: str, action: str, server: operating.Server) -> None:
+        asked.append(server.backend)
+        threading.Event().wait(LIMIT_S / 3)
+
+    monkeypatch.setattr(operating, "ask", slow)
+    with pytest.raises(operating.Unheard, match="takes longer than"):
+        drained.tell(operating.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
+    assert len(asked) < len(servers)
