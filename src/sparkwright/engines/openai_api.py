@@ -105,7 +105,8 @@ def assembled(chunks: Sequence[Any]) -> dict[str, Any]:
     for chunk in chunks:
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-        delta = choice.get("delta") if isinstance(choice.get("delta"), dict) else {}
+        held = choice.get("delta")
+        delta: dict[str, Any] = held if isinstance(held, dict) else {}
         reason = choice.get("finish_reason") or reason
         for kind, pieces in texts.items():
             if isinstance(delta.get(kind), str):

@@ -12,7 +12,7 @@ UNRENDERED = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )
 PROBE_FLAGS = ProbeFlags(
-    told=(
+    by_message=(
         (r"tools? param requires --jinja", "--no-jinja turns tools off"),
         (r"hint: .{0,80}mmproj", "--mmproj is missing (`model.mmproj`)"),
         (

@@ -123,7 +123,7 @@ class ProbeFlags:
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     causes: Mapping[Fault, str] = field(default_factory=dict)
     #: causes that the server's own words tell, particular ones first: a pattern of them, and the sentence
-    told: tuple[tuple[str, str], ...] = ()
+    by_message: tuple[tuple[str, str], ...] = ()
 
     def cause(self, fault: Fault | None, words: str = "") -> str:
         """Return the likely cause of a fault, "" where none is known.
@@ -132,8 +132,10 @@ class ProbeFlags:
             fault: what is wrong with the answer.
             words: the server's own, where it refused the request: what they tell wins over what is usual.
         """
-        told = next((sentence for pattern, sentence in self.told if words and re.search(pattern, words)), "")
-        return told or (self.causes.get(fault, "") if fault else "")
+        by_message = next(
+            (sentence for pattern, sentence in self.by_message if words and re.search(pattern, words)), ""
+        )
+        return by_message or (self.causes.get(fault, "") if fault else "")
 
 
 def quoted(text: str) -> str:

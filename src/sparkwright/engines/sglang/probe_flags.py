@@ -9,7 +9,9 @@ REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
 #: what Jinja and the templates' own raise_exception say of a conversation that they don't take
 UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
-    told=((UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),),
+    by_message=(
+        (UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),
+    ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("tool-call-parser",)},
     causes={

@@ -16,7 +16,7 @@ TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
 #: what Jinja and the templates' own raise_exception say of a conversation that they don't take
 UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
-    told=(
+    by_message=(
         (
             r"requires --enable-auto-tool-choice|requires --tool-call-parser",
             "--enable-auto-tool-choice and --tool-call-parser are needed",

@@ -195,10 +195,9 @@ class VllmApi(Handler):
         answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
         if body.get("stream"):
             self._log(200)
-            tokens = generate(engine, request)
-            if asked.null:
-                tokens = (replace(token, kind="reasoning") for token in tokens)
-            events = self._until_broken(answer.stream(tokens, asked.calls))
+            pieces = generate(engine, request)
+            hidden = (replace(token, kind="reasoning") for token in pieces)
+            events = self._until_broken(answer.stream(hidden if asked.null else pieces, asked.calls))
             self.stream(events, "text/event-stream; charset=utf-8")
             return
         try:
