@@ -60,6 +60,7 @@ def colour(url: str) -> str:
 
 #: questions with one right answer, and how the simulated model knows it
 KNOWN: tuple[tuple[str, str], ...] = (
+    (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
     (r"capital of France", "Paris"),
     (r"capital of Japan", "Tokyo"),
     (r"comes after Monday", "Tuesday"),
