@@ -21,6 +21,7 @@ from sparkwright.engines.http import Task
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
+from tests.remote.sshd import free_port
 
 KEY, SERVER_KEY = "client-key-client-key", "server-key-server-key"
 #: of the hosts behind it
@@ -133,12 +134,16 @@ class Answer:
 
 @dataclass
 class Running:
-    """A gateway that runs. folder: of its files."""
+    """A gateway that runs. folder: of its files; its sockets are in `sockets` beside them."""
 
     gateway: Gateway
     folder: Path
     process: subprocess.Popen[bytes]
     held: list[http.client.HTTPConnection] = field(default_factory=list)
+
+    @property
+    def sockets(self) -> Path:
+        return self.folder.with_name("sockets")
 
     def connection(self) -> http.client.HTTPConnection:
         found = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=DEADLINE_S)
@@ -189,17 +194,18 @@ def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task
 
 
 def gateway(*models: Model, **changes: Any) -> Gateway:
-    """A gateway on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    usual = Gateway("lab", "127.0.0.1", port, False, True, "none", 64, 2**20, 10, 60, 1, models)
+    """A gateway on free ports."""
+    port = free_port()
+    usual = Gateway("lab", "127.0.0.1", port, port + 1, False, True, "none", 64, 2**20, 10, 60, 1, models)
     return replace(usual, **changes)
 
 
 @contextlib.contextmanager
 def running(folder: Path, made: Gateway) -> Iterator[Running]:
     """HAProxy with the files of a gateway; it has ended afterwards."""
+    folder = folder / "files"
+    for path in (folder, folder.with_name("sockets")):
+        path.mkdir(exist_ok=True)
     for name, text in render.files(made).items():
         (folder / name).write_text(text)
     (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")

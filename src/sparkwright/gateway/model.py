@@ -75,13 +75,14 @@ def model_of(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """name: its group's. address: where it listens. keyed: it asks for an API key. waits: where no server of a model is up, a
-    request waits for one. See GatewayFile for the rest.
+    """name: its group's. address: where it listens. control_port: for its own hosts. keyed: it asks for an API key. waits: where no
+    server of a model is up, a request waits for one. See GatewayFile for the rest.
     """
 
     name: str
     address: str
     port: int
+    control_port: int
     tls: bool
     keyed: bool
     affinity: Affinity
