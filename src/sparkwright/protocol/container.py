@@ -21,6 +21,10 @@ OWN_LABELS = "sparkwright."
 #: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
 GIVEN, KEPT = "given:", "kept:"
 
+#: mark every container that sparkwright created: whose it is, what for, the server's container name, and the run that created it
+OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
+RUN_LABEL = "sparkwright.run"
+
 #: marks a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 

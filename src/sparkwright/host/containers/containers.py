@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,6 @@ PREVIOUS = "-previous"
 INTERIM = "-interim"
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
-#: how long a container may take to be stopped that exits while its policy is changed
-UPDATE_S = 5.0
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
@@ -43,37 +40,6 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
         return {}
 
 
-def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
-    """Change the restart policy of a container, running or not.
-
-    The engine refuses one that exits at this very moment (20.10: "Cannot update container ID: cannot update a stopped container",
-    "... ttrpc: closed"); it is asked again.
-    """
-    from docker.errors import APIError
-
-    api: Any = client.api
-    until_s = time.monotonic() + UPDATE_S
-    while True:
-        try:
-            api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
-            return
-        except APIError as error:
-            if "Cannot update container" not in str(error) or time.monotonic() > until_s:
-                raise
-        time.sleep(0.05)
-
-
-def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
-    """Stop gracefully; the engine kills it after timeout_s. Returns when its processes are gone."""
-    client.api.stop(name, timeout=timeout_s)
-    for _ in range(100):
-        found = inspect(client, name)
-        if found is None or not found["State"]["Running"]:
-            return
-        time.sleep(0.1)
-    raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
-
-
 def running_rows(context: Context) -> list[dict[str, Any]]:
     """A row for each running container; none when the engine does not answer: it is being restarted, say, or broken."""
     try:
@@ -87,13 +53,6 @@ def running(client: docker.DockerClient, name: str) -> bool:
     """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
     found = inspect(client, name)
     return found is not None and found["State"]["Status"] in ("running", "restarting")
-
-
-def remove(client: docker.DockerClient, name: str, timeout_s: int) -> None:
-    """Take a container away: gracefully stopped first, so that the driver takes its memory back in order."""
-    api: Any = client.api
-    api.stop(name, timeout=timeout_s)
-    api.remove_container(name, force=True)
 
 
 def identity(container: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, replaced
+from sparkwright.host.containers import compile_caches, containers, lifecycle, replaced
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns
 from sparkwright.protocol.result import Change, arg
@@ -40,14 +40,14 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         if not found:
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_start(context.state)
-        client, name = context.docker(), replaced.name_of(found)
+        client = context.docker()
         bindings = found["HostConfig"].get("PortBindings") or {}
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
         try:
-            client.api.start(name)
+            lifecycle.start(context, found["Id"])
         except APIError as error:
             raise containers.refused_start(error, client, ports) from None
-        containers.set_policy(client, name, args.restart)
+        lifecycle.set_policy(context, found, args.restart)
         return {}
