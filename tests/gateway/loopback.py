@@ -145,16 +145,22 @@ class Running:
     def sockets(self) -> Path:
         return self.folder.with_name("sockets")
 
-    def connection(self) -> http.client.HTTPConnection:
-        found = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=DEADLINE_S)
+    def connection(self, port: int = 0) -> http.client.HTTPConnection:
+        found = http.client.HTTPConnection("127.0.0.1", port or self.gateway.port, timeout=DEADLINE_S)
         self.held.append(found)
         return found
 
-    def ask(self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str) -> Answer:
+    def control(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+        """One request at the port for hosts."""
+        return self.ask(method, path, body, port=self.gateway.control_port, **more)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, key: str | None = KEY, port: int = 0, **headers: str
+    ) -> Answer:
         """One request. body: bytes as they are, an iterable as chunks, anything else as JSON."""
         content = body if isinstance(body, bytes) or hasattr(body, "__next__") or body is None else json.dumps(body)
         own = {"Authorization": f"Bearer {key}"} if key else {}
-        connection = self.connection()
+        connection = self.connection(port)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what refuses a body need not read it
             connection.request(method, path, content, {**own, **headers}, encode_chunked=hasattr(body, "__next__"))
         got = connection.getresponse()
@@ -172,9 +178,9 @@ class Running:
         while busy.search(self.ask("GET", "/metrics").body):
             assert time.monotonic() < until_s
 
-    def raw(self, sent: bytes) -> bytes:
+    def raw(self, sent: bytes, port: int = 0) -> bytes:
         """What answers these very bytes."""
-        with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=DEADLINE_S) as link:
+        with socket.create_connection(("127.0.0.1", port or self.gateway.port), timeout=DEADLINE_S) as link:
             link.sendall(sent)
             return b"".join(iter(lambda: link.recv(65536), b""))
 
@@ -201,7 +207,7 @@ def gateway(*models: Model, **changes: Any) -> Gateway:
 
 
 @contextlib.contextmanager
-def running(folder: Path, made: Gateway) -> Iterator[Running]:
+def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
     """HAProxy with the files of a gateway; it has ended afterwards."""
     folder = folder / "files"
     for path in (folder, folder.with_name("sockets")):
@@ -213,6 +219,7 @@ def running(folder: Path, made: Gateway) -> Iterator[Running]:
     (folder / operations.OPERATORS).write_text(
         operations.operators({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
     )
+    (folder / render.CERTIFICATE).write_text(pem)
     words = ["haproxy", *render.COMMAND]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)

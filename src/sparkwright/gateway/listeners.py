@@ -54,13 +54,18 @@ def known() -> str:
     return "http-request sc-set-gpt0(0) 1"
 
 
-def of_one(most: int) -> int:
-    """How many of a frontend's connections one unknown address may have."""
-    return max(4, most // 4)
+def of_known(most: int) -> int:
+    """Return how many of a frontend's connections one address may have: others find some free."""
+    return max(1, most * 7 // 8)
 
 
 def of_unknown(most: int) -> int:
-    """How many of a frontend's connections all unknown addresses together may have."""
+    """Return how many of a frontend's connections one unknown address may have."""
+    return max(4, most // 4)
+
+
+def of_all_unknown(most: int) -> int:
+    """Return how many of a frontend's connections all unknown addresses together may have."""
     return max(4, most * 3 // 4)
 
 
@@ -74,7 +79,8 @@ def _admission(most: int) -> Iterator[str]:
     yield "option disable-h2-upgrade"
     yield f"stick-table type ipv6 size {ADDRESSES} expire {KNOWN_MIN}m store gpt0,conn_cur,conn_rate({RATE_S}s)"
     yield "tcp-request connection track-sc0 src,ipmask(32,64)"
-    yield f"tcp-request connection reject if {unknown} {{ sc0_conn_cur gt {of_one(most)} }}"
+    yield f"tcp-request connection reject if {{ sc0_conn_cur gt {of_known(most)} }}"
+    yield f"tcp-request connection reject if {unknown} {{ sc0_conn_cur gt {of_unknown(most)} }}"
     yield f"tcp-request connection reject if {unknown} {{ sc0_conn_rate gt {RATE} }}"
     yield f"tcp-request connection track-sc1 ipv6(::) if {unknown}"
-    yield f"tcp-request connection reject if {{ sc1_conn_cur gt {of_unknown(most)} }}"
+    yield f"tcp-request connection reject if {{ sc1_conn_cur gt {of_all_unknown(most)} }}"

@@ -52,8 +52,15 @@ BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
 NOBODY = "127.0.0.1:1"
 #: between two checks of a server that failed one, or is down
 FAST_CHECK_S = 2
-#: two buffers a connection; more than this may not be asked for
-MOST_MEMORY_BYTES = 4 * 2**30
+#: seconds that a client may take nothing of an answer that is there
+STALL_S = 60
+#: buffers that a connection may hold at most: the request, the next one behind it, the copy to send again, and of the answer one
+#: at each end (seen with 2.6.12: 5.1 in use by clients that send four requests at once and read nothing)
+BUFFERS = 5
+#: more than this may not be asked for
+MOST_MEMORY_BYTES = 8 * 2**30
+#: of a process beside its buffers
+PROCESS_BYTES = 128 * 2**20
 
 
 def buffer_bytes(gateway: Gateway) -> int:
@@ -62,8 +69,13 @@ def buffer_bytes(gateway: Gateway) -> int:
 
 
 def memory_bytes(gateway: Gateway) -> int:
-    """What it may hold at most."""
-    return 2 * gateway.clients * buffer_bytes(gateway)
+    """Return the most that its buffers may take."""
+    return BUFFERS * gateway.clients * buffer_bytes(gateway)
+
+
+def container_bytes(gateway: Gateway) -> int:
+    """Return the memory that its container may hold: two processes, for a reload leaves the one before to its requests."""
+    return 2 * (memory_bytes(gateway) + PROCESS_BYTES)
 
 
 def files(gateway: Gateway) -> dict[str, str]:
@@ -113,7 +125,7 @@ def _defaults(gateway: Gateway) -> Iterator[str]:
     yield "retries 3"
     yield "retry-on conn-failure"
     yield f"timeout connect {CONNECT_S}s"
-    yield f"timeout client {gateway.answer_s}s"
+    yield f"timeout client {STALL_S}s"
     yield f"timeout server {gateway.answer_s}s"
     yield f"timeout queue {gateway.queue_s}s"
     yield f"timeout http-request {listeners.HEAD_S}s"
