@@ -225,7 +225,7 @@ def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch)
     reader = http.client.HTTPConnection(*address, timeout=20)
     with socket.create_connection(address, 20) as link:
         reader.request("GET", serving.HERE, headers={"Authorization": "Bearer x"})
-        assert reader.getresponse().status == 204
+        assert (answer := reader.getresponse()).status == 204 and answer.read() == b""
         with contextlib.suppress(ConnectionError):
             while not select.select([link], [], [], 0.05)[0]:  # until it is ended
                 link.sendall(b"G")
