@@ -88,7 +88,7 @@ GROUPS = (
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
         ("host/*", "modules/*"),
-        ("docker", "requests", "sparkwright.host.models.bounded_http", "sparkwright.host.peers.alive"),
+        ("docker", "requests", "sparkwright.host.models.bounded_http"),
     ),
     Group(
         "the SDK's client, where the Docker host is no socket", ("health/live.py",), ("sparkwright.host.runs.context",)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkwright.gateway import statistics
 from sparkwright.gateway.listeners import SOCKET
 from sparkwright.transport.connection import TransportError, converse
 
@@ -18,8 +18,8 @@ NOT_HAPROXY = "a stand-in for HAProxy, which is not installed here"
 ANSWER_S = 5.0
 #: the files that this process has open, each under its number
 OPEN = Path("/proc/self/fd")
-#: of an answer, and rows of it; a gateway of hundreds of servers tells less
-LARGEST_BYTES, MOST_ROWS = 4 * 2**20, 10_000
+#: of an answer; a gateway of hundreds of servers tells less
+LARGEST_BYTES = 4 * 2**20
 
 
 def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
@@ -74,17 +74,4 @@ def _info(sockets: Path, wanted: str) -> str:
 
 def rows(sockets: Path) -> list[dict[str, str]]:
     """Return its statistics, a row for each frontend, backend and server; none where they are not what HAProxy writes."""
-    return table(ask(sockets, "show stat").removeprefix("# "))
-
-
-def table(text: str) -> list[dict[str, str]]:
-    """Return the rows of a text in CSV by its header; none for one that is no CSV, or has more than MOST_ROWS."""
-    header, *lines = text.splitlines() or [""]
-    names = header.split(",")
-    if len(lines) > MOST_ROWS:
-        return []
-    try:
-        cells = list(csv.reader(lines))
-    except csv.Error:
-        return []
-    return [dict(zip(names, row, strict=False)) for row in cells if row]
+    return statistics.table(ask(sockets, "show stat"))

@@ -2,8 +2,8 @@
 
 The token is made for one copy and travels as every secret does. Without it nobody gets anything, and can keep nobody out: an
 address that has not sent it gets a few connections, each for seconds. The process outlives the task that started it; it ends
-when its readers said so, or when nobody asked anything for a while. The bytes are not encrypted on their way: what matters is that
-they arrive right, and every reader proves that.
+when its readers said so, or when nobody asked anything for a while. The bytes are not encrypted on their way: what matters is
+that they arrive right, and every reader proves that.
 """
 
 from __future__ import annotations
