@@ -235,7 +235,7 @@ def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(benc
     bench.context.check = True
     planned = {change.field for change in bench.running().diff}
     bench.context.check = False
-    assert {"volumes", "working_dir"} <= planned
+    assert {"volumes", "working-dir"} <= planned
     said = bench.running()
     assert said.data["reloaded"] is False
     bench.keep(str(said.data["digest"]))
