@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import docker_client, inspected
+from sparkwright.host.containers import docker_client, inspected, port_forwarders
+from sparkwright.protocol.container import INTERIM as INTERIM
+from sparkwright.protocol.container import PREVIOUS as PREVIOUS
 from sparkwright.protocol.container import RANK_LABEL
 from sparkwright.visible import one_line
 
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 
     from sparkwright.host.module import Context
 
-PREVIOUS = "-previous"
-#: of the server that takes another one's requests while that is replaced (host/gateway/interim.py)
-INTERIM = "-interim"
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
 
@@ -116,7 +115,16 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
     holder = publishing(client, port)
     process = listening_process(port) if holder is None or not _published(holder) else ""
+    if process and holder is None and (forwarder := port_forwarders.of_port(port)):
+        return f"{forwarder}, {_left_by(client, port)}"
     return f"{CONTAINER}{holder['Name'].lstrip('/')}" if holder and (process or _published(holder)) else process
+
+
+def _left_by(client: docker.DockerClient, port: int) -> str:
+    """The container that a forwarder of Docker was started for, in words: none that runs publishes this port."""
+    made = [inspect(client, row["Id"]) for row in client.api.containers(all=True)]
+    names = [str(found["Name"]).lstrip("/") for found in made if found is not None and publishes(found, port)]
+    return f"which was for {' or '.join(names)} and serves nobody" if names else "which serves nobody"
 
 
 def _published(container: dict[str, Any]) -> bool:
@@ -152,12 +160,18 @@ def _sandbox_of(words: list[str]) -> str:
     return f"{SANDBOX} {one_line(words[-1])}"
 
 
-def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file") -> str:
-    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it."""
+def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file", *, ours: bool = False) -> str:
+    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it.
+
+    ours: whether it is a container that sparkwright created, which a deploy may replace.
+    """
+    if holder.startswith(port_forwarders.TITLE):
+        return f"{port_forwarders.FIX}; nothing else frees it."
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
     if holder.startswith(CONTAINER):
         name = holder.removeprefix(CONTAINER)
-        stop = f"On the host: `docker stop {name}`. To replace it, name the recipe's container like it (`container.name: {name}`)"
+        stop = f"On the host: `docker stop {name}`"
+        stop += f". To replace it, name the recipe's container like it (`container.name: {name}`)" if ours else ""
     return f"{stop}, or use another port with {another}."
 
 

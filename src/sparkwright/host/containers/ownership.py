@@ -4,7 +4,7 @@ A container is ours by the labels that it was created with, never by its name: a
 owner label is derived from this machine and this state folder, so an image that brings labels of its own can't carry it, and
 neither can the containers of another user's sparkwright.
 
-Releases before 0.36 set no owner label. A container without one is ours where its id was written down when it was verified or
+Earlier releases set no owner label. A container without one is ours where its id was written down when it was verified or
 stopped, where it mounts a folder that only sparkwright makes, or where it has one of the older labels and its image has not
 (docs/decisions/0036-identity-of-containers.md).
 """
@@ -39,7 +39,7 @@ STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a container of ours was created for."""
+    """The purpose that a container of ours was created for."""
 
     #: SERVER, BESIDE, GATEWAY or HELPER
     role: str
@@ -138,8 +138,8 @@ def by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
     wanted = labels(context, role, server)
     filters = {"label": [f"{key}={wanted[key]}" for key in (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL) if key in wanted]}
     rows = context.docker().api.containers(all=True, filters=filters)
-    found = (containers.inspect(context.docker(), row["Id"]) for row in rows)
-    return [one for one in found if one is not None]
+    inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
+    return [found for found in inspects if found is not None]
 
 
 def of_server(state: StateFolder) -> set[str]:
@@ -160,7 +160,9 @@ def _recorded(context: Context) -> dict[str, Identity]:
 
 def _verified(state: StateFolder, role: str) -> dict[str, Identity]:
     states = (*good_states.before(state), good_states.last(state))
-    return {str(one["container_id"]): Identity(role, one["spec"]["name"]) for one in states if one.get("container_id")}
+    return {
+        str(good["container_id"]): Identity(role, good["spec"]["name"]) for good in states if good.get("container_id")
+    }
 
 
 def _stopped(state: StateFolder) -> dict[str, Identity]:
@@ -185,19 +187,19 @@ def _own_mounts(context: Context, container: Mapping[str, Any]) -> Iterator[str]
     share, state = own_folders.of(context.machine.home)
     below = {share / name: name for name in SHARE_FOLDERS} | {state / name: name for name in STATE_FOLDERS}
     host = container.get("HostConfig") or {}
-    sources = [str(one.get("Source") or "") for one in host.get("Mounts") or ()]
-    sources += [str(one).partition(":")[0] for one in host.get("Binds") or ()]
+    sources = [str(mount.get("Source") or "") for mount in host.get("Mounts") or ()]
+    sources += [str(bind).partition(":")[0] for bind in host.get("Binds") or ()]
     for source in map(Path, sources):
         yield from (name for folder, name in below.items() if folder in source.parents and ".." not in source.parts)
 
 
 def _own_labels(context: Context, container: Mapping[str, Any]) -> bool:
     """Return whether a container has a label of ours that its image has not given it."""
-    marks = {name: one for name, one in _labels(container).items() if name.startswith(OWN_LABELS)}
+    marks = {name: value for name, value in _labels(container).items() if name.startswith(OWN_LABELS)}
     if not marks:
         return False
     image = containers.image_of(context.docker(), dict(container))
-    return bool(image) and any(_labels(image).get(name) != one for name, one in marks.items())
+    return bool(image) and any(_labels(image).get(name) != value for name, value in marks.items())
 
 
 def _labels(inspected: Mapping[str, Any]) -> dict[str, str]:
