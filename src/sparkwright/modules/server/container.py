@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import (
     compile_caches,
     container_options,
@@ -19,6 +19,8 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
+from sparkwright.host.memory import host_lost
+from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
@@ -95,7 +97,15 @@ class Container(StateModule["Container.Args", Found]):
         found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
         if not container or drift(args.model, found) or not (mine or found.running):
             replaced.refuse_others(context, spec.name)
+        if context.check and not context.guards.anyway and (why := host_lost.forbids(context.state, args.spec)):
+            self._refuse_repeat(args, found, why)
         return found
+
+    def _refuse_repeat(self, args: Args, found: Found, why: str) -> None:
+        """Raise Refused where a start is due with which the host went down before."""
+        if self.differences(args, found):
+            fix = "Give the recipe less memory or a shorter context; `--anyway` starts it as it is."
+            raise Refused(f"{why}: with this image and these arguments.", fix=fix)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -136,12 +146,16 @@ class Container(StateModule["Container.Args", Found]):
             if not found.container:
                 created = _create(spec, args.files, context)
             container_id = created or str(found.container["Id"])
-            compile_caches.before_start(context, containers.inspect(client, container_id) or {})
+            before = containers.inspect(client, container_id) or {}
+            compile_caches.before_start(context, before)
+            context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
             lifecycle.start(context, container_id)
         except APIError as error:
             if created:
                 lifecycle.discard(context, created)
+            context.guards.end()
             raise containers.refused_start(error, client, spec.ports) from None
+        context.guards.runs(containers.inspect(client, container_id) or {})
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 
 

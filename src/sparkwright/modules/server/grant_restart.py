@@ -17,7 +17,7 @@ from sparkwright.host.containers import (
     replaced,
     server_key,
 )
-from sparkwright.host.memory import footprint
+from sparkwright.host.memory import footprint, host_lost
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -85,6 +85,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         name = args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        context.guards.verified()
         measured = {**args.measured, **_load(name, context)}
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
@@ -92,6 +93,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
         context.state.remove("previous")
+        context.state.remove(host_lost.NAME)
         server_key.tidy(context, name)
         recipe_files.tidy(context)
         compile_caches.verified(context, found.current, args.model)
