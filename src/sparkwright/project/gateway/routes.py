@@ -140,13 +140,12 @@ def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list
 
 
 def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
-    for one in found:
-        if why := model.why_not_a_name(one.recipe.served_name):
-            message = f"the model name '{one.recipe.served_name}' of {one.recipe.name} {why} behind a gateway."
-            yield message, one.recipe.source.where(one.recipe.file.engine), "Set another served name in the recipe."
-        if one.recipe.file.container.name == CONTAINER and one.host.machine == gateway.host:
-            message = f"`container.name: {CONTAINER}` is the name of the gateway's own container on {gateway.host}."
-            yield message, one.recipe.source.where("container", "name"), "Choose another name."
+    """Yield the names of models that cannot be routed."""
+    for server in found:
+        recipe = server.recipe
+        if why := model.why_not_a_name(recipe.served_name):
+            message = f"the model name '{recipe.served_name}' of {recipe.name} {why} behind a gateway."
+            yield message, recipe.source.where(recipe.file.engine), "Set another served name in the recipe."
 
 
 def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
