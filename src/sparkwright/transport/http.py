@@ -23,6 +23,7 @@ from sparkwright.transport.connection import (
     Deadline,
     Interrupted,
     InvalidAnswer,
+    InvalidHeader,
     InvalidRequest,
     MinimumRate,
     Progress,
@@ -364,7 +365,7 @@ def _request_bytes(
         fields["Content-Length"] = str(len(body or b""))
     for name, value in fields.items():
         if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
-            raise InvalidRequest("is given a header that holds characters which HTTP does not allow")
+            raise InvalidHeader("is given a header that holds characters which HTTP does not allow")
     target = f"{where.scheme}://{where.netloc}{path}" if absolute else path
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")
