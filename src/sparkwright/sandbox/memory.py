@@ -38,6 +38,13 @@ class Pool:
         self._write()
         return True
 
+    def grow(self, holder: str, size_bytes: int) -> None:
+        """Take so much more for a holder, as far as there is any; less than nothing gives some back."""
+        with self._mutex:
+            free = TOTAL - sum(self._held.values())
+            self._held[holder] = max(0, self._held.get(holder, 0) + min(size_bytes, free))
+        self._write()
+
     def release(self, holder: str, *, after_s: float = 0) -> None:
         """Give memory back, at once or a little later. A holder is one start of one thing, never a name used again."""
         if after_s:

@@ -71,6 +71,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("quantization", line("print_info: file type ", r"print_info: file type +=\s*(\S{1,40}(?: [\w()-]{1,20}){0,4})")),
     ("kv_cache_tokens", line("llama_context: n_ctx  ", r"llama_context: n_ctx +=\s*(\d+)")),
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
+    ("weights_mib", line(" model buffer size = ", r"(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +([\d.]+) MiB")),
     ("kv_cache_mib", KV_CACHE),
     ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
     ("slots", SLOTS),
@@ -94,11 +95,11 @@ LOG = LogBook(
     types={
         "version": _build,
         "kv_cache_dtype": _of_both,
-        "kv_cache_mib": number,
+        **dict.fromkeys(("weights_mib", "kv_cache_mib"), number),
         "kv_unified": lambda text: text == "true",
         **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), integer),
     },
-    also=("slots", "kv_unified", "kv_cache_mib", "flash_attention"),
+    also=("slots", "kv_unified", "weights_mib", "kv_cache_mib", "flash_attention"),
     always={
         "chunked_prefill": (
             True,

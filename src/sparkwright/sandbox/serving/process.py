@@ -14,10 +14,15 @@ from sparkwright.sandbox.serving.counters import Counters
 from sparkwright.sandbox.serving.steps import Steps
 from sparkwright.sandbox.serving.tokens import Tokenizer
 from sparkwright.sandbox.web import Handler, Server
+from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
 ON_CPU = 2.9  # of a Spark's twenty cores
+#: what an engine takes on the host's side, on top of its share; llamastash PR 81: 5.4 to 6.7 GiB. /dev/shm is a part of it
+HOST_SIDE = int(5.5 * GIB)
+#: what a cold start takes beyond that for a while
+COMPILE_PEAK = 2 * GIB
 KILLED, TERMINATED = 137, 143
 POLL_S = 0.05
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -191,6 +196,11 @@ class Process:
             if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for what its own end left behind
                 return False
         return True
+
+    def take_more(self, size_bytes: int) -> None:
+        """Take so much more than it holds, whether or not that is good for the host; below 0 it gives some back."""
+        if self._pool is not None:
+            self._pool.grow(self._holder, size_bytes)
 
     @property
     def free_bytes(self) -> int:
