@@ -78,6 +78,11 @@ GROUPS = (
         ("project/*",),
         ("sparkwright.project.documents.*",),
     ),
+    Group(
+        "TLS, and the environment's proxies: an answer to `status` has neither (10 and 30 ms)",
+        ("transport/*",),
+        ("ssl", "urllib.request"),
+    ),
     Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/arguments.py",), ("difflib",)),
     Group("charts, which are an extra", ("html/drawing.py",), ("matplotlib",)),
     Group(

@@ -71,6 +71,7 @@ class Turns:
 def turns() -> Iterator[Turns]:
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        desk.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
         found = Turns(desk)
         first = desk.deploy()
         assert first.code == 0, first.out[-3000:]

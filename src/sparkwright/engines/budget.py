@@ -32,6 +32,8 @@ SHAPE: dict[str, Any] = {
     "rows": [ROW],
     **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT)),
 }
+#: the same with its sums, as programs get it
+JSON_SHAPE: dict[str, Any] = {**SHAPE, "need_bytes": _COUNT, "left_bytes": within(-LARGEST, LARGEST)}
 
 
 @dataclass(frozen=True, slots=True)

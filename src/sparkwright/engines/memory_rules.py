@@ -44,7 +44,8 @@ rule = RULES.rule
     sources=(
         "vllm #46307, #56824: starts at 0.70 took 112 and 119 of 121.7 GiB, and the host hung",
         "llamastash PR 81: 5.4 to 6.7 GiB on the host's side of the engine, on top of its share",
-        "sgl-project/sglang #34872: 0.75 swapped while graphs were captured, 0.70 held",
+        "sgl-project/sglang #34872: 0.95 on a Spark; 0.75 swapped while graphs were captured, 0.70 held",
+        "hasso5703/dgx-spark-qwen38 #2: 0.95 froze hosts while graphs were captured",
         "tonyd2wild #31: /dev/shm is the same memory; 10 GB did for a worker",
     ),
     example=Case(

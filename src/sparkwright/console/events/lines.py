@@ -125,7 +125,7 @@ class Lines:
             reported = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
             self._failures.setdefault(event["host"], set()).update(reported)
         elif event["module"] == BUDGET:
-            for text in budget_lines(event):
+            for text in budget_lines((event.get("data") or {}).get("budget")):
                 self.write("muted", f"{' ' * (WIDTH_STATUS + 1)}{text}")
         if self.diff:
             self._differences(event)
@@ -191,10 +191,10 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
         yield "muted", f"{indent}at {event['where']}"
 
 
-def budget_lines(event: Event) -> list[str]:
-    """The table of a task that found a server's memory to be there; empty for a result without one."""
+def budget_lines(data: Any) -> list[str]:
+    """The table of a memory budget that a host gave as JSON; empty for what is none."""
     try:
-        return Budget.of_json((event.get("data") or {}).get("budget")).lines()
+        return Budget.of_json(data).lines()
     except ValueError:
         return []
 

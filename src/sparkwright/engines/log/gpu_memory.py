@@ -6,7 +6,7 @@ from sparkwright.engines.log.state import EngineState
 from sparkwright.units import GIB, MIB
 
 #: readings of sizes, with their unit in bytes. weights: with what CUDA and its libraries hold, where the log says that
-WEIGHTS = {"weights_gib": GIB, "weights_mib": MIB}
+WEIGHTS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
 KV_CACHE = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
 OTHERS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB}
 #: in the order of a start

@@ -129,6 +129,8 @@ def refusal(context: Context, server: Server, found: Budget, message: str, data:
 def fix_of(server: Server, found: Budget, *, never: bool) -> str:
     """What makes it fit: less of what can be freed, or the largest share or context that fits."""
     lower = budget.largest(server.memory, found)
+    if any(row.about == "other" and not row.at_most for row in found.rows) and not lower:
+        return "Give one a smaller share of memory in its recipe, or serve one of them on another host."
     ways = [] if never else ["Free memory"]
     ways += [f"{'or s' if ways else 'S'}et {lower} in the recipe, which fits"] if lower else []
     if not lower:
