@@ -54,12 +54,10 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
 def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
     """A start that is verified: available before 110 GiB, and what the test says then."""
     footprint.before_start(spark, 110 * GIB)
-    footprint.note_lowest(spark, int(lowest * GIB))
-    footprint.note_lowest(spark, 50 * GIB)
     spark.available_gib = after
     needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
     state = read_log(log.splitlines(), of("vllm").log) if log else None
-    return verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state)
+    return verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB))
 
 
 def test_the_hosts_side_is_what_was_taken_less_the_gpus_side_by_the_engines_log(spark: Spark) -> None:
@@ -81,7 +79,7 @@ def test_without_such_lines_the_gpus_side_is_its_share(spark: Spark) -> None:
 
 def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: Spark) -> None:
     needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
-    assert verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None) is None
+    assert verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None) is None
 
 
 def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: Spark) -> None:

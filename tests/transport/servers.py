@@ -15,10 +15,12 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def head_of(connection: socket.socket) -> bytes:
-    """Read a request up to the end of its header fields."""
+    """Read a request up to the end of its header fields; a line, where it is not HTTP."""
     found = b""
     while b"\r\n\r\n" not in found and (piece := connection.recv(65536)):
         found += piece
+        if b" HTTP/1" not in found and found.endswith(b"\n"):
+            break
     return found
 
 
@@ -32,7 +34,7 @@ def sends(raw: bytes) -> Script:
     return script
 
 
-def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 1000) -> Script:
+def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
     """Send these bytes, then a piece now and then; after so many it ends in order, so that a client without a deadline returns."""
 
     def script(connection: socket.socket) -> None:
@@ -47,11 +49,13 @@ def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int
 
 
 class Server:
-    """Listens until it is closed. requests: the heads that arrived, where the script keeps them."""
+    """Listens until it is closed."""
 
     def __init__(self, script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> None:
         self.script, self.context = script, context
         self.connections = 0
+        #: set when a client ended the connection while something was still being sent to it
+        self.left = threading.Event()
         self._listening = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         self._listening.bind(str(path) if path else ("127.0.0.1", 0))
         self._listening.listen(16)
@@ -70,14 +74,17 @@ class Server:
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            if self.context is None:
-                self.script(connection)
-                return
-            with self.context.wrap_socket(connection, server_side=True) as secured:
-                self.script(secured)
-                with contextlib.suppress(OSError):
-                    secured.unwrap()
+        with connection:
+            try:
+                if self.context is None:
+                    self.script(connection)
+                    return
+                with self.context.wrap_socket(connection, server_side=True) as secured:
+                    self.script(secured)
+                    with contextlib.suppress(OSError):
+                        secured.unwrap()
+            except OSError:
+                self.left.set()
 
     def close(self) -> None:
         self._listening.close()

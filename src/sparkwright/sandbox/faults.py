@@ -25,6 +25,10 @@ FAULTS: dict[str, str] = {
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-exits": "the engine ends with exit code 0 at the first request",
     "crash-loop": "the engine exits by itself shortly after its start, every time, until it is stopped by hand",
+    "overshoot": "a start takes more than its share, 3 GiB a second, until nothing is left: then the host is lost",
+    "unkillable": "the same, of an engine that hangs in the driver: nothing ends it but the end of its host",
+    "neighbour": "another program takes 3 GiB a second while a server starts: then the host is lost",  # words: data
+    "leak": "a running server takes 0.5 GiB more each second until nothing is left: then the host is lost",
     "no-space": "the disk is full",
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
 }
@@ -41,4 +45,14 @@ OF_MEMBERS: dict[str, str] = {
 }
 
 #: those that befall a start: a server that ran when they came meets them when it is started again
-AT_START = frozenset({"oom", "cpu-only", "other-text", "stale-cache", "tool-text", "think-text", "content-null"})
+AT_START = frozenset(
+    {
+        "oom",
+        "cpu-only",
+        "other-text",
+        "stale-cache",
+        "tool-text",
+        "think-text",
+        "content-null",
+    }
+)

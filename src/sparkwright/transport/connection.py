@@ -252,11 +252,13 @@ class Connection:
             data = self._socket.recv(most_bytes)
             return data
         except TimeoutError:
-            raise TimedOut("stopped sending") from None
+            pass
         except OSError:
             raise Interrupted("broke off the connection") from None
         finally:
             self.clock.waited(time.monotonic() - began_s, len(data))
+        self.clock.left_s()
+        raise TimedOut("stopped sending")
 
     def close(self) -> None:
         """Let go of it."""

@@ -1,7 +1,7 @@
 """What a server holds of the shared memory: recorded when it was verified, compared when it was stopped.
 
 State "before_start": MemAvailable before the engine took its part, and whether an interim server of the same size held its own
-part meanwhile. "start_lowest": the lowest since then. "stopping": what was available before it was stopped, and what it held.
+part meanwhile. "stopping": the same before it was stopped, and what it held.
 """
 
 from __future__ import annotations
@@ -18,26 +18,9 @@ INTERIM = "interim"
 def before_start(context: Context, available_bytes: int) -> None:
     """Remember what was available when nothing was started yet."""
     beside = context.state.read(INTERIM) is not None
-    context.state.remove("start_lowest")
     context.state.write(
         "before_start", {"available_bytes": available_bytes, "beside_interim": beside, "run": context.run_id}
     )
-
-
-def note_lowest(context: Context, available_bytes: int) -> None:
-    """Remember the lowest MemAvailable since this run started its server; a higher reading than the noted one changes nothing.
-
-    For whoever samples during a start. Readings after one another may be far apart: only the lowest is kept.
-    """
-    lowest = lowest_seen(context)
-    if lowest is None or available_bytes < lowest:
-        context.state.write("start_lowest", {"bytes": available_bytes, "run": context.run_id})
-
-
-def lowest_seen(context: Context) -> int | None:
-    """The lowest reading that was noted in this run since its last `before_start`, bytes; None where none was."""
-    noted = context.state.read("start_lowest") or {}
-    return int(noted["bytes"]) if noted.get("run") == context.run_id else None
 
 
 def available_before(context: Context) -> int | None:

@@ -25,7 +25,11 @@ LOG, FLAGS = "log", "flags"
 
 
 def of(
-    context: Context, container: Mapping[str, Any], engine_memory: Mapping[str, Any], log: EngineState | None
+    context: Context,
+    container: Mapping[str, Any],
+    engine_memory: Mapping[str, Any],
+    log: EngineState | None,
+    lowest_bytes: int | None,
 ) -> StartMemory | None:
     """Return the figures of a start that this run saw; None of one that it did not start itself.
 
@@ -34,6 +38,7 @@ def of(
         container: Its inspect.
         engine_memory: As the scope of the plan has it, with what tells this start from others.
         log: Of its engine; None where that can't be read.
+        lowest_bytes: The lowest MemAvailable that the guard saw; None without a guard.
     """
     before, memory = footprint.available_before(context), context.machine.meminfo()
     about = engine_memory.get("start")
@@ -42,14 +47,13 @@ def of(
     after = memory["MemAvailable"]
     taken = max(0, before - after)
     gpu, source = _gpu_side(Memory.of_json(engine_memory), log, memory["MemTotal"])
-    lowest = footprint.lowest_seen(context)
     return StartMemory(
         name=str(container["Name"]).lstrip("/"),
         **{key: str(about.get(key) or "") for key in ("image", "model", "arguments")},
         cold=not compile_caches.started_warm(context, container),
         at=round(time.time(), 3),
         before_bytes=before,
-        lowest_bytes=after if lowest is None else min(lowest, after),
+        lowest_bytes=after if lowest_bytes is None else min(lowest_bytes, after),
         after_bytes=after,
         gpu_bytes=gpu,
         gpu_source=source,

@@ -177,7 +177,6 @@ SHAPES: dict[str, Partial] = {
         ("id", "available_bytes"),
     ),
     "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
-    "start_lowest": Partial({"bytes": _BYTES, "run": text}, ("bytes", "run")),
     "start_memory": Partial({"version": integer, "starts": [{}]}, ("version", "starts")),
     "restart_plans": Partial({"runtime": text, "plan": {text: object}}, ("runtime", "plan")),
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
@@ -191,6 +190,10 @@ SHAPES: dict[str, Partial] = {
     "health-settings": _SETTINGS,
     "gateway-key": Partial({"key": text}, ("key",), strict=True),
     "drained": Partial({"gateways": [{text: writable}], "since": number, "run": text}, ("gateways", "since")),
+    "lost": Partial(
+        {**dict.fromkeys(("key", "name", "container_id", "why"), text), "since": number, "available_bytes": number},
+        ("key", "why"),
+    ),
     "interim": Partial(
         {"name": text, "gateways": [{text: writable}], "since": number, "run": text},
         ("name", "gateways", "since"),

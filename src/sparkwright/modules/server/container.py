@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import (
     compile_caches,
     container_options,
@@ -17,6 +17,8 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
+from sparkwright.host.memory import host_lost
+from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
@@ -84,7 +86,16 @@ class Container(StateModule["Container.Args", Found]):
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
         texts = recipe_files.contents(context.state, spec, container, args.files)
-        return Found(spec, container, image, verified_id, model, verified_spec(good), texts)
+        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts)
+        if context.check and not context.guards.anyway and (why := host_lost.forbids(context.state, args.spec)):
+            self._refuse_repeat(args, found, why)
+        return found
+
+    def _refuse_repeat(self, args: Args, found: Found, why: str) -> None:
+        """Raise Refused where a start is due with which the host went down before."""
+        if self.differences(args, found):
+            fix = "Give the recipe less memory or a shorter context; `--anyway` starts it as it is."
+            raise Refused(f"{why}: with this image and these arguments.", fix=fix)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -123,13 +134,17 @@ class Container(StateModule["Container.Args", Found]):
         try:
             if not found.container:
                 created = _create(spec, args.files, context)
-            compile_caches.before_start(context, containers.inspect(client, spec.name) or {})
+            before = containers.inspect(client, spec.name) or {}
+            compile_caches.before_start(context, before)
+            context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
             client.api.start(spec.name)
         except APIError as error:
             if created:
                 client.api.remove_container(created, force=True)
+            context.guards.end()
             raise containers.refused_start(error, client, spec.ports) from None
         now = containers.inspect(client, spec.name) or {}
+        context.guards.runs(now)
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
 

@@ -10,7 +10,7 @@ from sparkwright.engines.log.state import EngineState
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
 from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, replaced, server_key
-from sparkwright.host.memory import footprint, verified_start
+from sparkwright.host.memory import footprint, host_lost, verified_start
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history, start_memory
@@ -79,15 +79,18 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        seen = context.guards.verified()
         log = evidence.log(context, name)
         measured = {**args.measured, **_load(log)}
-        start = verified_start.of(context, found.current, args.serve.get("engine_memory") or {}, log)
+        needs = args.serve.get("engine_memory") or {}
+        start = verified_start.of(context, found.current, needs, log, seen.lowest_bytes if seen else None)
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         containers.set_policy(client, name, args.spec["restart"])
         if found.previous:
             client.api.remove_container(replaced.name_of(found.previous), force=True)
         context.state.remove("previous")
+        context.state.remove(host_lost.NAME)
         server_key.tidy(context, name)
         recipe_files.tidy(context)
         compile_caches.verified(context, found.current, args.model)
