@@ -239,6 +239,7 @@ def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
 
 def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) -> None:
     """They share the GPU. Alone, the same rate is a failure."""
+    desk.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
     desk.deployed()
     serves(desk, CHAT, "qwen3-1.7b")
     assert (said := desk.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), said.out[-3000:]

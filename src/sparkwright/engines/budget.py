@@ -14,6 +14,8 @@ from sparkwright.units import GIB, MINUTE, gib, moment
 #: who a row is about: the server to start, other servers, the host itself
 About = Literal["server", "other", "host"]
 HOST_SIDE = "host's side"
+#: the assumed host's side is at most this part of MemTotal: on a machine smaller than a GB10 nobody has measured it
+HOST_SIDE_PART = 17
 #: weights of less have no row of their own
 SHOWN_BYTES = GIB // 20
 ASSUMED = "assumed, never measured on this host"
@@ -212,7 +214,7 @@ def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]
     if learned is not None and learned.same and (learned.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
         more = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
         yield Row("beyond that on the GPU", more, f"CUDA graphs, say: by its log, {learned.source}")
-    yield from _host_side(memory, start)
+    yield from _host_side(memory, total_bytes, start)
     if memory.compiles:
         yield _compile_row(memory, total_bytes, start)
     if start.shm_bytes:
@@ -231,12 +233,13 @@ def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
     yield Row("KV cache and computation" if held else "GPU's side", taken - held, source)
 
 
-def _host_side(memory: Memory, start: Start) -> Iterator[Row]:
+def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
     learned = start.learned
     if learned is not None and learned.host_bytes is not None:
         yield Row(HOST_SIDE, learned.host_bytes, learned.source)
     elif memory.host_bytes:
-        yield Row(HOST_SIDE, memory.host_bytes, "5.4 to 6.7 GiB elsewhere", assumed=True)
+        size = min(memory.host_bytes, total_bytes // HOST_SIDE_PART)
+        yield Row(HOST_SIDE, size, "5.4 to 6.7 GiB elsewhere", assumed=True)
     else:
         yield from (Row(HOST_SIDE, one.size_bytes, one.source, assumed=one.assumed) for one in memory.parts if one.host)
 

@@ -22,6 +22,8 @@ from sparkwright.units import GIB, gib
 #: of an engine whose memory nobody tells
 UNKNOWN = "what the engine takes is unknown"
 SHM = "/dev/shm"
+#: by how much less a server is to take after a start that did not keep its budget
+LESS_BYTES = 8 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,21 @@ def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[in
     except OSError:
         return total_bytes // 2, "`ipc: host`: the host's own, half of all memory"
     return found.f_bavail * found.f_frsize, "`ipc: host`: what is free in the host's own"
+
+
+def told(context: Context, server: Server, found: Budget) -> dict[str, Any]:
+    """What a task registers of a budget that fits, for the screen and for the guard of the start.
+
+    budget: its JSON, with `fix`: what helps should it not be kept. expected_lowest_bytes: the lowest that was available during
+    the last verified start of the same image, model and arguments; missing where there was none.
+    """
+    lower = server.memory.largest(found.total_bytes, server.memory.engine_bytes(found.total_bytes) - LESS_BYTES)
+    fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
+    data: dict[str, Any] = {"budget": {**found.to_json(), "fix": fix}}
+    last = start_memory.last(start_memory.read(context.state), server.start)
+    if last is not None and last[1] == "start":
+        data["expected_lowest_bytes"] = last[0].lowest_bytes
+    return data
 
 
 def refusal(context: Context, server: Server, found: Budget, message: str, data: dict[str, Any]) -> Result:
