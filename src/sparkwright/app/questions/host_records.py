@@ -13,6 +13,7 @@ from sparkwright.engines.log import load_stages
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
+from sparkwright.measure import load_ladder
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import evidence
@@ -151,6 +152,8 @@ def _act(host: str, row: Event) -> list[str]:
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
     lines += [f"    load: {load}"] if load else []
+    proved = load_ladder.shown(measured.get("load"))
+    lines += [f"    {proved}"] if proved else []
     memory = _memory(row.get("memory") or {})
     lines += [f"    memory: {memory}"] if memory else []
     return lines + ([f"    why: {row['why']}"] if row.get("why") else [])

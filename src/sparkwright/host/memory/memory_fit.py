@@ -117,7 +117,7 @@ def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[in
     return found.f_bavail * found.f_frsize, "`ipc: host`: what is free in the host's own"
 
 
-def told(context: Context, server: Server, found: Budget) -> dict[str, Any]:
+def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
     """What a task registers of a budget that fits, for the screen and for the guard of the start.
 
     budget: its JSON, with `fix`: what helps should it not be kept. expected_lowest_bytes: the lowest that was available during

@@ -60,7 +60,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         needs = memory_fit.needed(server, found)
         if not found.fits:
             return memory_fit.refusal(context, server, found, _message(server, found, now), data)
-        data |= memory_fit.told(context, server, found)
+        data |= memory_fit.reported(context, server, found)
         if now.unknown:
             return Result(msg=f"{now.unknown}; {needs}", data=data)
         return Result(msg=f"{gib(found.left_bytes)} of {gib(found.total_bytes)} GiB left: {needs}", data=data)

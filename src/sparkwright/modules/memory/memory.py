@@ -59,7 +59,7 @@ class Memory(Module["Memory.Args"]):
                 if not context.check:
                     footprint.before_start(context, available)
                 now = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
-                data |= memory_fit.told(context, server, now)
+                data |= memory_fit.reported(context, server, now)
                 needs = f"the engine needs {gib(engine_bytes)} GiB" if engine_bytes else memory_fit.UNKNOWN
                 msg = f"{gib(available)} GiB available, {needs}"
                 return Result(msg=msg, data=data)

@@ -187,6 +187,7 @@ def _serve(
             "unknown": expect.log_unknown,
         },
         **({"probes": list(expect.probes)} if expect.probes else {}),
+        **({"load": expect.load.model_dump()} if expect.load else {}),
         "baseline_key": {
             "image": container["image"],
             "model_id": model["id"],
