@@ -12,6 +12,7 @@ FAULTS: dict[str, str] = {
     "oom": "the engine finds too little memory at its start, although enough was free",
     "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and gives 2.9 tokens a second",
     "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
+    "garbled": "the engine starts with a kernel that does not fit the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
     "think-text": "the reasoning parser finds nothing: the thinking arrives in the content",
     "content-null": "a parser takes all of the text: the content is null",
@@ -46,13 +47,5 @@ OF_MEMBERS: dict[str, str] = {
 
 #: those that befall a start: a server that ran when they came meets them when it is started again
 AT_START = frozenset(
-    {
-        "oom",
-        "cpu-only",
-        "other-text",
-        "stale-cache",
-        "tool-text",
-        "think-text",
-        "content-null",
-    }
+    {"oom", "cpu-only", "other-text", "garbled", "stale-cache", "tool-text", "think-text", "content-null"}
 )

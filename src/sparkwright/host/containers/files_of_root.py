@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import Failed
-from sparkwright.host.containers import docker_client
+from sparkwright.host.containers import docker_client, lifecycle, ownership
 from sparkwright.host.module import Context
 
 WAIT_S = 120
@@ -51,13 +51,12 @@ def _by_container(context: Context, at: Path, name: str, image: str) -> None:
     command = {"Entrypoint": ["rm"], "Cmd": ["-rf", f"{SEEN_AT}/{name}"], "User": "0:0"}
     made = ""
     try:
-        made = api.create_container_from_config(
-            {"Image": image, **command, "HostConfig": {"Mounts": [mount], **rights}}
-        )["Id"]
-        api.start(made)
+        config = {"Image": image, **command, "HostConfig": {"Mounts": [mount], **rights}}
+        made = lifecycle.create(context, config, ownership.HELPER)
+        lifecycle.start(context, made)
         api.wait(made, timeout=WAIT_S)
     except (APIError, OSError) as error:
         context.note(f"no container could remove {at / name}: {getattr(error, 'explanation', '') or error}")
     finally:
         if made:
-            api.remove_container(made, force=True)
+            lifecycle.discard(context, made)

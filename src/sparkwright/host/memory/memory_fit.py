@@ -149,7 +149,7 @@ def fix_of(server: Server, found: Budget, *, never: bool) -> str:
     if any(row.about == "other" and not row.at_most for row in found.rows) and not lower:
         return "Give one a smaller share of memory in its recipe, or serve one of them on another host."
     ways = [] if never else ["Free memory"]
-    ways += [f"{'or s' if ways else 'S'}et {lower} in the recipe, which fits"] if lower else []
+    ways += [f"{'or s' if ways else 'S'}et {lower.replace(' ', ' to ')} in the recipe, which fits"] if lower else []
     if not lower:
         less = "lower its share of memory" if server.memory.share else "serve a smaller model or a shorter context"
         ways.append(f"or {less}" if ways else less.capitalize())

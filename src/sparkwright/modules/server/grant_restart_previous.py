@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, replaced
+from sparkwright.host.containers import compile_caches, lifecycle, replaced
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.protocol.result import Change, arg
@@ -46,7 +46,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         if not found or not found["State"]["Running"]:
             fix = f"On the host: `docker logs --tail 50 {args.name}`."
             raise Failed(f"container {args.name} is not running.", fix=fix)
-        containers.set_policy(context.docker(), replaced.name_of(found), args.restart)
+        lifecycle.set_policy(context, found, args.restart)
         return {}
 
 

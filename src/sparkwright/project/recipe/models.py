@@ -54,7 +54,7 @@ class Model(Strict):
 class _Container(Strict):
     """What docker run is told beside image and command, in its words."""
 
-    name: str = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
+    name: words.ContainerName = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
         "unless-stopped", description="the restart policy set once it is verified"
     )
@@ -127,6 +127,11 @@ class Expect(Strict):
     )
     log_unknown: Literal["fail", "pass"] = Field(
         "fail", description="how to treat an expectation that the log does not answer"
+    )
+    answers: Literal["judged", "any"] = Field(
+        "judged",
+        description="its first answers are judged before they become the reference; `any` for a model that answers no questions, "
+        "such as one with random weights",
     )
     probes: list[words.Probe] = Field(
         default_factory=list,

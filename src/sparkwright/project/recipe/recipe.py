@@ -120,6 +120,8 @@ class Recipe:
             del held["expect"]["probes"]
         if self.file.expect.load is None:
             del held["expect"]["load"]
+        if self.file.expect.answers == "judged":
+            del held["expect"]["answers"]
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:

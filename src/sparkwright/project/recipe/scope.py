@@ -188,6 +188,7 @@ def _serve(
         },
         **({"probes": list(expect.probes)} if expect.probes else {}),
         **({"load": expect.load.model_dump()} if expect.load else {}),
+        **({"answers": expect.answers} if expect.answers != "judged" else {}),
         "baseline_key": {
             "image": container["image"],
             "model_id": model["id"],

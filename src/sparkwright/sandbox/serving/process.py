@@ -83,6 +83,7 @@ class Process:
         self.dead = False
         self.device = "cuda"
         self.damaged = False
+        self.garbled = False
         self.steps = Steps()
         self.tokenizer = Tokenizer()
         self.limits: Limits
@@ -132,6 +133,7 @@ class Process:
         """Start, serve until stopped, and return the exit code."""
         self.device = "cpu" if self.fault() == "cpu-only" else "cuda"
         self.damaged = self.fault() == "other-text"
+        self.garbled = self.fault() == "garbled"
         try:
             return self.serve()
         finally:
