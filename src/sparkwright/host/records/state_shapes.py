@@ -148,7 +148,9 @@ SHAPES: dict[str, Partial] = {
     "baselines": _BASELINE,
     "references": _REFERENCE,
     "compile_caches": Partial(
-        dict.fromkeys(("container", "image", "image_id", "model", "commit", "container_id", "why_aside"), text)
+        dict.fromkeys(
+            ("container", "image", "image_id", "model", "commit", "container_id", "why_aside", "frozen"), text
+        )
         | {"proved": bool, "warm": bool, "used_s": number}
     ),
     "model": _MANIFEST,

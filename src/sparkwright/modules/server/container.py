@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
     container_options,
     containers,
+    mount_sources,
     recipe_files,
     replaced,
     server_key,
@@ -83,6 +84,7 @@ class Container(StateModule["Container.Args", Found]):
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
+        mount_sources.refuse_spec(context, spec)
         texts = recipe_files.contents(context.state, spec, container, args.files)
         return Found(spec, container, image, verified_id, model, verified_spec(good), texts)
 
@@ -119,18 +121,25 @@ class Container(StateModule["Container.Args", Found]):
             fields = ", ".join(change.field for change in changes)
             fix = "Stop and keep it first (module `stop_and_keep`)."
             raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
-        created = ""
+        created = "" if found.container else _create(spec, args.files, context)
         try:
-            if not found.container:
-                created = _create(spec, args.files, context)
-            compile_caches.before_start(context, containers.inspect(client, spec.name) or {})
-            client.api.start(spec.name)
-        except APIError as error:
+            _start(client, spec.name, context)
+        except (APIError, SparkwrightError, OSError) as error:
             if created:
                 client.api.remove_container(created, force=True)
-            raise containers.refused_start(error, client, spec.ports) from None
+            if isinstance(error, APIError):
+                raise containers.refused_start(error, client, spec.ports) from None
+            raise
         now = containers.inspect(client, spec.name) or {}
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
+
+
+def _start(client: Any, name: str, context: Context) -> None:
+    """Start a container that is there, with the cache that was verified, and none of its mounts on what it could replace."""
+    made = containers.inspect(client, name) or {}
+    compile_caches.before_start(context, made)
+    mount_sources.refuse(context, made)
+    client.api.start(name)
 
 
 def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:

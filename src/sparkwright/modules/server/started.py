@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, replaced
+from sparkwright.host.containers import compile_caches, containers, mount_sources, replaced
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns
 from sparkwright.protocol.result import Change, arg
@@ -45,9 +45,10 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
+            mount_sources.refuse(context, found)
         try:
             client.api.start(name)
         except APIError as error:
             raise containers.refused_start(error, client, ports) from None
-        containers.set_policy(client, name, args.restart)
+        containers.set_policy(client, name, mount_sources.policy(found, args.restart))
         return {}
