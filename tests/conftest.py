@@ -34,6 +34,7 @@ DOCKER = (
     "tests/cluster/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
+    "tests/escape/",
     "tests/importing/test_running_docker.py",
     "tests/modules/test_engine_of_log.py",
     "tests/modules/test_gpu_used.py",

@@ -90,10 +90,23 @@ def _raised(act: Callable[[], None]) -> str:
 def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient, image: str, folder: Path) -> None:
     filled_by_root(engine, image, folder)
     context = RecordingContext(folder)
-    assert as_nobody(lambda: files_of_root.remove_folder(context, folder, "files", image)) == ""
-    assert not (folder / "files").exists()
-    left = [row for row in engine.api.containers(all=True) if row["ImageID"] == image]  # type: ignore[no-untyped-call]
+
+    def remove() -> None:
+        files_of_root.discard(context, folder / "files")
+        files_of_root.empty_trash(context)
+
+    assert as_nobody(remove) == ""
+    assert not (folder / "files").exists() and not list((folder / files_of_root.TRASH).iterdir())
+    left = [row for row in engine.api.containers(all=True) if files_of_root.SEEN_AT in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
+
+
+@pytest.mark.docker
+def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
+    filled_by_root(engine, image, folder)
+    context = RecordingContext(folder)
+    assert as_nobody(lambda: files_of_root.open_for_reading(context, folder / "files")) == ""
+    assert as_nobody(lambda: _must((folder / "files/triton/one").read_text() == "compiled\n")) == ""
 
 
 @pytest.mark.docker
@@ -101,22 +114,27 @@ def test_where_no_container_can_root_is_told_what_to_type(
     engine: docker.DockerClient, image: str, folder: Path
 ) -> None:
     filled_by_root(engine, image, folder)
-    context = RecordingContext(folder)
-    context_without_images: Any = context
-    context_without_images.docker = lambda: _without_images()
-    said = as_nobody(lambda: files_of_root.remove_folder(context, folder, "files", image))
-    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder}/files" in said
+    context: Any = RecordingContext(folder)
+    context.docker = lambda: _without_images()
+
+    def remove() -> None:
+        files_of_root.discard(context, folder / "files")
+        files_of_root.empty_trash(context)
+
+    said = as_nobody(remove)
+    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder / files_of_root.TRASH}/" in said
+
+
+def _must(holds: bool) -> None:
+    assert holds
 
 
 def _without_images() -> Any:
-    """An engine on which the image is gone, and no other container is there."""
+    """An engine that takes no image."""
 
     class Api:
-        def inspect_image(self, ref: str) -> Any:
-            raise docker.errors.ImageNotFound("gone")
-
-        def containers(self, all: bool = False) -> list[Any]:
-            return []
+        def import_image_from_data(self, *words: Any, **options: Any) -> Any:
+            raise docker.errors.APIError("no room")
 
     class Client:
         api = Api()

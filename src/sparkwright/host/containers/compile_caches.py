@@ -9,7 +9,7 @@ A container mounts the folders FOLDER alone, side by side, and none above them: 
 (0700), so they may be open to whoever the container's user is. Each start begins with a copy of what was frozen, and with
 nothing else: neither what a start that failed left behind, nor what was written after the verification (docs/decisions/0035).
 
-Until version 0.35 a key was caches/KEY/files, and one mount lay in the other. Such a folder is not used.
+In earlier versions a key was caches/KEY/files, and one mount lay in the other. Such a folder is not used.
 """
 
 from __future__ import annotations

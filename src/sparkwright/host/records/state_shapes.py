@@ -109,7 +109,15 @@ _REFERENCE = Partial(
     strict=True,
 )
 
-_PROVED = {text: row(number, number, number, text)}
+
+def _stamped(value: Any) -> Any:
+    """A file's stamp and its hash; earlier versions wrote no ctime."""
+    last = (text,) if isinstance(value, list) and len(value) == _BEFORE_CTIME else (number, text)
+    return fitted(value, row(number, number, number, *last), "")
+
+
+_BEFORE_CTIME = 4
+_PROVED = {text: _stamped}
 _MANIFEST = Partial(
     {
         "folder": text,
