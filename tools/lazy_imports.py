@@ -78,12 +78,17 @@ GROUPS = (
         ("project/*",),
         ("sparkwright.project.documents.*",),
     ),
+    Group(
+        "TLS, and the environment's proxies: an answer to `status` has neither (10 and 30 ms)",
+        ("transport/*",),
+        ("ssl", "urllib.request"),
+    ),
     Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/arguments.py",), ("difflib",)),
     Group("charts, which are an extra", ("html/drawing.py",), ("matplotlib",)),
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
         ("host/*", "modules/*"),
-        ("docker", "requests", "sparkwright.host.models.bounded_http", "sparkwright.host.peers.alive"),
+        ("docker", "requests", "sparkwright.host.models.bounded_http"),
     ),
     Group(
         "the SDK's client, where the Docker host is no socket", ("health/live.py",), ("sparkwright.host.runs.context",)

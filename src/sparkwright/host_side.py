@@ -23,6 +23,7 @@ PARTS = (
     "ready.py",
     "shell.py",
     "units.py",
+    "transport",
     "trust",
     "protocol",
     "engines",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine as engines
+from sparkwright.engines.log.reader import read
 from sparkwright.engines.slowness.causes import Seen, causes, likely
 from sparkwright.units import GIB
 
@@ -99,3 +100,54 @@ def test_a_fix_names_the_flags_of_the_engine_that_serves(name: str, seen: dict[s
 def test_what_only_vllm_prints_says_nothing_of_another_engine(name: str) -> None:
     found = verdicts(engine=engines.of(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
     assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(found)
+
+
+FP4 = (
+    "(EngineCore pid=16) WARNING 08-20 10:01:00 [marlin_utils_fp4.py:226] Your GPU does not have native support for FP4 "
+    "computation but FP4 quantization is being used. Weight-only FP4 compression will be used leveraging the Marlin kernel."
+)
+
+
+def test_weight_only_kernels_are_named_and_no_image_is_advised_that_runs_already() -> None:
+    log = {"warnings": [FP4], "version": "0.32.0"}
+    found = {cause.name: cause for cause in causes(Seen(share=0.35, slow=True, log=log))}
+    marlin = next(cause for name, cause in found.items() if "weight-only kernel (Marlin)" in name)
+    assert marlin.verdict == "found"
+    assert "v0.20.0" not in " ".join(cause.fix for cause in found.values())
+
+
+@pytest.mark.parametrize(
+    ("busy", "preempted", "verdict"),
+    [(0.0, 0.0, "excluded"), (0.0, 3.0, "found"), (4.0, 0.0, "found"), (None, None, "found")],
+)
+def test_a_cache_full_of_kept_prefixes_is_no_full_cache(
+    busy: float | None, preempted: float | None, verdict: str
+) -> None:
+    found = verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
+    assert found["the KV cache is full"] == verdict
+
+
+LLAMA_LOG = """
+0.00.000.100 I init: build_info: b11549-7e4c0a9
+0.05.000.000 I load_tensors: offloaded 20/49 layers to GPU
+0.05.000.000 I load_tensors:   CPU_Mapped model buffer size =  9000.11 MiB
+0.05.000.000 I load_tensors:        CUDA0 model buffer size =  5000.50 MiB
+0.06.000.000 I llama_context: flash_attn    = disabled
+0.06.000.000 I llama_kv_cache: size = 4096.00 MiB (131072 cells, 48 layers, 1/1 seqs), K (q8_0): 2048.00 MiB, V (f16): 2048.00 MiB
+0.09.000.000 I llama_server: listening on http://0.0.0.0:8080
+"""
+
+
+def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
+    engine = engines.of("llama_cpp")
+    log = read(LLAMA_LOG, engine.log).to_json()
+    found = [
+        (cause.name, cause.evidence.partition("; ")[2], cause.fix)
+        for cause in causes(Seen(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
+        if cause.verdict == "found"
+    ]
+    assert found == [
+        ("29 of 49 layers are on the CPU", "8.8 of 13.7 GiB of its weights", "n-gpu-layers: all"),
+        ("its K and V caches have unlike types", "", "the same type for cache-type-k and cache-type-v"),
+        ("flash attention is off", "", "flash-attn: true"),
+    ]

@@ -55,17 +55,21 @@ def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[typ
     Raises AssertionError with the case when it raised something else, or took too long or too much memory.
     """
     for number, case in enumerate(cases):
-        shown = f"case {number} of seed {SEED}: {case!r:.1500}"
         before, began = _rss_kib(), time.process_time()
         try:
             read(case)
         except (SparkwrightError, *refuses) as error:
-            assert str(error).strip(), f"refused without a word: {shown}"
+            assert str(error).strip(), f"refused without a word: {_shown(number, case)}"
         except Exception as error:
-            raise AssertionError(f"{type(error).__name__}: {error}\n{shown}") from error
+            raise AssertionError(f"{type(error).__name__}: {error}\n{_shown(number, case)}") from error
         took = time.process_time() - began
-        assert took < CPU_S, f"{took:.1f} s of processor time: {shown}"
-        assert _rss_kib() - before < GROWTH_KIB, f"{(_rss_kib() - before) // 1024} MiB more: {shown}"
+        assert took < CPU_S, f"{took:.1f} s of processor time: {_shown(number, case)}"
+        growth_kib = _rss_kib() - before
+        assert growth_kib < GROWTH_KIB, f"{growth_kib // 1024} MiB more: {_shown(number, case)}"
+
+
+def _shown(number: int, case: Any) -> str:
+    return f"case {number} of seed {SEED}: {case!r:.1500}"
 
 
 def _piece(cut: bytes, seeds: Sequence[bytes], chance: random.Random) -> bytes:

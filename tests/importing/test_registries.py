@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,92 @@ def test_a_hostile_repository_runs_nothing_and_leads_nowhere(project: Path, work
     found = run(project, "recipe.search", "a")
     assert found.returncode == 0 and "link" not in found.stdout and "large" not in found.stdout
     assert not (tmp_path / "ran").exists()
+
+
+def put(work: Path, listed: str) -> None:
+    """Push a commit with a tree that no work tree could hold. listed: as `git mktree` reads it."""
+    tree = subprocess.run(["git", "-C", work, "mktree"], input=listed, check=True, capture_output=True, text=True)
+    made = git(work, "commit-tree", tree.stdout.strip(), "-m", "x")
+    git(work, "push", "--quiet", "--force", "origin", f"{made}:refs/heads/main")
+
+
+def blob(work: Path, content: bytes) -> str:
+    kept = work / ".git/content"
+    kept.write_bytes(content)
+    return git(work, "hash-object", "-w", str(kept))
+
+
+def one_file_under_many_names(work: Path) -> None:
+    """Some 100 kB that are 3 GB of recipes."""
+    content = blob(work, b"a" * 1_000_000)
+    rows = "".join(f"100644 blob {content}\tr{number:04}.yaml\n" for number in range(3000))
+    tree = subprocess.run(["git", "-C", work, "mktree"], input=rows, check=True, capture_output=True, text=True)
+    put(work, f"040000 tree {tree.stdout.strip()}\trecipes\n")
+
+
+def folders_within_folders(work: Path) -> None:
+    """Some 100 kB that are a hundred million recipes."""
+    row = f"100644 blob {blob(work, b'model: a/b')}\ta.yaml\n"
+    for _ in range(8):
+        tree = subprocess.run(["git", "-C", work, "mktree"], input=row, check=True, capture_output=True, text=True)
+        row = "".join(f"040000 tree {tree.stdout.strip()}\td{number}\n" for number in range(10))
+    tree = subprocess.run(["git", "-C", work, "mktree"], input=row, check=True, capture_output=True, text=True)
+    put(work, f"040000 tree {tree.stdout.strip()}\trecipes\n")
+
+
+def measured(project: Path, *words: str) -> tuple[int, str, int]:
+    """(exit code, standard error, KiB of the largest process) of a command."""
+    program = (
+        "import resource, subprocess, sys; done = subprocess.run([sys.executable, '-c', 'import sys; from sparkwright.cli import main; sys.exit(main())', *sys.argv[1:]], stdout=2);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done.returncode)"
+    )
+    words = (sys.executable, "-c", program, *words)
+    done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stderr, int(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "why"),
+    [
+        (one_file_under_many_names, "recipes have more than 32 MiB"),
+        (folders_within_folders, "more files than a registry needs"),
+    ],
+)
+def test_a_small_repository_that_unpacks_to_gigabytes_is_refused(
+    project: Path, work: Path, bomb: Callable[[Path], None], why: str
+) -> None:
+    bomb(work)
+    code, said, most_kib = measured(project, "recipe.search", "a")
+    assert code == 5 and why in said and "registry ours" in said, said
+    assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"
+
+
+def test_a_registry_that_is_refused_does_not_hide_the_others(project: Path, work: Path, tmp_path: Path) -> None:
+    (project / "registries.yml").write_text(
+        f"gone: {{url: 'file://{tmp_path}/nowhere.git'}}\nours: {{url: 'file://{tmp_path}/theirs.git', recipes: recipes}}\n"
+    )
+    found = run(project, "recipe.search", "tiny")
+    assert found.returncode == 3 and "@ours/tiny-fp8" in found.stdout and "registry gone" in found.stderr
+
+
+def test_a_path_that_no_folder_takes_breaks_no_import(project: Path, work: Path) -> None:
+    script, recipe = blob(work, b"patch x\n"), blob(work, SPARKRUN_2.encode())
+    paths = (
+        f"mods/{'m' * 300}/run.sh",
+        "mods/" + "d/" * 1500 + "run.sh",
+        "mods/" + "d/" * 3000 + "run.sh",
+        "recipes/tiny-fp8.yaml/run.sh",
+    )
+    for path in paths:
+        git(work, "update-index", "--add", "--replace", "--cacheinfo", f"100644,{script},{path}")
+    for path in (f"recipes/{'r' * 300}.yaml", "recipes/tiny.yaml"):
+        git(work, "update-index", "--add", "--cacheinfo", f"100644,{recipe},{path}")
+    put(work, git(work, "ls-tree", git(work, "write-tree")) + "\n")
+    assert run(project, "recipe.search", "a").returncode == 0
+    done = run(project, "recipe.import", "@ours/tiny", "--yes")
+    assert done.returncode == 0, done.stderr
+    long = run(project, "recipe.import", f"@ours/{'r' * 300}", "--yes", "--name", "long")
+    assert long.returncode == 0, long.stderr
 
 
 @pytest.mark.parametrize(

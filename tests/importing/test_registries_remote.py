@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
+import struct
 import subprocess
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.certificate import self_signed
-from tests.importing.test_registries import project, run, work
+from tests.importing.test_registries import measured, project, run, work
 from tests.remote.sshd import SSHD, Sshd
 
 __all__ = ["project", "work"]
@@ -137,3 +140,62 @@ def test_over_ssh_with_a_host_key_that_is_known(
         assert found.returncode == 0 and "@ours/tiny-fp8" in found.stdout, found.stderr
     finally:
         sshd.stop()
+
+
+def entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
+    """An object of a pack: its kind and unpacked size, then for a delta the id of its base, then the zlib stream."""
+    head = bytearray([(kind << 4) | (size & 15)])
+    size >>= 4
+    while size:
+        head[-1] |= 0x80
+        head.append(size & 127)
+        size >>= 7
+    return bytes(head) + base + zlib.compress(body)
+
+
+def length(number: int) -> bytes:
+    """A size as a delta has it."""
+    found = bytearray([number & 127])
+    while number := number >> 7:
+        found[-1] |= 0x80
+        found.append(number & 127)
+    return bytes(found)
+
+
+def object_id(kind: str, pieces: Iterable[bytes], size: int) -> bytes:
+    found = hashlib.sha1(f"{kind} {size}\0".encode())
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
+
+
+def delta_bomb(mib: int) -> tuple[bytes, str]:
+    """(a pack of some kilobytes, its commit): a file that copies a MiB so often."""
+    base = bytes(2**20)
+    base_id = object_id("blob", [base], len(base))
+    size = mib * 2**20
+    delta = length(len(base)) + length(size) + (b"\xc0" + b"\x10") * (size // 2**20)  # copy 0x100000 bytes from 0
+    large_id = object_id("blob", (base for _ in range(mib)), size)
+    tree = b"100644 a.yaml\0" + base_id + b"100644 b.yaml\0" + large_id
+    tree_id = object_id("tree", [tree], len(tree))
+    commit = f"tree {tree_id.hex()}\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n".encode()
+    commit_id = object_id("commit", [commit], len(commit))
+    body = b"PACK" + struct.pack(">II", 2, 4) + entry(3, len(base), base) + entry(7, len(delta), delta, base_id)
+    body += entry(2, len(tree), tree) + entry(1, len(commit), commit)
+    return body + hashlib.sha1(body).digest(), commit_id.hex()
+
+
+def test_a_delta_that_unpacks_to_much_more_ends_git_in_little_memory(
+    project: Path, https: tuple[str, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate, _ = https
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+    pack, commit = delta_bomb(700)
+    bare = tmp_path / "theirs.git"
+    subprocess.run(["git", "-C", bare, "index-pack", "--stdin"], input=pack, check=True, capture_output=True)
+    subprocess.run(["git", "-C", bare, "update-ref", "refs/heads/main", commit], check=True)
+    assert len(pack) < 10_000
+    (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
+    code, said, most_kib = measured(project, "recipe.search", "a")
+    assert code == 3 and "registry ours: git says: fatal: " in said, said
+    assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"

@@ -13,7 +13,7 @@ from typing import Any
 from sparkwright.app.importing import Source, of_source
 from sparkwright.app.prompts import agreed
 from sparkwright.console.out import say, say_json
-from sparkwright.errors import Refused
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.project import registries
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import nearest
@@ -21,11 +21,17 @@ from sparkwright.project.folder import Project
 from sparkwright.project.importing.mods import SCRIPT
 from sparkwright.project.importing.recipe_of import Taken
 from sparkwright.project.registries import Registry
-from sparkwright.remote.git import Repository
+from sparkwright.remote.git import File, Repository
+from sparkwright.units import MIB
 from sparkwright.visible import count, one_line
 
 ENDINGS = (".yaml", ".yml")
-MOST_SCRIPTS = 400
+#: scripts of mods that are laid out with a recipe, and their size together
+MOST_SCRIPTS, MOST_SCRIPT_BYTES = 400, 4 * MIB
+#: folders within folders, of a file that is laid out
+MOST_STEPS = 32
+#: of a recipe that a search reads as YAML for its model, and of all of them; the largest recipe has 20 kB
+MOST_PARSED_BYTES, MOST_PARSED_BYTES_OF_ALL = 64 * 1024, 4 * MIB
 SHORT = 12
 
 
@@ -45,28 +51,60 @@ class Found:
         return f"@{self.registry.name}/{PurePosixPath(below).with_suffix('')}"
 
 
-def search(word: str, *, update: bool, as_json: bool) -> None:
-    """Print the recipes whose path or text has a word, in any case. update: follow each registry's branch first."""
+def search(word: str, *, update: bool, as_json: bool) -> Exit:
+    """Print the recipes whose path or text contains a word, in any case.
+
+    Args:
+        word: what to search for.
+        update: follow each registry's branch first.
+        as_json: print one JSON object.
+
+    Returns:
+        The exit code; a registry that could not be read is named on standard error, and the others are searched all the same.
+    """
     project = Project.here().root
     found: list[Found] = []
+    failed: list[SparkwrightError] = []
     added = registries.load(project)
-    for one in added:
-        repository, commit = _ready(project, one, update=update)
-        for path, text in repository.texts(commit, _recipes(repository, one, commit)):
-            if word.lower() in path.lower() or word.lower() in text.lower():
-                found.append(Found(one, commit, path, _model(text, path)))
+    for registry in added:
+        try:
+            found += _matching(project, registry, word.lower(), update=update)
+        except SparkwrightError as error:
+            failed.append(error)
+            say(str(error), file=sys.stderr)
+    ended = failed[0].exit if failed else Exit.OK
     if as_json:
         rows = [
-            {"name": one.name, "model": one.model, "path": one.path, "commit": one.commit, "url": one.registry.url}
-            for one in found
+            {"name": row.name, "model": row.model, "path": row.path, "commit": row.commit, "url": row.registry.url}
+            for row in found
         ]
-        return say_json({"recipes": rows})
-    width = max((len(one.name) for one in found), default=0)
+        say_json({"recipes": rows})
+        return ended
+    width = max((len(row.name) for row in found), default=0)
     for row in found:
         say(f"{row.name:<{width}}  {one_line(row.model, at_most=80)}")
-    if not found:
-        return say(f"No recipe of {', '.join(one.name for one in added)} contains '{one_line(word, at_most=80)}'.")
-    return say(f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name}`.")
+    if found:
+        say(f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name}`.")
+    elif len(failed) < len(added):
+        names = ", ".join(registry.name for registry in added)
+        say(f"No recipe of {names} contains '{one_line(word, at_most=80)}'.")
+    return ended
+
+
+def _matching(project: Path, registry: Registry, word: str, *, update: bool) -> list[Found]:
+    """The recipes of a registry whose path or text contains a word in lower case. Raises SparkwrightError."""
+    repository, commit = _ready(project, registry, update=update)
+    found = []
+    parsed_bytes = 0
+    for file, text in repository.texts(_recipes(repository, registry, commit)):
+        if word not in file.path.lower() and word not in text.lower():
+            continue
+        model = ""
+        if file.size_bytes <= MOST_PARSED_BYTES and parsed_bytes < MOST_PARSED_BYTES_OF_ALL:
+            parsed_bytes += file.size_bytes
+            model = _model(text, file.path)
+        found.append(Found(registry, commit, file.path, model))
+    return found
 
 
 def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> Taken:
@@ -75,14 +113,14 @@ def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_jso
     registry, _, wanted = given.removeprefix("@").partition("/")
     one = registries.of(project, registry)
     repository, commit = _ready(project, one, update=False)
-    path = _path(repository, one, commit, wanted)
-    text = repository.text(commit, path)
-    origin = f"{one.url} at {commit[:SHORT]}, {path}"
+    file = _file(repository, one, commit, wanted)
+    text = repository.text(file)
+    origin = f"{one.url} at {commit[:SHORT]}, {file.path}"
     if not as_json:
         say(f"{origin}\n\n{text.rstrip()}\n", file=sys.stderr)
     if not agreed("Take this recipe?", yes=yes):
         raise Refused("the recipe was not taken.", fix="Read it, then pass --yes.")
-    with _laid_out(repository, commit, path, text) as there:
+    with _laid_out(repository, commit, file.path, text) as there:
         try:
             return of_source(Source(text, there, origin), name, answers)
         except Refused as error:
@@ -105,43 +143,72 @@ def _ready(project: Path, one: Registry, *, update: bool) -> tuple[Repository, s
     return repository, commit
 
 
-def _recipes(repository: Repository, one: Registry, commit: str) -> list[str]:
-    hidden = (
-        path for path in repository.files(commit, one.recipes) if not any(step[:1] == "." for step in path.split("/"))
-    )
-    return [path for path in hidden if path.endswith(ENDINGS)]
+def _recipes(repository: Repository, one: Registry, commit: str) -> list[File]:
+    files = (file for file in repository.files(commit, one.recipes) if file.path.endswith(ENDINGS))
+    return [file for file in files if not any(step[:1] == "." for step in file.path.split("/"))]
 
 
-def _path(repository: Repository, one: Registry, commit: str, wanted: str) -> str:
-    """The one path that a name means: full, or its last steps. Raises Refused for none and for several."""
-    paths = {str(PurePosixPath(path).with_suffix("")): path for path in _recipes(repository, one, commit)}
+def _file(repository: Repository, one: Registry, commit: str, wanted: str) -> File:
+    """Return the one file that a name means: its path, or the last steps of it. Raises Refused for none and for several."""
+    files = {_name(file): file for file in _recipes(repository, one, commit)}
     full = f"{one.recipes}/{wanted}" if one.recipes else wanted
-    if full in paths:
-        return paths[full]
-    found = [path for name, path in paths.items() if name.lower().endswith(f"/{wanted.lower()}")]
+    if full in files:
+        return files[full]
+    found = [file for name, file in files.items() if name.lower().endswith(f"/{wanted.lower()}")]
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(one_line(path, at_most=100) for path in found[:5])
+        listed = ", ".join(one_line(file.path, at_most=100) for file in found[:5])
         raise Refused(f"@{one.name}/{wanted} means {len(found)} recipes: {listed}.", fix="Name more of its path.")
-    fix = nearest(wanted, {PurePosixPath(name).name for name in paths})
+    fix = nearest(wanted, {name.rpartition("/")[2] for name in files})
     raise Refused(
         f"the registry {one.name} has no recipe '{one_line(wanted, at_most=80)}' at {commit[:SHORT]}.",
         fix=one_line(fix, at_most=300),
     )
 
 
+def _name(file: File) -> str:
+    return str(PurePosixPath(file.path).with_suffix(""))
+
+
 @contextmanager
 def _laid_out(repository: Repository, commit: str, path: str, text: str) -> Iterator[Path]:
-    """The recipe in a folder with the scripts of mods beside it, as they lie in the repository: they are read, never run."""
+    """The recipe in a folder with the scripts of mods beside it, as they lie in the repository: they are read, never run.
+
+    A script whose path no folder of this machine takes is left out: its mod is named without what it does.
+    """
     with tempfile.TemporaryDirectory(prefix="sparkwright-") as folder:
-        scripts = [one for one in repository.files(commit, "") if one.endswith(f"/{SCRIPT}")][:MOST_SCRIPTS]
-        for inside, content in ((path, text), *repository.texts(commit, scripts)):
-            target = Path(folder, inside)
-            if ".." not in PurePosixPath(inside).parts and not inside.startswith("/"):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(content, encoding="utf-8")
-        yield Path(folder, path)
+        there = Path(folder, path) if _write(Path(folder), path, text) else Path(folder, "recipe.yaml")
+        there.write_text(text, encoding="utf-8")
+        for file, script in repository.texts(_scripts(repository, commit)):
+            _write(Path(folder), file.path, script)
+        yield there
+
+
+def _scripts(repository: Repository, commit: str) -> list[File]:
+    found: list[File] = []
+    size = 0
+    for file in repository.files(commit, ""):
+        if file.path.endswith(f"/{SCRIPT}") and len(found) < MOST_SCRIPTS:
+            size += file.size_bytes
+            if size > MOST_SCRIPT_BYTES:
+                break
+            found.append(file)
+    return found
+
+
+def _write(folder: Path, inside: str, text: str) -> bool:
+    """Write a file below a folder; False where its path leads out of it, or is none on this machine."""
+    steps = PurePosixPath(inside).parts
+    if ".." in steps or inside.startswith("/") or len(steps) > MOST_STEPS:
+        return False
+    target = folder / inside
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    except (OSError, ValueError):  # too long, taken by a folder, not of this file system
+        return False
+    return True
 
 
 def _model(text: str, path: str) -> str:

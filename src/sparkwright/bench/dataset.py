@@ -17,8 +17,8 @@ from sparkwright.units import MIB
 
 CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
-#: ShareGPT has 650 MB
-MOST_BYTES = 2048 * MIB
+#: ShareGPT has 650 MB, in some 4 million parts
+MOST_BYTES, MOST_PARTS = 2048 * MIB, 40_000_000
 #: who asks and who answers, in the spellings that are about
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
@@ -46,7 +46,7 @@ def load(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
 
 def _share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
     try:
-        data = bounds.json_of(text, most_bytes=MOST_BYTES)
+        data = bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
     except ValueError as error:
         raise Refused(f"{path} is no JSON: {error}.") from None
     for row in data:

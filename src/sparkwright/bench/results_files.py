@@ -19,7 +19,7 @@ from sparkwright.units import MIB
 from sparkwright.visible import in_cell, one_line
 
 #: one of ten thousand cells
-MOST_BYTES = 64 * MIB
+MOST_BYTES, MOST_PARTS = 64 * MIB, 4_000_000
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
 #: the load's numbers that stand in columns of the CSV
@@ -40,7 +40,9 @@ def read(path: Path) -> Results:
     """A results file, or the one in a folder. Raises Refused for what is none, or is of a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
-        data = bounds.clean(bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES))
+        data = bounds.clean(
+            bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
+        )
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` names the experiments there are.") from None
     except bounds.TooMuch as error:

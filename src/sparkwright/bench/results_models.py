@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA = 1
 
@@ -56,6 +56,12 @@ class Series(Part):
     at_s: list[float] = Field(description="when each gap ended, since the first request")
     gap_ms: list[float] = Field(description="how long it was")
     long_at_s: list[float] = Field(default_factory=list, description="when long prompts arrived")
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Series:
+        if len(self.at_s) != len(self.gap_ms):
+            raise ValueError("at_s and gap_ms must have as many values")
+        return self
 
 
 class Cell(Part):

@@ -6,7 +6,6 @@ lists are seconds. Keys and lines: vLLM 0.9 to 0.33.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -27,6 +26,8 @@ METRICS = ("ttft", "itl", "tpot", "e2el")
 TEXT_CHARS = 200
 #: a result that lists every gap of ten thousand requests
 MOST_BYTES = 256 * MIB
+#: gaps and other values; as Python's objects they take some 100 bytes each at the most
+MOST_PARTS = 12_000_000
 #: its printed line, our key; the numbers of a load too
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
@@ -76,7 +77,7 @@ def printed(text: str) -> dict[str, Any]:
             found |= {} if value is None else {key: value}
     for one in LIST.finditer(text):
         try:
-            found[one["name"]] = json.loads(re.sub(r",\s*\]", "]", one["list"]))
+            found[one["name"]] = _parsed(re.sub(r",\s*\]", "]", one["list"]))
         except ValueError:
             continue
     return found
@@ -158,12 +159,17 @@ def _json(text: str) -> dict[str, Any]:
     """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
-            found = bounds.clean(bounds.json_of(part, most_bytes=MOST_BYTES))
+            found = bounds.clean(_parsed(part))
         except ValueError:
             continue
         if isinstance(found, dict):
             return found
     return {}
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none, or has too many parts."""
+    return bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:

@@ -81,14 +81,14 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
         "json": "one JSON object: recipes",
     },
 )
-def search(word: str, update: bool = False, json: bool = False) -> None:
+def search(word: str, update: bool = False, json: bool = False) -> Exit:
     """Search the registries of registries.yml for recipes.
 
     Each is fetched once, and read at the commit that registries.lock holds until --update moves it.
     """
     from sparkwright.app import registries
 
-    registries.search(word, update=update, as_json=json)
+    return registries.search(word, update=update, as_json=json)
 
 
 @command(

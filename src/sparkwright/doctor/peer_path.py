@@ -47,6 +47,6 @@ def to(host: Host, address: IPv4Address) -> Path:
 def _route(host: Host, peer: str) -> Mapping[str, Any]:
     try:
         rows = json.loads(host.printed("ip", "-j", "route", "get", peer) or "[]")
-        return rows[0] if rows and isinstance(rows[0], dict) else {}
-    except (ValueError, KeyError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
+    return rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}

@@ -16,6 +16,9 @@ from typing import Any
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import private
+from sparkwright.trust.bounds import bytes_of, json_of
+from sparkwright.trust.shapes import Partial, line, moment
+from sparkwright.units import MIB
 
 SCHEMA = 1
 FOLDER = ".sparkwright"
@@ -46,6 +49,23 @@ class Record:
         return [name for name in self.hosts if name not in self.done]
 
 
+#: of the file; a host's row has some 1 kB
+MOST_BYTES = 4 * MIB
+SHAPE = Partial(
+    {
+        "schema": int,
+        "playbook": str,
+        **{key: [line] for key in ("hosts", "under_way")},
+        "options": {str: object},
+        "done": {str: {str: str}},
+        "failed": {str: str},
+        "began_s": moment,
+    },
+    needs=("schema", "playbook", "hosts"),
+    strict=True,
+)
+
+
 class RecordFile:
     """A record where it is kept. path: see the module's docstring."""
 
@@ -70,13 +90,13 @@ class RecordFile:
     def load(self) -> Record:
         """The run that was left. Raises Refused when there is none, or none that can be read."""
         try:
-            data = json.loads(self.path.read_text())
+            data = SHAPE.of(json_of(bytes_of(self.path, MOST_BYTES)))
         except FileNotFoundError:
             message = f"nothing to resume: no unfinished rolling {self.playbook} in this project."
             raise Refused(message, fix="Start one without --resume.") from None
         except (OSError, ValueError):
             data = None
-        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+        if data is None or data.pop("schema") != SCHEMA:
             message = f"{self.path} is not readable by this sparkwright version."
             raise Refused(message, fix="Start again without --resume.")
         return Record(**data)

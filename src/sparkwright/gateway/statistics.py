@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.gateway.model import INTERIM, WAITING, model_of
 
+#: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
+MOST_ROWS, LONGEST_HEAD = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
 #: of a server in `show stat`: its state begins so
 UP, DRAIN = "UP", "DRAIN"
 STATES = ("up", "draining", "maintenance", "down", "unknown")
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """Return the rows of `show stat` by column; a row that is cut off is left out, and all after one that csv can't read."""
+    lines = text.removeprefix("# ").splitlines()
+    names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < LONGEST_HEAD else []
+    found: list[dict[str, str]] = []
+    try:
+        for row in csv.reader(lines[1 : 1 + MOST_ROWS]):
+            if len(row) == len(names):
+                found.append(dict(zip(names, row, strict=True)))
+    except csv.Error:
+        return found
+    return found
 
 
 def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.record import Container, Record, Serves, speaks_s
-from sparkwright.host import plain_http
 from sparkwright.host.containers import containers, engine_of, engine_socket
 from sparkwright.host.machine import Machine
+from sparkwright.transport.connection import TransportError
+from sparkwright.transport.http import request
 from sparkwright.trust.bounds import number_of
 
 TRAFFIC = (roles.RUNNING, roles.WAITING, roles.GENERATED)
@@ -70,13 +70,10 @@ def traffic(good: Mapping[str, Any], now: Now) -> dict[str, float]:
     if not http.metrics or not now.health_status:
         return {}
     try:
-        where = urlsplit(now.url)
-        status, body = plain_http.get(
-            (where.hostname or "127.0.0.1", where.port or 80), http.metrics, timeout_s=HEALTH_S
-        )
-    except (OSError, ValueError):
+        answer = request("GET", now.url.rstrip("/") + http.metrics, timeout_s=HEALTH_S)
+    except TransportError:
         return {}
-    counters = http.counters(body.decode(errors="replace")) if status == 200 else {}
+    counters = http.counters(answer.text) if answer.status == 200 else {}
     return {role: counters[role] for role in TRAFFIC if role in counters}
 
 
@@ -158,8 +155,6 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
 def _health(http: Http, url: str) -> int:
     """The status of /health; 0 when there is no answer."""
     try:
-        where = urlsplit(url)
-        address = where.hostname or "127.0.0.1", where.port or 80
-        return plain_http.get(address, http.health, timeout_s=HEALTH_S)[0]
-    except (OSError, ValueError):
+        return request("GET", url.rstrip("/") + http.health, timeout_s=HEALTH_S).status
+    except TransportError:
         return 0

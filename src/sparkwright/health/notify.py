@@ -6,21 +6,21 @@ file of the user's (`--webhook-file`) that is read at the moment of telling and 
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import ssl
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from sparkwright.health.judging.damping import WELL, is_news
 from sparkwright.health.notify_shapes import Post, repeats, shape_for, shaped
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
+from sparkwright.transport import http
+from sparkwright.transport.connection import InvalidRequest, TransportError
 from sparkwright.trust import bounds
 from sparkwright.trust.names import below_home
 
@@ -121,43 +121,22 @@ def post(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep
 
 def _once(url: str, message: Post) -> None:
     try:
-        at = urlsplit(url)
-        path = ((at.path or "/") + (f"?{at.query}" if at.query else "")).encode("ascii").decode()
-    except ValueError:
-        raise NotTold("the webhook is not an http(s) URL") from None
-    connection = _connection(at)
-    try:
-        connection.request("POST", path, message.body, dict(message.headers))
-        status = connection.getresponse().status
-    except http.client.InvalidURL:
-        raise NotTold("the webhook is not an http(s) URL") from None
-    except http.client.HTTPException as error:
-        raise ConnectionError(type(error).__name__) from None
-    finally:
-        connection.close()
-    if status >= 500 or status == 429:
-        raise ConnectionError(f"it returned {status}")
-    if status >= 300:
-        raise NotTold(f"the webhook at {at.hostname} returned {status}")
-
-
-def _connection(at: SplitResult) -> http.client.HTTPConnection:
-    """For a URL, not opened yet. Raises NotTold for one that is none."""
-    try:
-        port = at.port
-    except ValueError:
-        raise NotTold("invalid port in the webhook URL") from None
-    if at.scheme == "https" and at.hostname:
-        return http.client.HTTPSConnection(at.hostname, port, timeout=ANSWER_S, context=ssl.create_default_context())
-    if at.scheme == "http" and at.hostname:
-        return http.client.HTTPConnection(at.hostname, port, timeout=ANSWER_S)
-    raise NotTold("the webhook is not an http(s) URL")
+        answer = http.request(
+            "POST", url.partition("#")[0], headers=message.headers, body=message.body, timeout_s=ANSWER_S
+        )
+    except InvalidRequest as error:
+        raise NotTold(f"the webhook {error}") from None
+    except TransportError as error:
+        raise ConnectionError(f"it {error}") from None
+    if answer.status >= 500 or answer.status == 429:
+        raise ConnectionError(f"it returned {answer.status}")
+    if answer.status >= 300:
+        raise NotTold(f"the webhook at {urlsplit(url).hostname} returned {answer.status}")
 
 
 def _kind(error: BaseException | None) -> str:
-    """What went wrong, without what the library says: that may hold the URL."""
-    own = isinstance(error, ConnectionError) and str(error).startswith("it returned")
-    return str(error) if own else type(error).__name__
+    """Return what went wrong, in words of our own: a library's may hold the URL."""
+    return str(error) if isinstance(error, ConnectionError) else type(error).__name__
 
 
 def _from_file(path: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 #: of both streams together; the longest that is asked for is the kernel's log with 1 MB
 MOST_BYTES = 16 * 2**20
@@ -22,24 +24,50 @@ class TooMuchOutput(Exception):
 
 
 def run(
-    argv: Sequence[str], *, stdin: bytes, timeout_s: float, env: Mapping[str, str], most_bytes: int = MOST_BYTES
+    argv: Sequence[str],
+    *,
+    stdin: bytes,
+    timeout_s: float,
+    env: Mapping[str, str],
+    most_bytes: int = MOST_BYTES,
+    limits: Callable[[], None] | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """Exit code, output and errors of a program.
+    """Run a program and return its exit code, output and errors.
 
-    Raises OSError, TooMuchOutput and TookTooLong; the program is killed then.
+    Args:
+        argv: the program and its arguments.
+        stdin: its input.
+        timeout_s: how long it may run.
+        env: its environment.
+        most_bytes: of output and errors together.
+        limits: called in the child before the program starts; it then leads a process group, which is killed as a whole.
+
+    Raises:
+        OSError: the program does not start.
+        TooMuchOutput: it printed more than most_bytes, and was killed.
+        TookTooLong: it had not ended in time, and was killed.
     """
+    pipe = subprocess.PIPE
+    group = limits is not None
     with subprocess.Popen(
-        list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
+        list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=dict(env), preexec_fn=limits, start_new_session=group
     ) as process:
         try:
             out, err = _exchange(process, stdin, time.monotonic() + timeout_s, most_bytes)
         except TimeoutError:
-            process.kill()
+            _kill(process, group=group)
             raise TookTooLong from None
         except BaseException:
-            process.kill()
+            _kill(process, group=group)
             raise
         return process.returncode, out, err
+
+
+def _kill(process: subprocess.Popen[bytes], *, group: bool) -> None:
+    if group and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, most_bytes: int) -> tuple[bytes, bytes]:

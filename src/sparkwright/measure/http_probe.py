@@ -1,10 +1,8 @@
-"""Small HTTP questions to the server, each with a deadline."""
+"""Short HTTP requests to a model server, each with one deadline."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +10,11 @@ from typing import Any
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.measure import server_error
-from sparkwright.measure.connection import connect, ends
+from sparkwright.transport import http
+from sparkwright.transport.connection import ConnectFailed, Interrupted, TimedOut, TransportError
 from sparkwright.trust import bounds
 
 SHOWN_CHARS = 200
-#: why nobody answered, in a word
-UNREACHED: dict[type[Exception], str] = {ConnectionRefusedError: "refused", TimeoutError: "timeout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +42,48 @@ class Answer:
         return server_error.message(self.json())
 
 
-def version(http: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
+def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
     """The engine's version, as its server tells it; None where it tells none."""
-    if not http.version:
+    if not api.version:
         return None
-    return http.version_of(ask(base_url, http.version, api_key=api_key, timeout_s=timeout_s).json()) or None
+    return api.version_of(ask(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
 
 
 def ask_plainly(
-    http: Http, base_url: str, body: Mapping[str, Any], *, api_key: str = "", timeout_s: float = 5
+    api: Http, base_url: str, body: Mapping[str, Any], *, api_key: str = "", timeout_s: float = 5
 ) -> Answer:
     """A chat request; a server that refuses what only some take is asked more plainly. timeout_s: each time. Never raises."""
     while True:
         answer = ask(base_url, openai_api.CHAT, body=body, api_key=api_key, timeout_s=timeout_s)
-        plainer = openai_api.plainer(http, body) if answer.status in openai_api.REFUSALS else None
+        plainer = openai_api.plainer(api, body) if answer.status in openai_api.REFUSALS else None
         if plainer is None:
             return answer
         body = plainer
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
-    """One request on a connection of its own, all of it within timeout_s. Never raises."""
+    """Send one request on a connection of its own and return what came back, all of it within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    payload = None if body is None else json.dumps(body).encode()
     try:
-        connection = connect(base_url, timeout_s)
-    except OSError as error:
-        return Answer(0, error=UNREACHED.get(type(error), str(error)))
-    try:
-        payload = None if body is None else json.dumps(body)
-        until_s = time.monotonic() + timeout_s
-        ends(connection, time.perf_counter() + timeout_s)
-        connection.request("GET" if body is None else "POST", path, payload, headers)
-        answer = connection.getresponse()
-        return Answer(answer.status, bounds.body_of(answer, until_s=until_s))
-    except bounds.TooMuch as error:
-        return Answer(0, error=f"its response {error}")
-    except TimeoutError:
-        return Answer(0, error="timeout")
-    except ValueError:  # what http.client says of it repeats the header, with the key
-        return Answer(0, error="the key is not valid in an HTTP header")
-    except (OSError, http.client.HTTPException) as error:
-        return Answer(0, error=f"reset ({type(error).__name__})")
-    finally:
-        connection.close()
+        answer = http.request(
+            "GET" if body is None else "POST",
+            base_url.rstrip("/") + path,
+            headers=headers,
+            body=payload,
+            timeout_s=timeout_s,
+        )
+    except TransportError as error:
+        return Answer(0, error=_unanswered(error))
+    return Answer(answer.status, answer.body)
+
+
+def _unanswered(error: TransportError) -> str:
+    """Return why nobody answered, in a word where there is one."""
+    if isinstance(error, ConnectFailed) and error.refused:
+        return "refused"
+    if isinstance(error, TimedOut):
+        return "timeout"
+    if isinstance(error, Interrupted):
+        return "reset"
+    return f"it {error}"

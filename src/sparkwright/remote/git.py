@@ -1,7 +1,8 @@
 """A repository of recipes, read with git: one commit, no work tree, no hooks, no submodules, and only by the ways that it allows.
 
 Nothing is checked out, so neither symlinks nor filters nor hooks of a stranger's repository come into play: files are read by
-commit and path. Limits: FETCH_S, and the bytes that git may write.
+commit and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, folders within folders,
+deltas), so every step has a bound: time, processor time, the pack's size, git's memory, the list of files, the files together.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
-import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from sparkwright.errors import Failed, Unreachable
+from sparkwright.errors import Failed, Refused, Unreachable
+from sparkwright.host import output
 from sparkwright.host_side import cache
 from sparkwright.trust import private
 from sparkwright.units import MIB
@@ -23,15 +26,39 @@ from sparkwright.visible import one_line
 FETCH_S, READ_S = 180.0, 30.0
 #: of one file that git writes: a pack of all recipes that are known has 30 MB
 MOST_PACK_BYTES = 512 * MIB
+#: address space of each process of git; only Linux keeps to it
+MOST_MEMORY_BYTES = 1024 * MIB
+#: of one object in git's memory; a larger file is streamed, and never read
+MOST_OBJECT_BYTES = 64 * MIB
 MOST_FILE_BYTES = MIB
-MOST_FILES = 20_000
+MOST_FILES = 100_000
+#: of the list of a commit's files: that of the Linux kernel has 9 MB
+MOST_LIST_BYTES = 16 * MIB
+#: of the files that one command reads: 173 recipes of vllm-project have 2 MB
+MOST_TEXT_BYTES = 32 * MIB
+#: of the files that git prints at once
+BATCH_BYTES = 4 * MIB
 REGULAR = ("100644", "100755")
 KEPT = "refs/sparkwright/fetched"
 SAFE = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
     "-c", "fetch.fsckObjects=true", "-c", "core.symlinks=false", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0",
     "-c", "maintenance.auto=false",
+    # a fetch stays one pack, whose size is bounded, and is unpacked by one thread in little memory
+    "-c", "fetch.unpackLimit=1", "-c", "transfer.unpackLimit=1", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=4m",
+    "-c", "core.deltaBaseCacheLimit=16m", "-c", "core.packedGitWindowSize=16m", "-c", "core.packedGitLimit=128m",
 )  # fmt: skip
+SMALLER = "Name the folder of its recipes with `recipes:` in registries.yml, or remove the registry there."
+
+
+@dataclass(frozen=True)
+class File:
+    """A regular file at a commit."""
+
+    path: str
+    #: the id of its content
+    object_id: str
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -48,12 +75,18 @@ class Repository:
 
     def has(self, commit: str) -> bool:
         """Whether a commit is here already."""
-        return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_S).returncode == 0
+        return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_S)[0] == 0
 
     def fetch(self, wanted: str) -> str:
-        """Fetch a branch, a tag, HEAD or a commit, that state alone. Returns its commit.
+        """Fetch the state of a branch, a tag, HEAD or a commit, without its history.
 
-        Raises Unreachable, or Failed without git.
+        Returns:
+            The id of its commit.
+
+        Raises:
+            Unreachable: git could not fetch it.
+            Refused: it is larger than a registry may be.
+            Failed: git is not installed.
         """
         private.folder(self.folder.parent)
         if not (self.folder / "HEAD").is_file():
@@ -62,77 +95,146 @@ class Repository:
         self._git([*words, f"{wanted}:{KEPT}"], FETCH_S)
         return self._git(["rev-parse", f"{KEPT}^{{commit}}"], READ_S).decode().strip()
 
-    def files(self, commit: str, below: str) -> list[str]:
-        """The regular files of a folder at a commit, those that are not too large."""
+    def files(self, commit: str, below: str) -> list[File]:
+        """List the regular files of a folder at a commit, except those larger than MOST_FILE_BYTES.
+
+        Raises:
+            Refused: there are more than MOST_FILES, or their list is longer than MOST_LIST_BYTES.
+        """
         words = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
         found = []
-        for row in self._git(words, READ_S).split(b"\0")[:MOST_FILES]:
+        rows = self._git(words, READ_S, most_bytes=MOST_LIST_BYTES).split(b"\0")
+        if len(rows) > MOST_FILES:
+            raise Refused(f"it has more than {MOST_FILES:,} files.", where=self._where, fix=SMALLER)
+        for row in rows:
             about, _, path = row.partition(b"\t")
             parts = about.decode("ascii", "replace").split()
             if len(parts) == 4 and parts[0] in REGULAR and parts[3].isdigit() and int(parts[3]) <= MOST_FILE_BYTES:
-                found.append(path.decode("utf-8", "replace"))
+                found.append(File(path.decode("utf-8", "replace"), parts[2], int(parts[3])))
         return found
 
-    def texts(self, commit: str, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Files at a commit, each with its text; one that git does not give back is left out."""
-        asked = [path for path in paths if "\n" not in path]
-        given = "".join(f"{commit}:{path}\n" for path in asked).encode()
-        rest = self._git(["cat-file", "--batch"], READ_S, given=given) if asked else b""
-        for path in asked:
-            head, _, rest = rest.partition(b"\n")
-            parts = head.split()
-            if len(parts) == 3 and parts[1] == b"blob" and parts[2].isdigit():
-                size = int(parts[2])
-                yield path, rest[:size].decode("utf-8", "replace")
-                rest = rest[size + 1 :]
+    def texts(self, files: Sequence[File]) -> Iterator[tuple[File, str]]:
+        """Read files; one that git does not return is left out.
 
-    def text(self, commit: str, path: str) -> str:
-        """A file at a commit; empty where git does not give it back."""
-        return dict(self.texts(commit, [path])).get(path, "")
+        Raises:
+            Refused: together they have more than MOST_TEXT_BYTES; nothing was read then.
+        """
+        if sum(file.size_bytes for file in files) > MOST_TEXT_BYTES:
+            message = f"its {len(files):,} recipes have more than {MOST_TEXT_BYTES // MIB} MiB together."
+            raise Refused(message, where=self._where, fix=SMALLER)
+        for batch in _batches(files):
+            given = "".join(f"{file.object_id}\n" for file in batch).encode()
+            rest = memoryview(self._git(["cat-file", "--batch"], READ_S, given=given))
+            for file in batch:
+                end = bytes(rest[:200]).find(b"\n") + 1
+                parts = bytes(rest[:end]).split()
+                rest = rest[end:]
+                if len(parts) == 3 and parts[1] == b"blob" and parts[2].isdigit():
+                    size = int(parts[2])
+                    yield file, str(rest[:size], "utf-8", "replace")
+                    rest = rest[size + 1 :]
 
-    def _git(self, words: Sequence[str], timeout_s: float, *, inside: bool = True, given: bytes = b"") -> bytes:
-        done = self._run(words, timeout_s, inside=inside, given=given)
-        if done.returncode:
-            last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason given"]
-            message = f"git says: {one_line(last[0], at_most=200)}."
-            raise Unreachable(message, where=f"registry {self.name}", fix="Check the url in registries.yml.")
-        return done.stdout
+    def text(self, file: File) -> str:
+        """Return the text of a file; empty where git does not return it."""
+        return next((text for _, text in self.texts([file])), "")
+
+    @property
+    def _where(self) -> str:
+        return f"registry {self.name}"
+
+    def _git(
+        self,
+        words: Sequence[str],
+        timeout_s: float,
+        *,
+        inside: bool = True,
+        given: bytes = b"",
+        most_bytes: int = output.MOST_BYTES,
+    ) -> bytes:
+        code, out, err = self._run(words, timeout_s, inside=inside, given=given, most_bytes=most_bytes)
+        if code:
+            message = f"git says: {one_line(_reason(err), at_most=200)}."
+            raise Unreachable(message, where=self._where, fix="Check the url in registries.yml.")
+        return out
 
     def _run(
-        self, words: Sequence[str], timeout_s: float, *, inside: bool = True, given: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
-        """git, that asks nothing, in the C locale. Local repositories only where the user's url is one."""
-        ways = "https:ssh:file" if self.url.startswith("file://") else "https:ssh"
-        env = {
-            **os.environ,
-            "GIT_ALLOW_PROTOCOL": ways,
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_ASKPASS": "true",
-            "GIT_SSH_COMMAND": f"{os.environ.get('GIT_SSH_COMMAND') or 'ssh'} -o BatchMode=yes",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_NO_LAZY_FETCH": "1",
-            "GIT_LFS_SKIP_SMUDGE": "1",
-            "LC_ALL": "C",
-        }
-        for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF"):
-            env.pop(name, None)
+        self,
+        words: Sequence[str],
+        timeout_s: float,
+        *,
+        inside: bool = True,
+        given: bytes = b"",
+        most_bytes: int = output.MOST_BYTES,
+    ) -> tuple[int, bytes, bytes]:
+        """Run git, which asks nothing, in the C locale. Local repositories are read only where the user's url is one."""
         at = ["--git-dir", str(self.folder)] if inside else []
+        limits = partial(_limit, int(timeout_s) + 1)
         try:
-            return subprocess.run(
+            return output.run(
                 ["git", *SAFE, *at, *words],
-                env=env,
-                input=given,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-                preexec_fn=_limited,
+                stdin=given,
+                timeout_s=timeout_s,
+                env=_environment(local=self.url.startswith("file://")),
+                most_bytes=most_bytes,
+                limits=limits,
             )
         except FileNotFoundError:
             raise Failed("git is not installed.", fix="Install git on this laptop.") from None
-        except subprocess.TimeoutExpired:
+        except output.TookTooLong:
             message = f"git did not finish in {timeout_s:.0f} s."
-            raise Unreachable(message, where=f"registry {self.name}", fix="Check the network and the url.") from None
+            raise Unreachable(message, where=self._where, fix="Check the network and the url.") from None
+        except output.TooMuchOutput:
+            message = f"git prints more than {most_bytes // MIB} MiB about it: it has more files than a registry needs."
+            raise Refused(message, where=self._where, fix=SMALLER) from None
 
 
-def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PACK_BYTES, MOST_PACK_BYTES))
+def _reason(errors: bytes) -> str:
+    """The line of git's errors that says why, without its full stop; advice for a person may follow it."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+    return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
+
+
+def _batches(files: Sequence[File]) -> Iterator[list[File]]:
+    """Files in groups of at most BATCH_BYTES, or of one."""
+    batch: list[File] = []
+    size = 0
+    for file in files:
+        if batch and size + file.size_bytes > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size_bytes
+    if batch:
+        yield batch
+
+
+def _environment(*, local: bool) -> dict[str, str]:
+    env = {
+        **os.environ,
+        "GIT_ALLOW_PROTOCOL": "https:ssh:file" if local else "https:ssh",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_SSH_COMMAND": f"{os.environ.get('GIT_SSH_COMMAND') or 'ssh'} -o BatchMode=yes",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_ALLOC_LIMIT": str(MOST_OBJECT_BYTES),
+        "LC_ALL": "C",
+    }
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF"):
+        env.pop(name, None)
+    return env
+
+
+def _limit(cpu_s: int) -> None:
+    """Limit this process and its children; macOS takes no limit of the address space, and has that of one object."""
+    _lower(resource.RLIMIT_FSIZE, MOST_PACK_BYTES)
+    _lower(resource.RLIMIT_CPU, cpu_s)
+    if sys.platform == "linux":
+        _lower(resource.RLIMIT_AS, MOST_MEMORY_BYTES)
+
+
+def _lower(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (limit, limit))

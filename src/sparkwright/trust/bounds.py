@@ -9,9 +9,8 @@ import json
 import math
 import os
 import stat
-import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sparkwright.units import MIB
 from sparkwright.visible import visible
@@ -35,12 +34,6 @@ LARGEST = 2**63
 
 class TooMuch(ValueError):
     """More than anything honest has; the message is the end of a sentence: "has more than 4 MiB"."""
-
-
-class Readable(Protocol):
-    """What an HTTP answer offers: some bytes at a time, b"" at the end."""
-
-    def read1(self, size: int = -1, /) -> bytes: ...
 
 
 def parsed(raw: bytes | str) -> Any:
@@ -116,23 +109,6 @@ def bytes_of(path: Path, most_bytes: int) -> bytes:
     if len(raw) > most_bytes:
         raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
     return raw
-
-
-def body_of(answer: Readable, *, most_bytes: int = ANSWER_BYTES, until_s: float = math.inf) -> bytes:
-    """The body of an HTTP answer. until_s: by time.monotonic; it counts however slowly the bytes drip.
-
-    Raises TooMuch, TimeoutError, and what reading raises.
-    """
-    pieces: list[bytes] = []
-    size = 0
-    while piece := answer.read1(1 << 16):
-        pieces.append(piece)
-        size += len(piece)
-        if size > most_bytes:
-            raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
-        if time.monotonic() > until_s:
-            raise TimeoutError
-    return b"".join(pieces)
 
 
 def config_of(path: Path) -> dict[str, Any]:

@@ -37,12 +37,12 @@ LAST_MOMENT_S = 253_370_764_800
 class Misfit(ValueError):
     """A value that is not of its shape. why: as "is not text". at: where in the value, as `.Config.Env[2]`.
 
-    missing: the field that is not there.
+    missing: the field that is not there. place: the steps of `at`.
     """
 
-    def __init__(self, why: str, at: str = "", missing: str = "") -> None:
+    def __init__(self, why: str, at: str = "", missing: str = "", place: tuple[str | int, ...] = ()) -> None:
         super().__init__(f"{at.removeprefix('.')} {why}".lstrip())
-        self.why, self.at, self.missing = why, at, missing
+        self.why, self.at, self.missing, self.place = why, at, missing, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Partial:
                 kept[name] = _fitted(given, self.fields.get(name, object))
             except ValueError as error:
                 if self.strict:
-                    raise _below(error, f".{name}") from None
+                    raise _below(error, f".{name}", name) from None
         for name in self.needs:
             if name not in kept:
                 raise Misfit(f"has no {name}", missing=name)
@@ -198,10 +198,10 @@ def _fitted(value: Any, shape: Shape) -> Any:
     return shape(value)
 
 
-def _below(error: ValueError, step: str) -> Misfit:
+def _below(error: ValueError, step: str, *place: str | int) -> Misfit:
     """The error as the whole's, of which this is a step."""
     found = error if isinstance(error, Misfit) else Misfit(str(error))
-    return Misfit(found.why, step + found.at, found.missing)
+    return Misfit(found.why, step + found.at, found.missing, place + found.place)
 
 
 def _list(value: Any, shape: Shape) -> list[Any]:
@@ -212,7 +212,7 @@ def _list(value: Any, shape: Shape) -> list[Any]:
         for one in value:
             found.append(_fitted(one, shape))
     except ValueError as error:
-        raise _below(error, f"[{len(found)}]") from None
+        raise _below(error, f"[{len(found)}]", len(found)) from None
     return found
 
 
@@ -238,7 +238,7 @@ def _field(value: dict[str, Any], name: str, shape: Shape) -> Any:
     try:
         return _fitted(value[name], shape)
     except ValueError as error:
-        raise _below(error, f".{name}") from None
+        raise _below(error, f".{name}", name) from None
 
 
 def _any_of(value: Any, shapes: tuple[Shape, ...]) -> Any:

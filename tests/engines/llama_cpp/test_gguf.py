@@ -102,10 +102,16 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
         ),
         (written({"k": many(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
         (written({"k": (99, b"")}), "has a value of the unknown type 99"),
-        (written({"k": many(gguf.ARRAY, 5000)}), "has a long list of lists"),
+        (written({"k": many(99, 1)}), "has a value of the unknown type 99"),
+        (written({"k": many(99, 5000)}), "has a list of the unknown type 99"),
+        (written({"k": many(gguf.ARRAY, 5000)}), "has a list of lists, which llama.cpp does not load"),
         (
-            written({"k": many(gguf.ARRAY, 1, many(gguf.ARRAY, 1, many(gguf.ARRAY, 1)[1])[1])}),
-            "has a value of the unknown type 9",
+            written({"k": many(gguf.ARRAY, 1, many(gguf.ARRAY, 1, many(4, 1)[1])[1])}),
+            "has a list of lists, which llama.cpp does not load",
+        ),
+        (
+            written({name: many(gguf.TEXT, gguf.MOST_READ, bytes(8) * gguf.MOST_READ) for name in "ab"}),
+            f"has lists of more than {gguf.MOST_READ} texts together",
         ),
         (written({"k": (gguf.TEXT, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
         (written(MODEL)[:-3], "ends within its header, or is damaged"),
@@ -114,6 +120,13 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
 def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> None:
     with pytest.raises(gguf.NotGguf, match=f"^{why}$"):
         gguf.header(data)
+
+
+def test_so_many_items_are_kept_and_no_more() -> None:
+    lists = {str(number): many(0, 1000, bytes(1000)) for number in range(100)}
+    found = gguf.header(written(lists))
+    assert sum(len(value) for value in found.values.values() if value is not None) <= gguf.MOST_KEPT
+    assert len(found.values) == 100 and found.values["0"] == [0] * 1000 and found.values["99"] is None
 
 
 @given(st.binary(max_size=200), st.integers(0, 150))

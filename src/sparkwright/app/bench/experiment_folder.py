@@ -17,11 +17,12 @@ from sparkwright.bench.experiment import Experiment
 from sparkwright.bench.results_models import SCHEMA, Cell, Results
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.events import Event
-from sparkwright.trust.bounds import clean
-from sparkwright.trust.shapes import Usual, fitted
+from sparkwright.trust.bounds import bytes_of, clean, json_of
+from sparkwright.trust.names import STEP
+from sparkwright.trust.shapes import Partial, Usual, fitted
 
 FOLDER = "results"
-STATE = "experiment.json"
+STATE, STATE_BYTES = "experiment.json", 1 << 16
 #: of an arm's own log, what the results make something of
 SETTLED = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
@@ -47,13 +48,10 @@ class Place:
     def of(cls, root: Path, name: str, *, again: bool) -> Place:
         """The place of an experiment. One that was not finished goes on, unless `again`."""
         folder = root / FOLDER / name
-        try:
-            state = json.loads((folder / STATE).read_text())
-        except (OSError, ValueError):
-            state = {}
-        goes_on = bool(state.get("series")) and not state.get("finished") and not again
-        place = cls(folder, state["series"] if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        old, series = folder / results_files.JSON, str(state.get("series", ""))
+        series, finished = _state(folder / STATE)
+        goes_on = bool(series) and not finished and not again
+        place = cls(folder, series if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
+        old = folder / results_files.JSON
         if not goes_on and series and old.is_file():  # kept under the name of its series
             (folder / "before").mkdir(exist_ok=True)
             old.replace(folder / "before" / f"{series}.json")
@@ -64,6 +62,16 @@ class Place:
         """Remember whether there is something left to do."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
         write_atomically(self.folder / STATE, content.encode())
+
+
+def _state(path: Path) -> tuple[str, bool]:
+    """(the series, whether it is finished) of an experiment's file; an unreadable one names none."""
+    try:
+        found = Partial({"series": str, "finished": bool}).of(json_of(bytes_of(path, STATE_BYTES))) or {}
+    except (OSError, ValueError):
+        return "", False
+    series = found.get("series", "")
+    return series if STEP.fullmatch(series) else "", found.get("finished", False)
 
 
 @dataclass

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import http.client
 import os
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+from urllib.parse import quote
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.transport import http
+from sparkwright.transport.connection import ConnectFailed, TooLarge, TransportError
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_an_id
 from sparkwright.trust.names import below_home
 
 HUB = "https://huggingface.co"
-TIMEOUT_S = 10
+TIMEOUT_S, REDIRECTS = 10, 10
 
 
 def read(source: str, revision: str = "main") -> Mapping[str, Any]:
@@ -60,25 +58,28 @@ def _fetch(model: str, revision: str) -> bytes:
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     if not hub.startswith(("https://", "http://")):
         raise Refused(f"HF_ENDPOINT is {hub!r}, which is no http address.")
-    url = f"{hub}/{model}/resolve/{urllib.parse.quote(revision, safe='')}/config.json"
-    request = urllib.request.Request(url)
     token = os.environ.get("HF_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         raise Refused("HF_TOKEN holds characters that no token has.")
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.build_opener(_TokenStaysHome).open(request, timeout=TIMEOUT_S) as answer:
-            return bounds.body_of(answer, most_bytes=bounds.CONFIG_BYTES, until_s=time.monotonic() + TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise _refusal(error.code, hub, model, revision, bool(token)) from error
-    except bounds.TooMuch as error:
-        raise Refused(f"its config.json is not the config of a model: it {error}.", where=model) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        reply = getattr(reason, "strerror", None) or reason
-        raise Unreachable(f"{hub} does not answer: {reply}.", fix="A folder on disk works without it.") from error
+        answer = http.request(
+            "GET",
+            f"{hub}/{model}/resolve/{quote(revision, safe='')}/config.json",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout_s=TIMEOUT_S,
+            most_bytes=bounds.CONFIG_BYTES,
+            redirects=REDIRECTS,
+            route=http.Route(proxies=True),
+        )
+    except TooLarge as error:
+        raise Refused(f"its config.json is not the config of a model: the hub {error}.", where=model) from None
+    except TransportError as error:
+        cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
+        reason = f"does not answer: {cause}" if cause else error
+        raise Unreachable(f"{hub} {reason}.", fix="A folder on disk works without it.") from None
+    if answer.status != 200:
+        raise _refusal(answer.status, hub, model, revision, bool(token))
+    return answer.body
 
 
 def _refusal(code: int, hub: str, model: str, revision: str, token: bool) -> SparkwrightError:
@@ -90,27 +91,3 @@ def _refusal(code: int, hub: str, model: str, revision: str, token: bool) -> Spa
         message = f"the hub has no config.json of {model} at {revision!r}, and there is no such folder here."
         return Refused(message, fix="Look at the id's spelling and the revision.")
     return Unreachable(f"{hub} answers {code} for {model}.", fix="Try again later, or give a folder on disk.")
-
-
-class _TokenStaysHome(urllib.request.HTTPRedirectHandler):
-    """Takes the token along when the hub sends on to itself (a renamed model), and nowhere else."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        further = super().redirect_request(req, fp, code, msg, headers, newurl)
-        token = req.unredirected_hdrs.get("Authorization")
-        if further is not None and token and _origin(newurl) == _origin(req.full_url):
-            further.add_unredirected_header("Authorization", token)
-        return further
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.netloc

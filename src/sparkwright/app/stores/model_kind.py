@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.engines.model.architecture import classify
+from sparkwright.engines.model import config_parts
+from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.substring_rule import by_substrings
 from sparkwright.engines.vllm import architecture_support
 from sparkwright.engines.vllm.prediction.block_size import block_size
+from sparkwright.visible import count
 
 KINDS = {
     "recurrent": "recurrent: {0} beside full attention",
@@ -31,6 +33,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "name": found.name,
         "model_type": found.model_type,
         "max_position_embeddings": found.max_position_embeddings,
+        "trained_length": config_parts.trained_length(config),
+        "prediction_layers": config_parts.prediction_layers(config),
         "evidence": [one._asdict() for one in found.evidence],
         "substring_rule": _substring_rule(config),
         "block_tokens": {dtype: block_size(config, dtype) for dtype in ("auto", "fp8")},
@@ -50,7 +54,12 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     for label, one in zip(["because", *[""] * len(found.evidence)], found.evidence, strict=False):
         yield _line(label, f"{one.path}: {one.seen}")
     if found.max_position_embeddings:
-        yield _line("length", f"{found.max_position_embeddings} tokens")
+        yield _line("length", f"{found.max_position_embeddings} tokens{_stretched(found, config)}")
+    predicts = config_parts.prediction_layers(config)
+    if predicts:
+        yield _line(
+            "predicts", f"{count(predicts, 'layer')} of multi-token prediction (speculation with the method mtp)"
+        )
     own, fp8 = (block_size(config, dtype) for dtype in ("auto", "fp8"))
     if own:
         other = "its KV cache is fp8" if own == fp8 else f"{fp8} with an fp8 KV cache"
@@ -61,6 +70,12 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     releases = architecture_support.in_words(found.name)
     if releases:
         yield _line("vLLM", releases)
+
+
+def _stretched(found: Architecture, config: Mapping[str, Any]) -> str:
+    trained, longest = config_parts.trained_length(config), found.max_position_embeddings or 0
+    times = longest / trained if trained else 0
+    return f" (trained on {trained}, stretched {times:g} times)" if times > 1 else ""
 
 
 def _substring_rule(config: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from sparkwright.host import evidence
 from sparkwright.host.memory import gpu_use
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure.counted import risen
 
 
 def seen(
@@ -46,6 +47,7 @@ def seen(
         memory=evidence.memory(context),
         busy=server_metrics.busy(measured.before),
         kv_used=measured.after.get(roles.KV_CACHE_USED),
+        preempted=risen(measured.before, measured.after, roles.PREEMPTIONS),
         acceptance=measured.acceptance,
         findings=advises.check(reported, model, version) if server.inspected else (),
         flags=command.flags,

@@ -17,7 +17,10 @@ VERSIONS = (2, 3)
 #: what of a file to read: the vocabulary and the merges of the largest have some 15 MiB
 HEADER_BYTES = 64 * MIB
 MOST_PAIRS, MOST_TENSORS, KEY_BYTES, TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
-MOST_ITEMS, KEPT_ITEMS, DEPTH = 1 << 22, 1024, 3
+MOST_ITEMS, KEPT_ITEMS = 1 << 22, 1024
+#: of all lists together: items that are kept, and texts that are passed over one by one; a vocabulary of 262,000 tokens and
+#: its merges are 800,000
+MOST_KEPT, MOST_READ = 1 << 16, 1 << 21
 
 TEXT, ARRAY = 8, 9
 #: the formats of the plain types, by their number
@@ -103,6 +106,7 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
+        self._to_keep, self._to_read = MOST_KEPT, MOST_READ
 
     def take(self, size: int) -> bytes:
         if self._at + size > len(self._data):
@@ -122,24 +126,40 @@ class _Reader:
     def text(self, most: int) -> str:
         return self.take(self.count("<Q", most, "bytes of one text")).decode()
 
-    def value(self, kind: int, depth: int = 0) -> Any:
+    def value(self, kind: int) -> Any:
         if kind == TEXT:
             return self.text(TEXT_BYTES)
-        if kind == ARRAY and depth < DEPTH:
-            return self._array(depth)
+        if kind == ARRAY:
+            return self._array()
         if kind not in PLAIN:
             raise NotGguf(f"has a value of the unknown type {kind}")
         return self.plain(PLAIN[kind])
 
-    def _array(self, depth: int) -> list[Any] | None:
+    def _array(self) -> list[Any] | None:
         kind, items = self.plain("<I"), self.count("<Q", MOST_ITEMS, "items of one list")
-        if items <= KEPT_ITEMS:
-            return [self.value(kind, depth + 1) for _ in range(items)]
+        if kind == ARRAY:
+            raise NotGguf("has a list of lists, which llama.cpp does not load")
+        if items <= min(KEPT_ITEMS, self._to_keep):
+            self._to_keep -= items
+            return [self.value(kind) for _ in range(items)]
         if kind in PLAIN:
             self.take(items * struct.calcsize(PLAIN[kind]))
         elif kind == TEXT:
-            for _ in range(items):
-                self.take(self.count("<Q", TEXT_BYTES, "bytes of one text"))
+            self._pass_over_texts(items)
         else:
-            raise NotGguf("has a long list of lists")
+            raise NotGguf(f"has a list of the unknown type {kind}")
         return None
+
+    def _pass_over_texts(self, items: int) -> None:
+        self._to_read -= items
+        if self._to_read < 0:
+            raise NotGguf(f"has lists of more than {MOST_READ} texts together")
+        size_of, data, at, end = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
+        for _ in range(items):
+            size = size_of(data, at)[0]
+            at += 8 + size
+            if size > TEXT_BYTES:
+                raise NotGguf(f"claims {size} bytes of one text, more than any model has")
+            if at > end:
+                raise struct.error
+        self._at = at

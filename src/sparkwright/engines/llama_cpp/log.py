@@ -73,6 +73,10 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
     ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
+    # says nothing of the device: printed without any GPU too
+    ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
+    ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
+    ("gpu_weights_mib", line(" model buffer size = ", r"(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +([\d.]+) MiB")),
     ("slots", SLOTS),
     ("max_model_len", line(SLOTS.needle, r"n_ctx_slot = (\d+)")),
     ("kv_unified", line(SLOTS.needle, r"kv_unified = '(true|false)'")),
@@ -94,11 +98,12 @@ LOG = LogBook(
     types={
         "version": _build,
         "kv_cache_dtype": _of_both,
-        "kv_cache_mib": number,
+        "gpu_layers": lambda text: text.replace("/", " of "),
+        **dict.fromkeys(("kv_cache_mib", "cpu_weights_mib", "gpu_weights_mib"), number),
         "kv_unified": lambda text: text == "true",
         **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), integer),
     },
-    also=("slots", "kv_unified", "kv_cache_mib", "flash_attention"),
+    also=("slots", "kv_unified", "kv_cache_mib", "flash_attention", "gpu_layers", "cpu_weights_mib", "gpu_weights_mib"),
     always={
         "chunked_prefill": (
             True,

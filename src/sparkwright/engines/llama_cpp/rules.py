@@ -16,6 +16,8 @@ from sparkwright.trust.image_name import tagged
 
 __all__ = ["RULES", "Case"]
 
+#: a number that people write for "all" (99, 999); no model of today has as many layers
+ALL_LAYERS = 99
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
@@ -134,6 +136,21 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
             f"{' and '.join(unset)} not set: llama-server may shrink {'them' if unset[1:] else 'it'} to fit, silently."
         )
         yield Finding("warning", sentence, ways, HELP, flags.FIT)
+
+
+@rule(
+    "layers-on-cpu",
+    sources=("b11549's log: offloaded 20/49 layers to GPU", "model-serving-minefield 97"),
+    example=Asked({"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": 20}),
+)
+def layers_on_cpu(case: Case) -> Iterator[Finding]:
+    """A number of layers leaves the others to the CPU.
+    On a GB10 both share one memory, so nothing is saved by that, and every token waits for the slower half.
+    """
+    layers = flags.integer(case.flag(flags.LAYERS))
+    if case.asked.platform == "gb10" and layers is not None and 0 < layers < ALL_LAYERS:
+        sentence = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
+        yield Finding("info", sentence, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
 
 
 @rule(

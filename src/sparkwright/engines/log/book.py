@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sparkwright.engines.log.exceptions import WINDOWS
 from sparkwright.engines.log.last_words import Death
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.needles import Needles
@@ -47,6 +48,14 @@ class LogBook:
     harmless: re.Pattern[str]
     prefix: re.Pattern[str]
     clock: re.Pattern[str]
+    #: the engine is a Python program: exceptions are read whole, whatever their class
+    tracebacks: bool = False
+    #: exceptions that only follow from another process's end
+    consequences: re.Pattern[str] = re.compile(r"(?!)")
+    #: the process that answers requests, whose exceptions may be a request's own
+    front: str = ""
+    #: settings that may explain a failure without a known cause, each with its sentence
+    suspects: tuple[tuple[str, str], ...] = ()
     banners: tuple[Line, ...] = ()
     refusals: tuple[Line, ...] = ()
     refused: tuple[Line, ...] = ()
@@ -72,7 +81,7 @@ class LogBook:
     @cached_property
     def needles(self) -> Needles:
         """Finds the lines that one of the tables may match."""
-        return Needles((row.needle for row in self.rows()), self.noise)
+        return Needles((row.needle for row in self.rows()), self.noise, WINDOWS if self.tracebacks else ())
 
     @cached_property
     def stage_names(self) -> tuple[str, ...]:

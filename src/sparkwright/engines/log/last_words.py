@@ -1,4 +1,4 @@
-"""Why an engine did not start or failed, from its last words and its engine's table of failures."""
+"""The reason why an engine did not start or failed, from its last words and its engine's table of failures."""
 
 from __future__ import annotations
 
@@ -7,78 +7,135 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright.engines.log.exceptions import Exceptions, Raised
 from sparkwright.engines.log.line import Line, line
 
 #: how far apart, in lines, last words and what explains them stand
 WINDOW = 600
 SENTENCE_CHARS = 300
 
+Ends = Literal["start", "always", "never"]
+Kind = Literal["cause", "while serving", "consequence"]
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What a line holds, and the sentence for it, which the groups of the pattern fill in.
-
-    ends: "start" when a start ends with it (a server that is ready only reports it), "always", or "never" when it only
-    explains what another row proves.
-    """
+    """A row of a table of failures."""
 
     line: Line
-    sentence: str
-    ends: Literal["start", "always", "never"] = "start"
+    sentence: str  # the groups of the line's pattern fill it in
+    #: "start": a start ends with it, and a server that is ready only reports it; "never": it only explains another row
+    ends: Ends = "start"
+    #: "while serving" quotes the exception behind its sentence; a "consequence" stands only where no exception is known
+    kind: Kind = "cause"
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Last words that were found: at which line, the sentence, the line."""
+    """Last words that were found."""
 
-    at: int
+    at: int  # the number of the line
     sentence: str
     line: str
+    unexplained: bool = False  # an exception while it served, for which no table has a cause
 
 
-def death(needle: str, pattern: str, sentence: str, ends: Literal["start", "always", "never"] = "start") -> Death:
+def death(needle: str, pattern: str, sentence: str, ends: Ends = "start", kind: Kind = "cause") -> Death:
     """A row of a table of failures; without a pattern the needle is all of it."""
-    return Death(line(needle, pattern), sentence, ends)
+    return Death(line(needle, pattern), sentence, ends, kind)
 
 
 class LastWords:
-    """Keeps, of each row, the words that may explain the end. At most one a row, so memory is bounded.
+    """Keeps the words that may explain an end: at most one a row, and a bounded number of exceptions.
 
-    failures: more special ones first: of all that a log holds, the first row wins. harmless: lines that are never last words,
-    whatever they quote.
+    Args:
+        failures: particular rows first: of all causes that a log holds, the first row wins. Exceptions come after the
+            causes, and before rows of the other kinds.
+        harmless: lines that are never last words, whatever they quote.
+        exceptions: reads exceptions of Python; None where the engine is no Python program.
+        consequences: exceptions that only follow from another process's end.
+        front: the process that answers requests: an exception of another process explains more.
     """
 
-    def __init__(self, failures: Sequence[Death], harmless: re.Pattern[str]) -> None:
+    def __init__(
+        self,
+        failures: Sequence[Death],
+        harmless: re.Pattern[str],
+        exceptions: Exceptions | None = None,
+        consequences: re.Pattern[str] | None = None,
+        front: str = "",
+    ) -> None:
         self._failures, self._harmless = failures, harmless
+        self._exceptions, self._consequences, self._front = exceptions, consequences, front
         self._found: dict[int, Words] = {}
         self._end: int | None = None
 
     def feed(self, text: str, at: int, *, ready: bool) -> None:
-        """Take in a line. at: its number. ready: whether the server was ready by then."""
+        """Take in a line.
+
+        Args:
+            text: the line.
+            at: its number.
+            ready: whether the server was ready by then.
+        """
         if self._harmless.search(text):
             return
+        raised = self._exceptions.feed(text, at) if self._exceptions else None
         for rank, row in enumerate(self._failures):
             found = row.line.match(text)
-            if found is None:
-                continue
-            ends = row.ends == "always" or (row.ends == "start" and not ready)
-            before = self._found.get(rank)
-            stale = before is not None and self._end is None and at - before.at > WINDOW
-            if before is None or stale:
-                answer = row.sentence.format(*(group or "" for group in found.groups()))
-                self._found[rank] = Words(at, answer[:SENTENCE_CHARS], text)
-            if ends and self._end is None:
-                self._end = at
-            return
+            if found is not None:
+                self._keep(rank, row.sentence.format(*(group or "" for group in found.groups())), text, at)
+                self._ends(at, row.ends == "always" or (row.ends == "start" and not ready))
+                return
+        # printed by a process that ends with it; what is logged only explains
+        self._ends(at, raised is not None and not raised.logged and not ready and not self._follows(raised))
 
     def forget(self) -> None:
-        """The start went on: what was said so far was not the end of it."""
+        """Drop everything: the start went on, so what was said was not the end of it."""
         self._found.clear()
         self._end = None
+        if self._exceptions:
+            self._exceptions.forget()
 
     def verdict(self) -> Words | None:
-        """The most special words near the end; None when nothing proves an end."""
+        """The most particular words near the end; None when nothing proves an end."""
         if self._end is None:
             return None
-        near = [rank for rank, words in self._found.items() if abs(words.at - self._end) <= WINDOW]
-        return self._found[min(near)] if near else None
+        end = self._end
+        near = sorted(rank for rank, words in self._found.items() if abs(words.at - end) <= WINDOW)
+        cause = next((rank for rank in near if self._failures[rank].kind == "cause"), None)
+        if cause is not None:
+            return self._found[cause]
+        raised = self._root(end)
+        serving = next((rank for rank in near if self._failures[rank].kind == "while serving"), None)
+        if raised is not None and serving is not None:
+            sentence = f"{self._found[serving].sentence.rstrip('.')}: {raised.sentence}"
+            return Words(raised.at, _shortened(sentence), raised.line, unexplained=True)
+        if raised is not None:
+            return Words(raised.at, _shortened(raised.sentence), raised.line)
+        return self._found[near[0]] if near else None
+
+    def _root(self, end: int) -> Raised | None:
+        """The exception that the others follow from: the first one, of an inner process where there is one."""
+        if self._exceptions is None:
+            return None
+        causes = [raised for raised in self._exceptions.near(end, WINDOW) if not self._follows(raised)]
+        inner = [raised for raised in causes if not self._front or self._front not in raised.process]
+        return next(iter(inner or causes), None)
+
+    def _follows(self, raised: Raised) -> bool:
+        return bool(self._consequences and self._consequences.search(f"{raised.name}: {raised.text}"))
+
+    def _keep(self, rank: int, sentence: str, text: str, at: int) -> None:
+        before = self._found.get(rank)
+        stale = before is not None and self._end is None and at - before.at > WINDOW
+        if before is None or stale:
+            self._found[rank] = Words(at, _shortened(sentence), text)
+
+    def _ends(self, at: int, ends: bool) -> None:
+        if ends and self._end is None:
+            self._end = at
+
+
+def _shortened(sentence: str) -> str:
+    return sentence if len(sentence) <= SENTENCE_CHARS else f"{sentence[: SENTENCE_CHARS - 4]} ..."

@@ -11,10 +11,13 @@ class Needles:
 
     Needles that begin with a capital are looked for in one pass over a line: few places of a log line can begin one. The
     others would be tried at nearly every place, so each is looked for in a whole block first.
+
+    windows: words after which so many more lines are worth parsing, whatever they hold.
     """
 
-    def __init__(self, needles: Iterable[str], noise: Sequence[str]) -> None:
-        words = sorted(set(needles))
+    def __init__(self, needles: Iterable[str], noise: Sequence[str], windows: Sequence[tuple[str, int]] = ()) -> None:
+        words = sorted({*needles, *(word for word, _ in windows)})
+        self._windows = [(word.encode(), lines) for word, lines in windows]
         self._noise = (noise[0].encode(), noise[1].encode(), noise[2].encode())
         self._capital = _one_of(word for word in words if word[0].isupper())
         self._common = [word.encode() for word in words if not word[0].isupper()]
@@ -28,8 +31,12 @@ class Needles:
         """Whether a line may be worth parsing."""
         return bool(self._capital.search(line)) or any(word in line for word in self._common)
 
-    def in_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], int]:
-        """The lines of a block that may be worth parsing, numbered from 0; and how many lines there are without the noise.
+    def window(self, line: bytes) -> int:
+        """The number of lines after this one that are worth parsing."""
+        return max((lines for word, lines in self._windows if word in line), default=0)
+
+    def in_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], list[bytes]]:
+        """The lines of a block that may be worth parsing, numbered from 0; and all its lines without the noise.
 
         line_bytes: what a line holds after that is cut off.
         """
@@ -49,7 +56,11 @@ class Needles:
             for at, line in enumerate(lines)
             if search(line) or (common and any(word in line for word in common))
         ]
-        return found, len(lines)
+        return found, lines
+
+    def opens_window(self, block: bytes) -> bool:
+        """Whether a line of a block may be followed by lines that are worth parsing."""
+        return any(word in block for word, _ in self._windows)
 
 
 def _one_of(words: Iterable[str]) -> re.Pattern[bytes]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from sparkwright.engines.log.book import LogBook
-from sparkwright.engines.log.last_words import LastWords
+from sparkwright.engines.log.exceptions import Exceptions
+from sparkwright.engines.log.last_words import LastWords, Words
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.state import EngineState, Reading, shortened
 from sparkwright.engines.log.text import LINE_BYTES, LineCutter, Text, chunks_of, decode
@@ -34,6 +35,8 @@ class Reader:
         self._announced = False
         self._stopping = False
         self._count = 0
+        #: lines before this number are read whatever they hold
+        self._window_end = 0
         self._begin()
 
     def feed(self, line: str) -> bool:
@@ -42,7 +45,8 @@ class Reader:
         raw = line.encode(errors="replace")[:LINE_BYTES]
         if raw and not self._needles.is_noise(raw):
             self._count += 1
-            if self._needles.in_line(raw):
+            if self._needles.in_line(raw) or self._count < self._window_end:
+                self._window_end = max(self._window_end, self._count + 1 + self._needles.window(raw))
                 self._take(decode(raw))
         return before.known and self.state is not before
 
@@ -55,7 +59,7 @@ class Reader:
         self._lines(self._cutter.rest())
         reported = self._last_words.verdict()
         if reported is not None:
-            self.state.keep("failure", reported.sentence, reported.line)
+            self.state.keep("failure", self._with_suspect(reported), reported.line)
             if not self.state.ready:
                 self.state.keep("ready", False, reported.line)
         if self.state.known:
@@ -63,16 +67,40 @@ class Reader:
                 self.state.readings.setdefault(name, Reading(value, why))
         return self.state
 
+    def _with_suspect(self, reported: Words) -> str:
+        """The sentence of a failure; one without a known cause also names the setting that may be it."""
+        suspects = (
+            sentence.format(value)
+            for name, sentence in self._book.suspects
+            if reported.unexplained and (value := self.state.value(name)) is not None
+        )
+        return " ".join((reported.sentence, *suspects))
+
     # -- lines -----------------------------------------------------------------------------------------------------------
 
     def _lines(self, block: bytes) -> None:
         before = self._count
-        found, lines = self._needles.in_block(block[_last_starts(block, self._book) :], LINE_BYTES)
+        block = block[_last_starts(block, self._book) :]
+        found, lines = self._needles.in_block(block, LINE_BYTES)
+        if self._window_end > before + 1 or self._needles.opens_window(block):
+            found = self._with_windows(found, lines)
         for at, line in found:
             self._count = before + at + 1
             if not self._needles.is_noise(line):
                 self._take(decode(line))
-        self._count = before + lines
+        self._count = before + len(lines)
+
+    def _with_windows(self, found: list[tuple[int, bytes]], lines: list[bytes]) -> list[tuple[int, bytes]]:
+        """The lines that were found, and those that follow an exception or a traceback."""
+        before = self._count + 1
+        wanted = set(range(min(max(0, self._window_end - before), len(lines))))
+        for at, line in found:
+            wanted.add(at)
+            window = self._needles.window(line)
+            if window:
+                wanted.update(range(at + 1, min(at + 1 + window, len(lines))))
+                self._window_end = max(self._window_end, before + at + 1 + window)
+        return [(at, lines[at][:LINE_BYTES]) for at in sorted(wanted)]
 
     def _take(self, line: str) -> None:
         if not self._book.uncut or self._book.uncut not in line:
@@ -92,7 +120,9 @@ class Reader:
 
     def _begin(self) -> None:
         self.state = EngineState(also=self._book.also)
-        self._last_words = LastWords(self._book.failures, self._book.harmless)
+        book = self._book
+        exceptions = Exceptions(book.prefix) if book.tracebacks else None
+        self._last_words = LastWords(book.failures, book.harmless, exceptions, book.consequences, book.front)
         self._stopping = False
         self._began: dict[str, datetime] = {}
         self._clock: datetime | None = None
@@ -168,8 +198,10 @@ class Reader:
                 self.state.keep(name, seconds_between(began, self._clock), line)
 
     def _warn(self, row: Line, line: str) -> None:
-        """Each kind once: some come with every request."""
-        if not any(row.match(one) for one in self.state.warnings):
+        """Keep each kind of warning once, since some come with every request; what a pattern's groups tell apart is a kind."""
+        found = row.match(line)
+        kept = (row.match(warning) for warning in self.state.warnings)
+        if found and not any(match and match.groups() == found.groups() for match in kept):
             self.state.warnings.append(shortened(line))
 
 

@@ -28,6 +28,8 @@ READ = (
     """.split(),
     *(tables.LETTERS, tables.NUMBERS, tables.LINEAR_CONFIG, tables.LENGTH_THAT_WINS),
     *config_parts.SIZES,
+    *config_parts.PREDICTION_LAYERS,
+    *config_parts.SCALINGS,
     *tables.LAYER_LISTS,
     *tables.DRAFT_KEYS,
     *tables.LENGTHS,
@@ -39,6 +41,7 @@ PRESENCE = ("auto_map", "speculators_config", "dflash_config")
 WITHIN: dict[str, tuple[str, ...]] = {
     tables.LINEAR_CONFIG: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),
+    **dict.fromkeys(config_parts.SCALINGS, (config_parts.TRAINED_LENGTH,)),
     "quantization_config": ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
 }
@@ -121,6 +124,8 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             continue
         if name in PRESENCE:
             kept[name] = {}
+        elif name in config_parts.SCALINGS and not (isinstance(held, Mapping) and config_parts.TRAINED_LENGTH in held):
+            continue
         elif not isinstance(held, Mapping):
             kept[name] = held
         elif name in config_parts.NESTED:

@@ -17,6 +17,12 @@ DEEPEST = 4
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
 
+#: keys that count the layers of multi-token prediction (DeepSeek, GLM; Qwen3-Next; MiMo, Ernie)
+PREDICTION_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
+#: keys under which the scaling of positions stands (transformers 5 writes the second)
+SCALINGS = ("rope_scaling", "rope_parameters")
+TRAINED_LENGTH = "original_max_position_embeddings"
+
 #: the largest models have 200 layers, and lists with an entry for each; no size or length reaches 2**40
 MOST_LAYERS = 10_000
 MOST_NUMBER = 2**40
@@ -67,6 +73,22 @@ def parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
 def text(config: Mapping[str, Any]) -> Part:
     """The part that describes the language model: the innermost one that gives sizes, else the whole."""
     return next((part for part in parts(config) if part.number(*SIZES)), Part("", config))
+
+
+def prediction_layers(config: Mapping[str, Any]) -> int:
+    """The layers of multi-token prediction that a model brings; 0 where its config names none."""
+    return next((found for part in parts(config) if (found := part.number(*PREDICTION_LAYERS))), 0)
+
+
+def trained_length(config: Mapping[str, Any]) -> int | None:
+    """The longest sequence in training, in tokens, of a model whose positions are stretched; None where nothing says so."""
+    inner = text(config)
+    for name in SCALINGS:
+        scaling = Part("", inner.mapping(name) or {})
+        trained = scaling.number(TRAINED_LENGTH)
+        if trained is not None:
+            return trained
+    return None
 
 
 def architecture_name(config: Mapping[str, Any]) -> str:

@@ -95,10 +95,6 @@ FAILURES: tuple[Death, ...] = (
     death("CUDA out of memory", "", "it ran out of memory."),
     death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
     death("Address already in use", "", "its port is in use inside the container's network."),
-    # what a traceback ends with ends a start: arguments are resolved, and their errors raised, before anything is logged
-    death("Error: ", r"^(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
-    # elsewhere it explains the rows below
-    death("Error: ", r"(?:^|\s)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}.", "never"),
     death(
         "OOM killer",
         r"scheduler died during initialization \(exit code: -9\)",  # words: data
@@ -108,18 +104,20 @@ FAILURES: tuple[Death, ...] = (
         "scheduler died during initialization",  # words: data
         r"Rank (\d+) scheduler died during initialization \(exit code: (-?\d+)\)",  # words: data
         "its scheduler {0} ended with exit code {1}.",
+        kind="consequence",
     ),
-    death("Scheduler hit an exception", "", "its scheduler failed.", "always"),
+    death("Scheduler hit an exception", "", "its scheduler failed.", "always", "consequence"),
     death(
         "crashed with exit",
         r"Subprocess (\S+) .{0,80}?crashed with exit code (-?\d+)",
         "its process {0} ended with exit code {1}.",
         "always",
+        "consequence",
     ),
     death("Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."),
     # the consequence, not the cause
-    death("SIGQUIT received. ", "", "a process of its engine failed.", "always"),
-    death("Received sigquit from a child process.", "", "a process of its engine failed."),
+    death("SIGQUIT received. ", "", "a process of its engine failed.", "always", "consequence"),
+    death("Received sigquit from a child process.", "", "a process of its engine failed.", kind="consequence"),
 )
 
 LOG = LogBook(
@@ -139,6 +137,7 @@ LOG = LogBook(
     },
     also=("slots",),
     failures=FAILURES,
+    tracebacks=True,
     harmless=re.compile(r"(?!)"),
     stopping=(line("SIGTERM received."),),
     prefix=re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] "),

@@ -39,6 +39,8 @@ class Seen:
     counters: Mapping[str, float] = field(default_factory=dict)
     busy: float | None = None
     kv_used: float | None = None
+    #: requests that the engine put off while the rate was measured, for want of KV cache
+    preempted: float | None = None
     acceptance: float | None = None
     findings: Sequence[Finding] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)

@@ -180,7 +180,11 @@ def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
         lower = [_flags(seen, one) for one in ("requests at a time", "the longest context")]
         fix = f"lower {' or '.join(filter(None, lower))}" if any(lower) else ""
-        yield _measured("the KV cache is full", f"{seen.kv_used:.0%} used", fix, 40, found=seen.kv_used > 0.95)
+        # prefixes that are kept for later requests are given up as soon as one needs the room
+        idle = seen.busy == 0 and not seen.preempted
+        kept = ", by prefixes that an idle server keeps" if idle and seen.kv_used > 0.95 else ""
+        message = f"{seen.kv_used:.0%} used{kept}"
+        yield _measured("the KV cache is full", message, fix, 40, found=seen.kv_used > 0.95 and not idle)
 
 
 @_detector

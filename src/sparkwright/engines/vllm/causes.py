@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sparkwright.engines.slowness.cause import Cause, Seen
+from sparkwright.engines.vllm.versions import at_least, parse
 
 JIT = "JIT compilation during inference"
-SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
+#: marlin_utils_fp4.py and marlin_utils_fp8.py: "Your GPU does not have native support for FP4 computation but ..."
+WEIGHT_ONLY = re.compile(r"native support for (FP\d+) computation")
+#: fused_moe.py: no file of measured tile sizes for this GPU and these experts
+UNTUNED = "Using default MoE config"
+#: the first image of vllm/vllm-openai that is built with CUDA 13
+CUDA_13_SINCE = "0.20.0"
 
 
 def eager(seen: Seen) -> Iterator[Cause]:
@@ -32,14 +39,31 @@ def still_compiling(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
 
 
-def missing_kernels(seen: Seen) -> Iterator[Cause]:
-    name = "an image without kernels for this GPU (sm_121)"
-    line = seen.warned(*SLOW_KERNELS)
-    fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
+def weight_only_kernel(seen: Seen) -> Iterator[Cause]:
+    """Weights that are only stored in few bits: they save memory traffic, not arithmetic."""
+    line = seen.warned("native support for FP")
+    kind = WEIGHT_ONLY.search(line)
+    if kind:
+        name = f"its {kind[1]} weights run on a weight-only kernel (Marlin): fewer bytes, no {kind[1]} arithmetic"
+        fix = "decoding is nearly as fast, prompts are slower; another quantization of the model (FP8), or an image whose log names another kernel"
+        yield Cause(name, "found", line, fix, weight=30)
+
+
+def untuned_experts(seen: Seen) -> Iterator[Cause]:
+    line = seen.warned(UNTUNED)
     if line:
-        yield Cause(name, "found", line, fix, weight=55)
-    elif seen.share is not None and seen.share < 0.4:
-        yield Cause(name, "possible", f"{seen.share:.0%} of what is expected; stock images gave 28 %", fix, weight=35)
+        fix = "mount a configuration tuned on a GB10 (VLLM_TUNED_CONFIG_FOLDER), or try another moe-backend"
+        yield Cause("the kernel of its experts is not tuned for this GPU", "found", line, fix, weight=25)
+
+
+def missing_kernels(seen: Seen) -> Iterator[Cause]:
+    """Images of CUDA 12 have no code for a GB10; the log's own version says whether this can be one."""
+    version, _ = seen.in_log("version")
+    built_with_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
+    if seen.share is not None and seen.share < 0.4 and not built_with_13:
+        fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
+        message = f"{seen.share:.0%} of what is expected; images built with CUDA 12 gave 28 %"
+        yield Cause("an image without kernels for this GPU (sm_121)", "possible", message, fix, weight=35)
 
 
 def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
@@ -69,4 +93,13 @@ def flag_without_effect(seen: Seen) -> Iterator[Cause]:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
 
 
-DETECTORS = (eager, still_compiling, missing_kernels, stale_compile_cache, block_over_budget, flag_without_effect)
+DETECTORS = (
+    eager,
+    still_compiling,
+    weight_only_kernel,
+    untuned_experts,
+    missing_kernels,
+    stale_compile_cache,
+    block_over_budget,
+    flag_without_effect,
+)

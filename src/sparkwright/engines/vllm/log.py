@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.values import integer, number
-from sparkwright.engines.vllm.failures.failures import FAILURES
+from sparkwright.engines.vllm.failures.failures import CONSEQUENCES, FAILURES
 from sparkwright.engines.vllm.logs import device_lines, log_lines, settings
 from sparkwright.engines.vllm.parallel import lines
 
@@ -70,6 +70,11 @@ LOG = LogBook(
     types=TYPES,
     warnings=(*log_lines.WARNINGS, *lines.WARNINGS),
     failures=FAILURES,
+    tracebacks=True,
+    consequences=CONSEQUENCES,
+    front="APIServer",
+    suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
+    also=("speculation",),
     harmless=log_lines.HARMLESS,
     stopping=(log_lines.STOPPING,),
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),

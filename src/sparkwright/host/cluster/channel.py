@@ -159,9 +159,11 @@ class Channel:
         connection = self._connection or self._connected(until_s)
         with contextlib.suppress(OSError, Lost):
             connection.say({"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._sentence(text)})
-            connection.sock.settimeout(GOODBYE_S)
-            while connection.sock.recv(4096):
-                pass
+            end_s = time.monotonic() + GOODBYE_S
+            while (left_s := end_s - time.monotonic()) > 0:
+                connection.sock.settimeout(left_s)
+                if not connection.sock.recv(4096):
+                    break
         connection.close()
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from sparkwright.host.containers import engine_socket
+from sparkwright.transport.connection import TimedOut, TransportError
 
 if TYPE_CHECKING:
     import docker
@@ -76,9 +77,9 @@ class Api:
         path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **asked})
         try:
             found = engine_socket.log(self._client.url, path, self._client.timeout_s, framed=framed)
-        except TimeoutError:
+        except TimedOut:
             raise self._late(path) from None
-        except (OSError, ValueError):
+        except TransportError:
             return None
         return found and self._to_the_end(path, found)
 
@@ -86,9 +87,9 @@ class Api:
         """Pieces of an answer; what cuts them off is raised as the SDK does it."""
         try:
             yield from pieces
-        except TimeoutError:
+        except TimedOut:
             raise self._late(path) from None
-        except (OSError, ValueError) as error:
+        except (TransportError, ValueError) as error:
             from requests.exceptions import ConnectionError as CutOff
 
             raise CutOff(str(error)) from None
@@ -108,9 +109,9 @@ class Api:
         path = self._path(path, *names)
         try:
             return engine_socket.answer(one.url, path, one.timeout_s)
-        except TimeoutError:
+        except TimedOut:
             raise self._late(path) from None
-        except (OSError, ValueError):
+        except TransportError:
             return None
 
     def _late(self, path: str) -> Exception:

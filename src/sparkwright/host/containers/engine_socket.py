@@ -8,13 +8,15 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from sparkwright.errors import Failed
-from sparkwright.host import plain_http
+from sparkwright.transport import http
+from sparkwright.transport.connection import ConnectFailed, MinimumRate, TimedOut, TransportError
 from sparkwright.trust import bounds
 
 DEFAULT = "unix:///var/run/docker.sock"
 _FRAME_BYTES = 8
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
-_VERSION = re.compile(rb"\napi-version:[ \t]*([0-9]{1,3}\.[0-9]{1,4})[ \t]*\r?\n", re.IGNORECASE)
+_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,4}")
+HEAD_BYTES = 64 * 2**10
 
 
 def speaks(docker_host: str) -> bool:
@@ -43,23 +45,34 @@ def containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
 
 
 def answer(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | None:
-    """The object that is answered with 200; None for any other answer. Raises OSError, ValueError."""
-    status, body = plain_http.get(_address(docker_host), path, timeout_s=timeout_s)
-    found = bounds.json_of(body) if status == 200 else None
+    """Return the object of an answer with status 200; None for any other answer. Raises TransportError."""
+    response = _get(docker_host, path, timeout_s)
+    found = response.json() if response.status == 200 else None
     return found if isinstance(found, dict) else None
 
 
 def log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Iterator[bytes] | None:
-    """What a container wrote, as it comes; None for another answer than 200. framed: the container has no terminal.
+    """Return what a container wrote, as it comes; None for another status than 200.
 
-    Raises OSError, ValueError; so do its pieces.
+    Args:
+        timeout_s: up to the first byte, and the longest silence.
+        framed: the container has no terminal.
+
+    Raises:
+        TransportError: its pieces raise it too, and ValueError for what is no log.
     """
-    status, pieces = plain_http.pieces(_address(docker_host), path, timeout_s=timeout_s)
-    if status != 200:
-        for _ in pieces:
-            break
+    url, route = _way(docker_host, path)
+    stream = http.open_stream("GET", url, timeout_s=timeout_s, rate=MinimumRate(1, timeout_s), route=route)
+    if stream.status != 200:
+        stream.close()
         return None
+    pieces = _to_its_end(stream)
     return _payloads(pieces) if framed else pieces
+
+
+def _to_its_end(stream: http.Stream) -> Iterator[bytes]:
+    with stream:
+        yield from stream
 
 
 def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -81,30 +94,41 @@ def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def api_version(docker_host: str, timeout_s: float) -> str:
-    """The newest version of the API that the engine speaks, "" when it does not say. Raises OSError, ValueError."""
-    status, fields = plain_http.head(_address(docker_host), "/_ping", timeout_s=timeout_s)
-    found = _VERSION.search(fields) if status == 200 else None
-    return found[1].decode() if found else ""
+    """Return the newest version of the API that the engine speaks; empty when it does not say. Raises TransportError."""
+    response = _get(docker_host, "/_ping", timeout_s, HEAD_BYTES)
+    version = response.headers.get("api-version", "") if response.status == 200 else ""
+    return version if _VERSION.fullmatch(version) else ""
 
 
-def _address(docker_host: str) -> plain_http.Address:
+def _way(docker_host: str, path: str) -> tuple[str, http.Route]:
+    """Return the URL of a path of the engine, and the way there."""
     url = urlsplit(docker_host or DEFAULT)
-    return url.path if url.scheme == "unix" else (url.hostname or "127.0.0.1", url.port or 2375)
+    if url.scheme == "unix":
+        return f"http://localhost{path}", http.Route(unix=url.path)
+    host = url.hostname or "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{url.port or 2375}{path}", http.DIRECT
+
+
+def _get(docker_host: str, path: str, timeout_s: float, most_bytes: int = bounds.ANSWER_BYTES) -> http.Response:
+    url, route = _way(docker_host, path)
+    return http.request("GET", url, timeout_s=timeout_s, most_bytes=most_bytes, route=route)
 
 
 def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
-    """(status, the answer's JSON, None for another status than 200)."""
+    """Return the status and the answer's JSON, None for another status than 200. Raises Failed."""
     try:
-        status, body = plain_http.get(_address(docker_host), path, timeout_s=timeout_s)
-        return status, bounds.json_of(body) if status == 200 else None
-    except TimeoutError:
+        response = _get(docker_host, path, timeout_s)
+        return response.status, response.json() if response.status == 200 else None
+    except TimedOut:
         raise Failed(f"no answer from the Docker Engine within {timeout_s:g} s") from None
-    except PermissionError:
-        raise Failed("permission denied on the Docker socket") from None
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise Failed("the Docker Engine is not running") from None
-    except (OSError, ValueError) as error:
-        raise Failed(silent(error)) from None
+    except ConnectFailed as error:
+        if isinstance(error.error, PermissionError):
+            raise Failed("permission denied on the Docker socket") from None
+        if error.refused:
+            raise Failed("the Docker Engine is not running") from None
+        raise Failed(silent(error.error or error)) from None
+    except TransportError as error:
+        raise Failed(f"no answer from the Docker Engine: it {error}") from None
 
 
 def silent(error: Exception) -> str:

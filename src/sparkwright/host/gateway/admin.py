@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
-import socket
 from pathlib import Path
 
+from sparkwright.gateway import statistics
 from sparkwright.gateway.render import SOCKET
+from sparkwright.transport.connection import TransportError, converse
 
 #: what the sandbox's stand-in calls itself, where HAProxy says "HAProxy"
 STAND_IN = "sparkwright-stand-in"
@@ -21,8 +21,13 @@ LARGEST_BYTES = 4 * 2**20
 
 
 def ask(folder: Path, command: str, at: str = SOCKET) -> str:
-    """The answer to one command; empty when nobody listens. folder: of its configuration. at: the socket's name."""
-    with contextlib.suppress(OSError):
+    """Return the answer to one command; empty when there is none within ANSWER_S, or a far too long one.
+
+    Args:
+        folder: of its configuration.
+        at: the socket's name there.
+    """
+    with contextlib.suppress(OSError, TransportError):
         if not OPEN.is_dir():  # no Linux: it is the sandbox, whose stand-in leaves a link to a short path
             return _ask(os.path.realpath(folder / at), command)
         # a path of a socket has 107 bytes at most, and the folder's may be longer
@@ -35,15 +40,8 @@ def ask(folder: Path, command: str, at: str = SOCKET) -> str:
 
 
 def _ask(path: str, command: str) -> str:
-    parts, size = list[bytes](), 0
-    with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(ANSWER_S)
-        link.connect(path)
-        link.sendall(f"{command}\n".encode())
-        while size < LARGEST_BYTES and (part := link.recv(65536)):
-            parts.append(part)
-            size += len(part)
-    return b"".join(parts).decode(errors="replace")
+    answer = converse(path, f"{command}\n".encode(), timeout_s=ANSWER_S, most_bytes=LARGEST_BYTES)
+    return answer.decode(errors="replace")
 
 
 def running_digest(folder: Path) -> str:
@@ -63,5 +61,4 @@ def _info(folder: Path, wanted: str) -> str:
 
 def rows(folder: Path) -> list[dict[str, str]]:
     """Its statistics, a row for each frontend, backend and server."""
-    text = ask(folder, "show stat").removeprefix("# ")
-    return list(csv.DictReader(text.splitlines()))
+    return statistics.table(ask(folder, "show stat"))

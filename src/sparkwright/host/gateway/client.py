@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.transport import http
+from sparkwright.transport.connection import Tls, TransportError
 from sparkwright.trust.bounds import json_of
 
 LARGEST_BYTES = 2**20
@@ -36,24 +36,23 @@ class Answer:
 
 
 def ask(port: int, path: str, body: Any = None, *, key: str = "", tls: bool = False, timeout_s: float = 60) -> Answer:
-    """One request; a body is sent as JSON. Never raises. The certificate's name is the clients' business: it is not checked."""
+    """Send one request, a body as JSON, and return what came back within timeout_s. Never raises. The certificate's name is the
+    clients' business: it is not checked.
+    """
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    link = _connection(port, timeout_s, tls=tls)
     try:
-        link.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
-        got = link.getresponse()
-        return Answer(got.status, json_of(got.read(LARGEST_BYTES)))
-    except (OSError, http.client.HTTPException) as error:
-        return Answer(0, error=f"no answer ({type(error).__name__})")
+        answer = http.request(
+            "POST" if body else "GET",
+            f"{'https' if tls else 'http'}://127.0.0.1:{port}{path}",
+            body=json.dumps(body).encode() if body else None,
+            headers=headers,
+            timeout_s=timeout_s,
+            most_bytes=LARGEST_BYTES,
+            route=http.Route(tls=Tls(verify=False)),
+        )
+    except TransportError as error:
+        return Answer(0, error=str(error))
+    try:
+        return Answer(answer.status, json_of(answer.body))
     except ValueError:
-        return Answer(got.status)
-    finally:
-        link.close()
-
-
-def _connection(port: int, timeout_s: float, *, tls: bool) -> http.client.HTTPConnection:
-    if not tls:
-        return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout_s, context=context)
+        return Answer(answer.status)

@@ -5,16 +5,17 @@ but Unheard: a gateway that does not answer must not keep a server from being re
 from __future__ import annotations
 
 import csv
-import hashlib
-import http.client
-import ssl
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.gateway import operations, statistics
+from sparkwright.transport import http
+from sparkwright.transport.connection import ConnectFailed, Tls, TransportError, Untrusted
+from sparkwright.transport.http import Response
 
-CONNECT_S = 5.0
+#: of one request, all of it
+ANSWER_S = 5.0
 LARGEST_BYTES = 4 * 2**20
 
 
@@ -58,10 +59,10 @@ class Server:
 
 def servers(gateway: Gateway, key: str) -> list[Server]:
     """This host's server, once for each model that the gateway routes to it. Raises Unheard."""
-    status, _, text = _ask(gateway, key, "GET", operations.TABLE)
-    if status != 200:
-        raise Unheard(_refused(status))
-    rows = list(csv.DictReader(text.removeprefix("# ").splitlines()))
+    answer = _ask(gateway, key, "GET", operations.TABLE)
+    if answer.status != 200:
+        raise Unheard(_refused(answer.status))
+    rows = list(csv.DictReader(answer.text.removeprefix("# ").splitlines()))
     found = [_server(row) for row in rows if row.get("svname") == gateway.server]
     if not found:
         raise Unheard(f"routes nothing to {gateway.server}")
@@ -71,9 +72,9 @@ def servers(gateway: Gateway, key: str) -> list[Server]:
 def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
     """Have a gateway drain or return a server. Raises Unheard."""
     body = operations.request(action, server.backend, server.name)
-    status, where, _ = _ask(gateway, key, "POST", operations.PATH, body)
-    if status != 303 or not where.endswith(operations.DONE):
-        raise Unheard(_refused(status))
+    answer = _ask(gateway, key, "POST", operations.PATH, body)
+    if answer.status != 303 or not answer.headers.get("location", "").endswith(operations.DONE):
+        raise Unheard(_refused(answer.status))
 
 
 def _server(row: Mapping[str, str]) -> Server:
@@ -85,35 +86,25 @@ def _refused(status: int) -> str:
     return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"
 
 
-def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> tuple[int, str, str]:
-    """Status, location and text of an answer. Nothing is sent to one that shows another certificate than its own; its name is
-    the clients' business.
+def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> Response:
+    """Send one request. Nothing is sent to a server that shows another certificate than the gateway's; the certificate's name is
+    the clients' business. Raises Unheard.
     """
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/x-www-form-urlencoded"}
-    link = _connection(gateway)
+    where = f"[{gateway.address}]" if ":" in gateway.address else gateway.address
+    tls = Tls(sha256=gateway.certificate) if gateway.certificate else Tls(verify=False)
     try:
-        link.connect()
-        _refuse_stranger(gateway, link)
-        link.request(method, path, body or None, headers)
-        got = link.getresponse()
-        return got.status, got.getheader("location") or "", got.read(LARGEST_BYTES).decode(errors="replace")
-    except (OSError, http.client.HTTPException, ValueError):
+        return http.request(
+            method,
+            f"{'https' if gateway.tls else 'http'}://{where}:{gateway.port}{path}",
+            headers={"Authorization": f"Bearer {key}", "Content-Type": "application/x-www-form-urlencoded"},
+            body=body.encode() or None,
+            timeout_s=ANSWER_S,
+            most_bytes=LARGEST_BYTES,
+            route=http.Route(tls=tls),
+        )
+    except Untrusted:
+        raise Unheard("shows another certificate than the one in its file, and is not told this host's key") from None
+    except ConnectFailed:
         raise Unheard("does not answer") from None
-    finally:
-        link.close()
-
-
-def _refuse_stranger(gateway: Gateway, link: http.client.HTTPConnection) -> None:
-    if not gateway.certificate or not isinstance(link.sock, ssl.SSLSocket):
-        return
-    shown = link.sock.getpeercert(binary_form=True) or b""
-    if hashlib.sha256(shown).hexdigest() != gateway.certificate:
-        raise Unheard("shows another certificate than the one in its file, and is not told this host's key")
-
-
-def _connection(gateway: Gateway) -> http.client.HTTPConnection:
-    if not gateway.tls:
-        return http.client.HTTPConnection(gateway.address, gateway.port, timeout=CONNECT_S)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(gateway.address, gateway.port, timeout=CONNECT_S, context=context)
+    except TransportError as error:
+        raise Unheard(str(error)) from None

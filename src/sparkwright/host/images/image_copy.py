@@ -18,14 +18,17 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.host.peers import asking
 from sparkwright.host.runs.context import Engine
+from sparkwright.transport import http
+from sparkwright.transport.connection import MinimumRate, TransportError
 from sparkwright.trust import shapes
 from sparkwright.trust.image_name import Name
 from sparkwright.visible import one_line
 
 TRIES = 2
-CONNECT_S = 5.0
 #: others may be served first, and an engine that lays the whole image out sends nothing meanwhile
 FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
+#: the slowest copy that is waited for: an engine reads the next layer for minutes, and then sends at the network's rate
+RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
 ROOM = 2
 #: an archive has names and frames beside its layers
@@ -137,48 +140,38 @@ def _load(context: Context, pieces: Iterator[bytes]) -> None:
 
 
 def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator[bytes]:
-    """What a member sends, as long as no other has failed. Raises Broken, and Failed for more than an image of this size has."""
-    import requests
-
+    """Yield what a member sends, as long as no other has failed. Raises Broken, and Failed for more than an image of this size
+    has.
+    """
     most = int(size_bytes * SLACK) + SLACK_BYTES
     seen = 0
     try:
         with _answer(context, url, giver) as answer:
-            for piece in answer.iter_content(image_peer.CHUNK_BYTES):
+            for piece in answer:
                 context.go_on()
                 seen += len(piece)
                 if seen > most:
                     raise Failed(f"it sends more than {most} bytes for an image of {size_bytes}.")
                 context.progress(min(seen, size_bytes), size_bytes, unit="bytes", text=f"copying from {giver}")
                 yield piece
-    except requests.RequestException as error:
-        raise Broken(f"the copy broke off after {seen} bytes ({type(error).__name__}).") from None
+    except TransportError as error:
+        raise Broken(f"the copy broke off after {seen} bytes: it {error}.") from None
 
 
-def _answer(context: Context, url: str, giver: str) -> Any:
-    """Its stream, once it has one for this host. Raises Failed, and requests' errors."""
-    import requests
-
-    from sparkwright.host.peers import alive
-
-    token = asking.token(context.secrets, image_peer.COPY)
+def _answer(context: Context, url: str, giver: str) -> http.Stream:
+    """Return its stream, once it has one for this host. Raises Failed and TransportError."""
+    headers = asking.headers(asking.token(context.secrets, image_peer.COPY))
     until_s = time.monotonic() + WAIT_S
+    route = http.Route(keep_alive=True)
     while True:
-        with requests.Session() as session:
-            session.trust_env = False  # a proxy can't reach the peer
-            session.mount("http://", alive.Adapter())
-            answer = session.get(
-                url + image_peer.PATH,
-                headers=asking.headers(token),
-                timeout=(CONNECT_S, FIRST_BYTE_S),
-                allow_redirects=False,
-                stream=True,
-            )
-        if answer.status_code == 200:
-            return answer
-        answer.close()
-        if answer.status_code != 503 or time.monotonic() > until_s:
-            raise Failed(f"it cannot export the image (HTTP {answer.status_code}).")
+        stream = http.open_stream(
+            "GET", url + image_peer.PATH, headers=headers, timeout_s=FIRST_BYTE_S, rate=RATE, route=route
+        )
+        if stream.status == 200:
+            return stream
+        stream.close()
+        if stream.status != 503 or time.monotonic() > until_s:
+            raise Failed(f"it cannot export the image (HTTP {stream.status}).")
         context.go_on()
         context.progress(0, 0, text=f"{giver} serves other hosts first")
         time.sleep(POLL_S)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.transport.connection import TimedOut, TransportError
 
 _NETWORK = (
     "connection refused",
@@ -28,6 +29,7 @@ _NETWORK = (
     "filesystem layer verification failed",
 )
 
+_FIX = "Check the host's network, its DNS and proxy; a host that already has the image needs no registry."
 _NO_TAG = "Check the tag in the recipe."
 _GONE = (
     "A pinned digest deleted upstream: copy it from a host that has it (`invoke images.copy --from HOST --to HOST`), "
@@ -57,6 +59,12 @@ def explained(ref: str) -> Iterator[None]:
         raise explain(ref, f"timeout ({type(error).__name__})") from None
 
 
+def unanswered(ref: str, error: TransportError) -> RegistryDown:
+    """Return the error for a registry that gave no answer about an image reference."""
+    reason = str(error) if isinstance(error, TimedOut) else f"does not answer: it {error}"
+    return RegistryDown(f"the registry of {ref} {reason}.", fix=_FIX)
+
+
 def explain(ref: str, text: str) -> SparkwrightError:
     """The sentence for what was said about an image reference."""
     low = text.lower()
@@ -68,7 +76,7 @@ def explain(ref: str, text: str) -> SparkwrightError:
     if any(word in low for word in _NETWORK):
         return RegistryDown(
             f"the registry of {ref} does not answer: {text.strip()}",
-            fix="Check the host's network, its DNS and proxy; a host that already has the image needs no registry.",
+            fix=_FIX,
         )
     if "unauthorized" in low or "denied" in low or "authentication required" in low:
         return Failed(

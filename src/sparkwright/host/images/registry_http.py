@@ -6,32 +6,35 @@ are docker's own: config.json with its credential helpers, of the user who runs 
 
 from __future__ import annotations
 
-import functools
+import base64
 import re
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_errors
 from sparkwright.host.within import within
+from sparkwright.transport import http
+from sparkwright.transport.connection import Deadline, InvalidRequest, Tls, TooLarge, TransportError
+from sparkwright.transport.http import REDIRECTED, Response
 from sparkwright.trust import bounds
 from sparkwright.trust.image_name import DOCKER_HUB, Name
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import checked, optional
 from sparkwright.visible import one_line
 
-if TYPE_CHECKING:
-    import requests
-
-SILENCE_S, ANSWER_S = 20, 60  # for the next bytes, and for all of them
+#: for one document, login and redirects too; of it, to find out whether an insecure registry speaks TLS
+ANSWER_S, SECURE_S = 60.0, 20.0
 HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
 LARGEST_TOKEN_BYTES = 64 * 2**10
 LARGEST_ERROR_BYTES = 64 * 2**10
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
 #: second level names under which strangers register: `a.co.uk` and `b.co.uk` have nothing in common
 _SHARED = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
 
@@ -47,62 +50,65 @@ class Http:
     _given: list[str] = field(default_factory=list)
 
     def get(self, path: str, *, accept: str, at_most: int) -> bytes:
-        """The body at a path below the image's repository. Raises RegistryDown, NotThere or Failed; at_most: bytes."""
-        import requests
+        """Return the body at a path below the image's repository, all of it within ANSWER_S. at_most: bytes.
 
+        Raises:
+            RegistryDown, NotThere or Failed.
+        """
+        deadline = Deadline(ANSWER_S)
         try:
-            url = f"{self._reached()}/v2/{self.name.path}/{path}"
-            answer = self._send(url, accept)
-            if answer.status_code == 401:
-                self._log_in(answer.headers.get("WWW-Authenticate", ""))
-                answer = self._send(url, accept)
-            if answer.status_code != 200:
-                raise self._refusal(answer)
-            return self._body(answer, at_most)
-        except requests.RequestException as error:
-            raise registry_errors.explain(self.name.asked, f"timeout ({type(error).__name__})") from None
-        except ValueError as error:  # an address that urllib can't take apart
-            raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
+            url = f"{self._reached(deadline)}/v2/{self.name.path}/{path}"
+            answer = self._send(url, accept, at_most, deadline)
+            if answer.status == 401:
+                self._log_in(answer.headers.get("www-authenticate", ""), deadline)
+                answer = self._send(url, accept, at_most, deadline)
+        except TooLarge:
+            raise self._too_large(at_most) from None
+        except InvalidRequest as error:
+            raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
+        except TransportError as error:
+            raise registry_errors.unanswered(self.name.asked, error) from None
+        if answer.status != 200:
+            raise self._refusal(answer)
+        if len(answer.body) > at_most:
+            raise self._too_large(at_most)
+        return answer.body
 
-    @functools.cached_property
-    def _session(self) -> requests.Session:
-        import requests
+    def _too_large(self, at_most: int) -> Failed:
+        return Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
 
-        return requests.Session()
-
-    def _reached(self) -> str:
+    def _reached(self, deadline: Deadline) -> str:
         """https; for a registry that the engine may reach without TLS, http where https does not answer."""
-        import requests
-
         if self._base:
             return self._base
         host = HUB_HOST if self.name.registry == DOCKER_HUB else self.name.registry
         self._base = f"https://{host}"
         if self.insecure:
             try:
-                self._one(f"https://{host}/v2/", {}).close()
-            except requests.RequestException:
+                self._one(f"https://{host}/v2/", {}, LARGEST_ERROR_BYTES, min(SECURE_S, deadline.left_s()))
+            except TransportError:
                 self._base = f"http://{host}"
         return self._base
 
-    def _send(self, url: str, accept: str) -> requests.Response:
+    def _send(self, url: str, accept: str, at_most: int, deadline: Deadline) -> Response:
         """GET, following redirects: a store for blobs is often another host. The login stays with the registry."""
         for _ in range(REDIRECTS + 1):
             own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
-            answer = self._one(url, headers)
-            if answer.status_code not in (301, 302, 303, 307, 308):
+            answer = self._one(url, headers, max(at_most, LARGEST_ERROR_BYTES), deadline.left_s())
+            if answer.status not in REDIRECTED:
                 return answer
-            answer.close()
-            url = urljoin(url, answer.headers.get("Location", ""))
-            self._refuse_plain(url, "redirects to")
+            try:
+                url = urljoin(url, answer.headers.get("location", ""))
+                self._refuse_plain(url, "redirects to")
+            except ValueError as error:  # an address that urllib can't take apart
+                raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
         raise Failed(f"the registry {self.name.registry} redirects more than {REDIRECTS} times.")
 
-    def _one(self, url: str, headers: dict[str, str], **given: Any) -> requests.Response:
+    def _one(self, url: str, headers: Mapping[str, str], most_bytes: int, timeout_s: float) -> Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
-        return self._session.get(
-            url, headers=headers, timeout=SILENCE_S, stream=True, allow_redirects=False, verify=secure, **given
-        )
+        route = http.Route(tls=Tls(verify=secure), proxies=True)
+        return http.request("GET", url, headers=headers, most_bytes=most_bytes, timeout_s=timeout_s, route=route)
 
     def _refuse_plain(self, url: str, what: str) -> None:
         """Raises Failed for an address that is neither https nor the insecure registry itself."""
@@ -112,44 +118,27 @@ class Http:
         if not (self.insecure and parts.scheme == "http" and parts.netloc == self.name.registry):
             raise Failed(f"the registry {self.name.registry} {what} {one_line(url, at_most=80)}, which is not https.")
 
-    def _body(self, answer: requests.Response, at_most: int) -> bytes:
-        until_s, pieces, seen = time.monotonic() + ANSWER_S, list[bytes](), 0
-        for chunk in answer.iter_content(2**16):
-            pieces.append(chunk)
-            seen += len(chunk)
-            if seen > at_most:
-                answer.close()
-                raise Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
-            if time.monotonic() > until_s:
-                answer.close()
-                raise registry_errors.explain(self.name.asked, f"timeout: no complete response within {ANSWER_S} s")
-        return b"".join(pieces)
-
-    def _refusal(self, answer: requests.Response) -> Exception:
-        message = f"{answer.status_code} {one_line(str(answer.reason), at_most=80)}"
-        words = errors_of(self._body(answer, LARGEST_ERROR_BYTES))
+    def _refusal(self, answer: Response) -> Exception:
+        message = f"{answer.status} {_REASONS.get(answer.status, '')} {errors_of(answer.body)}"
         hidden = Redactor(self._given)  # whoever is given a login can repeat it
-        return registry_errors.explain(self.name.asked, hidden.text(f"{message} {words}".strip()))
+        return registry_errors.explain(self.name.asked, hidden.text(" ".join(message.split())))
 
     # -- login ---------------------------------------------------------------------------------------------------
 
-    def _log_in(self, challenge: str) -> None:
+    def _log_in(self, challenge: str, deadline: Deadline) -> None:
         """Answer a challenge: a token for reading this repository, or the password itself where that is asked."""
-        import requests
-
         login = credentials(self.name.registry)
         self._given += login[1:] if login else ()
         kind, given = challenge_of(challenge)
         if kind == "basic" and login:
-            request = requests.Request("GET", self._base, auth=login).prepare()
-            self._token = str(request.headers["Authorization"])
+            self._token = _basic(login)
             self._given.append(self._token.partition(" ")[2])
         elif kind == "bearer" and given.get("realm"):
-            token = self._asked_token(given, login)
+            token = self._asked_token(given, login, deadline)
             self._token = f"Bearer {token}"
             self._given.append(token)
 
-    def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None) -> str:
+    def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None, deadline: Deadline) -> str:
         """A token from the realm that the registry names. The login goes there only where the realm is the registry's own."""
         realm = given["realm"]
         self._refuse_plain(realm, "has its token endpoint at")
@@ -157,14 +146,16 @@ class Http:
             urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
         )
         scope = given.get("scope") or f"repository:{self.name.path}:pull"
-        asked = {"service": given.get("service", ""), "scope": scope}
-        answer = self._one(realm, {}, params=asked, auth=_nobody if foreign or not login else login)
-        if answer.status_code != 200:
+        asked = urlencode({"service": given.get("service", ""), "scope": scope})
+        url = f"{realm}{'&' if '?' in realm else '?'}{asked}"
+        headers = {} if foreign or not login else {"Authorization": _basic(login)}
+        answer = self._one(url, headers, LARGEST_TOKEN_BYTES, deadline.left_s())
+        if answer.status != 200:
             if foreign:
                 message = f"asks for the login at {one_line(realm, at_most=80)}, a different domain. It was not sent."
                 raise Failed(f"the registry {self.name.registry} {message}")
             raise self._refusal(answer)
-        return token_of(self._body(answer, LARGEST_TOKEN_BYTES), f"the token of {self.name.registry}")
+        return token_of(answer.body, f"the token of {self.name.registry}")
 
 
 def challenge_of(header: str) -> tuple[str, dict[str, str]]:
@@ -229,6 +220,6 @@ def _configured(registry: str) -> dict[str, Any]:
     return auth.load_config().resolve_authconfig(registry) or {}
 
 
-def _nobody(request: Any) -> Any:
-    """Says nothing of who asks: without it requests would look into ~/.netrc."""
-    return request
+def _basic(login: tuple[str, str]) -> str:
+    """Return the Authorization header of a user and a password."""
+    return "Basic " + base64.b64encode(":".join(login).encode()).decode()

@@ -6,14 +6,13 @@ queues an expiry, and a busy model stays listed until its request ends.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.transport import http
+from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError
 from sparkwright.trust import bounds
 from sparkwright.units import gib
 
@@ -93,26 +92,21 @@ class Ollama:
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"})
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        until_s = time.monotonic() + self.timeout_s
+        headers = {"Content-Type": "application/json"}
         try:
-            with opener.open(request, timeout=self.timeout_s) as answer:
-                found = bounds.json_of(bounds.body_of(answer, until_s=until_s) or b"{}")
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
+            url = self.url.rstrip("/") + path
+            answer = http.request("POST" if data else "GET", url, body=data, headers=headers, timeout_s=self.timeout_s)
+            if answer.status == 404:
                 return {}
-            raise Busy(f"HTTP {error.code}") from None
-        except TimeoutError:
+            if answer.status != 200:
+                raise Busy(f"HTTP {answer.status}")
+            found = answer.json() if answer.body else {}
+        except TimedOut:
             raise Busy("timed out") from None
-        except bounds.TooMuch as error:
-            raise Busy(f"its response {error}") from None
-        except ValueError:
-            raise Busy("its response is not JSON") from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            if isinstance(getattr(error, "reason", None), TimeoutError):
-                raise Busy("timed out") from None
-            raise Absent(str(error)) from None
+        except InvalidAnswer as error:
+            raise Busy(f"it {error}") from None
+        except TransportError as error:
+            raise Absent(f"it {error}") from None
         return found if isinstance(found, dict) else {}
 
 

@@ -10,10 +10,12 @@ from sparkwright.host.cluster import keys
 from sparkwright.host.peers.serving import DONE, HERE
 from sparkwright.protocol import cluster
 from sparkwright.secret import Secret
+from sparkwright.transport import http
+from sparkwright.transport.connection import TransportError
 from sparkwright.trust.names import PEER_URL, matched
 
 TOKEN = "NEIGHBOUR_TOKEN"
-REACH_S = 3.0
+REACH_S, ANSWER_BYTES = 3.0, 4096
 
 
 def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
@@ -71,15 +73,8 @@ def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) ->
 
 
 def asked(url: str, headers: Mapping[str, str]) -> bool:
-    """Whether a peer answers that there is nothing to say, as it does to HERE and DONE."""
-    import requests
-
+    """Return True if a peer answers that there is nothing to say, as it does to HERE and DONE."""
     try:
-        with requests.Session() as session:
-            session.trust_env = False  # a proxy can't reach the peer
-            with session.get(
-                url, headers=dict(headers), timeout=REACH_S, allow_redirects=False, stream=True
-            ) as response:
-                return response.status_code == 204
-    except requests.RequestException:
+        return http.request("GET", url, headers=headers, timeout_s=REACH_S, most_bytes=ANSWER_BYTES).status == 204
+    except TransportError:
         return False

@@ -15,6 +15,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret
+from sparkwright.transport.connection import TimedOut, TransportError
 
 if TYPE_CHECKING:
     import docker
@@ -55,9 +56,9 @@ class Engine:
         """
         try:
             return engine_socket.api_version(url, self.timeout_s) if engine_socket.speaks(url) else ""
-        except TimeoutError:
+        except TimedOut:
             raise _refusal(url, Failed(f"no answer within {self.timeout_s} s")) from None
-        except (OSError, ValueError):
+        except TransportError:
             return ""
 
     def _opened(self, url: str) -> docker.DockerClient:

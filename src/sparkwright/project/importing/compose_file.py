@@ -8,7 +8,19 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing import command
-from sparkwright.project.importing.foreign import Foreign, mapping, text, texts
+from sparkwright.project.importing.foreign import (
+    COMMAND,
+    VARIABLES,
+    WORD,
+    Foreign,
+    either,
+    mapping,
+    partly,
+    scalar,
+    text,
+    texts,
+    words,
+)
 from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
 from sparkwright.trust.secret_names import names_a_secret
@@ -40,6 +52,22 @@ READ = {
     "labels",
     "deploy",
 }
+_PORT = partly(published=scalar, target=scalar)
+_VOLUME = partly(source=scalar, target=scalar)
+_LIMIT = either("a number or a mapping", (WORD, scalar), (dict, partly(soft=scalar, hard=scalar)))
+_NAMED = either("a mapping or a list", (dict, VARIABLES), (list, words))
+_LIST = either("a list", (WORD, scalar), (list, words))
+_DEVICES = partly(resources=partly(reservations=partly(devices=[object]), limits={}))
+_SERVICE = {
+    **partly(image=scalar, network_mode=scalar, command=COMMAND, entrypoint=COMMAND, environment=_NAMED, labels=_NAMED),
+    **partly(ports=[either("a port or a mapping", (WORD, scalar), (dict, _PORT))]),
+    **partly(volumes=[either("a text or a mapping", (str, scalar), (dict, _VOLUME))]),
+    **partly(ulimits={str: _LIMIT}, deploy=_DEVICES),
+    **partly(**dict.fromkeys(SAME, scalar), **dict.fromkeys(LISTS, _LIST)),
+    **partly(extra_hosts=_NAMED),
+}
+#: of a file, before it is read
+SHAPE = {"services": {str: (None, _SERVICE)}}
 DROPPED = {
     "healthcheck": "sparkwright checks that it generates (`health.install`)",
     "depends_on": "a recipe starts one container",
@@ -69,8 +97,8 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     found = Foreign(KIND, name, image=image, entrypoint=entrypoint or None)
     env, found.words = assignments(unwrapped([*entrypoint, *_words(service.get("command"), "command", fill)]))
     found.env = {key: fill(value) for key, value in _pairs(service.get("environment"), "environment").items()} | env
-    found.ports = [_port(one, fill) for one in service.get("ports") or () if isinstance(one, str | int | dict)]
-    found.volumes = [_volume(one, fill) for one in service.get("volumes") or () if isinstance(one, str | dict)]
+    found.ports = [_port(one, fill) for one in service.get("ports") or ()]
+    found.volumes = [_volume(one, fill) for one in service.get("volumes") or ()]
     found.network = text(service.get("network_mode"), "network_mode")
     _options(service, found, fill, report)
     return found
@@ -142,14 +170,14 @@ def _pairs(value: Any, what: str) -> dict[str, str]:
 def _port(value: Any, fill: Callable[[str], str]) -> str:
     if isinstance(value, dict):
         return f"{text(value.get('published'), 'published')}:{text(value.get('target'), 'target')}"
-    return fill(str(value))
+    return fill(text(value, "ports"))
 
 
 def _volume(value: Any, fill: Callable[[str], str]) -> str:
     if isinstance(value, dict):
         end = ":ro" if value.get("read_only") is True else ""
         return fill(f"{text(value.get('source'), 'source')}:{text(value.get('target'), 'target')}{end}")
-    return fill(value)
+    return fill(text(value, "volumes"))
 
 
 def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str], report: Report) -> None:
@@ -157,9 +185,7 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
         if key in SAME:
             found.options[SAME[key]] = value if isinstance(value, bool) else fill(text(value, key))
         elif key in LISTS:
-            found.options[LISTS[key]] = tuple(
-                fill(one) for one in texts(value if isinstance(value, list) else [value], key)
-            )
+            found.options[LISTS[key]] = tuple(fill(word) for word in _listed(value, key))
         elif key == "ulimits":
             found.options[key] = {name: _limit(one) for name, one in mapping(value, key).items()}
         elif key == "labels":
@@ -170,8 +196,21 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
             _deploy(mapping(value, key), report)
         elif key not in READ:
             report.add("dropped", str(key), "it has no place in a recipe")
-    if isinstance(found.options.get("oom_score_adj"), str):
-        found.options["oom_score_adj"] = int(found.options["oom_score_adj"] or 0)
+    if "oom_score_adj" in found.options:
+        found.options["oom_score_adj"] = _integer(str(found.options["oom_score_adj"]), "oom_score_adj")
+
+
+def _listed(value: Any, what: str) -> list[str]:
+    """The items of a list, of one word, or of `extra_hosts` as a mapping."""
+    if isinstance(value, dict):
+        return [f"{name}:{text(item, what)}" for name, item in value.items()]
+    return texts(value if isinstance(value, list) else [value], what)
+
+
+def _integer(value: str, what: str) -> int:
+    if re.fullmatch(r"-?[0-9]{1,9}", value) is None:
+        raise Refused(f"`{what}` must be a whole number, got '{one_line(value, at_most=40)}'.")
+    return int(value)
 
 
 def _deploy(deploy: dict[str, Any], report: Report) -> None:

@@ -1,18 +1,24 @@
-"""A recipe of others in one form, whatever it was written in."""
+"""A recipe of others in one form, whatever it was written in, and the check that a file has the shape of its format."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import kind_of
+from sparkwright.project.documents.document import Document
+from sparkwright.trust import shapes
+from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
 from sparkwright.visible import one_line
 
-MOST_WORDS, MOST_CHARS = 2_000, 64_000
+MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS = 2_000, 64_000, 200
 #: YAML's key for "what that mapping has, too"
 MERGED = "<<"
+#: of the checks of `shapes`, as a person who writes YAML says it
+SAYS = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
 
 
 @dataclass
@@ -47,17 +53,105 @@ class Foreign:
     starts: list[str] = field(default_factory=list)
 
 
+def plain(value: Any) -> Any:
+    """Return a stranger's YAML with its `<<` resolved: what a mapping does not have, the mappings named there give it.
+
+    Raises:
+        Misfit: `<<` names something that is no mapping, or a key is no word that a sentence can repeat.
+    """
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    for key in value:
+        if len(key) > MOST_KEY_CHARS or one_line(key) != key:
+            raise Misfit(f"has a key that is no word: '{one_line(key, at_most=60)}'")
+    found = {key: plain(item) for key, item in value.items() if key != MERGED}
+    brought = plain(value.get(MERGED, []))
+    for more in brought if isinstance(brought, list) else [brought]:
+        if not isinstance(more, dict):
+            raise Misfit(f"has a `{MERGED}` that must be a mapping, got {kind_of(more)}")
+        found = {**more, **found}
+    return found
+
+
+def checked(document: Document, data: Any, shape: Shape) -> None:
+    """Check that a file has the shape of its format, before a reader relies on it.
+
+    Args:
+        document: the file, for the line.
+        data: its content, as `plain` returns it.
+        shape: as `trust.shapes` writes it.
+
+    Raises:
+        Refused: it has not; the sentence names the key, and the place the line.
+    """
+    try:
+        shapes.fitted(data, shape, "")
+    except Misfit as misfit:
+        got: Any = data
+        for step in misfit.place:
+            got = got[step]
+        key = one_line(".".join(map(str, misfit.place)), at_most=120)
+        why = f"{SAYS[misfit.why]}, got {kind_of(got)}" if misfit.why in SAYS else misfit.why
+        raise Refused(f"`{key}` {why}.", where=document.where(*misfit.place)) from None
+
+
+#: types of a `scalar`
+WORD = (str, int, float)
+
+
+def scalar(value: Any) -> Any:
+    """A shape: a text, a number, or true or false, where a word is written."""
+    if value is None or (isinstance(value, str | int | float) and len(str(value)) <= MOST_CHARS):
+        return value
+    raise Misfit(
+        "must be a text, got a longer one" if isinstance(value, str) else f"must be a text, got {kind_of(value)}"
+    )
+
+
+def words(value: Any) -> list[Any]:
+    """A shape: a list of texts and numbers."""
+    if isinstance(value, list) and len(value) > MOST_WORDS:
+        raise Misfit(f"has more than {MOST_WORDS} items")
+    found: list[Any] = shapes.fitted(value, [scalar], "")
+    return found
+
+
+def either(what: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
+    """A shape that goes by a value's type.
+
+    Args:
+        what: the types in words, as "a list or a mapping".
+        kinds: a type, and the shape of its values.
+    """
+
+    def check(value: Any) -> Any:
+        for kind, shape in kinds:
+            if isinstance(value, kind):
+                return shapes.fitted(value, shape, "")
+        raise Misfit(f"must be {what}, got {kind_of(value)}")
+
+    return check
+
+
+def partly(**fields: Shape) -> dict[str, Usual]:
+    """A shape: a mapping in which each of these keys may be missing or empty, and others are not judged."""
+    return {name: optional(shape) for name, shape in fields.items()}
+
+
+#: shapes: variables, and a command, as a mapping or in words
+VARIABLES = {str: scalar}
+COMMAND = either("a text or a list", (WORD, scalar), (list, words))
+
+
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """A part of a stranger's file that must be a mapping, with what YAML's `<<` brings into it; an absent one is empty."""
+    """A part of a stranger's file that must be a mapping; an absent one is empty."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise Refused(f"`{one_line(what, at_most=80)}` must be a mapping, got {kind_of(value)}.")
-    found = {str(key): one for key, one in value.items()}
-    brought = found.pop(MERGED, ())
-    for more in brought if isinstance(brought, list | tuple) else [brought]:
-        found = {**mapping(more, f"{what}.{MERGED}"), **found}
-    return found
+    return {str(key): one for key, one in value.items()}
 
 
 def texts(value: Any, what: str) -> list[str]:

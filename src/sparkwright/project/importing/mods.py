@@ -33,7 +33,7 @@ DOES = {
     "python3": "runs Python code",
     "drop_caches": "drops the page cache in a loop",
 }
-MOST_SHOWN, UP = 4, 4
+MOST_SHOWN, UP = 8, 4
 
 
 def refuse(given: Any, recipe: Path, report: Report) -> None:
@@ -42,7 +42,8 @@ def refuse(given: Any, recipe: Path, report: Report) -> None:
     if not names:
         return
     report.heard.add("mods")
-    listed = "; ".join(_about(name, recipe.parent) for name in names)
+    more = f"; {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    listed = "; ".join(_about(name, recipe.parent) for name in names[:MOST_SHOWN]) + more
     if report.answers.get("mods") != DROP:
         fix = (
             "Ways out: an image in which they are built in (`--answer image=REPOSITORY:TAG`), or without them; both with "

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.importing import compose_file, docker_line, sparkrun, vllm_recipes
+from sparkwright.project.importing import compose_file, docker_line, foreign, sparkrun, vllm_recipes
 from sparkwright.project.importing.foreign import Foreign
 from sparkwright.project.importing.report import Report
+from sparkwright.trust.shapes import Misfit
 
 FORMATS = (
     "a recipe of vllm-project/recipes, of sparkrun (version 2 or 1) or of eugr, a compose file, or a docker run line"
@@ -23,16 +24,22 @@ def read(text: str, path: Path, report: Report) -> Foreign:
     if docker_line.is_one(text):
         return docker_line.read(text, report)
     parsed = document.parse(text, path)
-    data, where = parsed.data, document.shown(path)
-    if not isinstance(data, dict):
+    where = document.shown(path)
+    if not isinstance(parsed.data, dict):
         raise Refused(f"this is not {FORMATS}.", where=where)
-    held = {str(key): one for key, one in data.items()}
+    try:
+        held = foreign.plain(parsed.data)
+    except Misfit as misfit:
+        raise Refused(f"it {misfit.why}.", where=where) from None
     try:
         if vllm_recipes.is_one(held):
+            foreign.checked(parsed, held, vllm_recipes.SHAPE)
             return vllm_recipes.read(held, report)
         if compose_file.is_one(held):
+            foreign.checked(parsed, held, compose_file.SHAPE)
             return compose_file.read(held, report)
         if sparkrun.is_one(held):
+            foreign.checked(parsed, held, sparkrun.SHAPE)
             return sparkrun.read(held, path, report)
     except Refused as error:
         raise error if error.where else Refused(error.message, where=where, fix=error.fix) from None

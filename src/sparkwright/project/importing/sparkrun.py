@@ -13,7 +13,7 @@ from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
 from sparkwright.project.importing import mods, overrides
 from sparkwright.project.importing.command import RUNTIMES
-from sparkwright.project.importing.foreign import Foreign, mapping, text
+from sparkwright.project.importing.foreign import VARIABLES, Foreign, mapping, partly, scalar, text, words
 from sparkwright.project.importing.placeholders import filled
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
@@ -62,6 +62,14 @@ READ = {
     *("recipe_version", "sparkrun_version", "name", "description", "metadata", "model", "model_revision", "runtime"),
     *("mode", "solo_only", "cluster_only", "min_nodes", "max_nodes", "container", "containers", "defaults", "env"),
     *("command", "mods", "overrides", "include"),
+}
+_TEXTS = ("name", "description", "model", "model_revision", "runtime", "mode", "container", "command")
+_OVERRIDE = partly(when=VARIABLES, defaults=VARIABLES, env=VARIABLES, container=scalar)
+#: of a file, before it is read
+SHAPE = {
+    **partly(**dict.fromkeys((*_TEXTS, "recipe_version", "sparkrun_version"), scalar)),
+    **partly(metadata=partly(description=scalar), defaults=VARIABLES, env=VARIABLES, containers=VARIABLES),
+    **partly(overrides=[_OVERRIDE], mods=words),
 }
 
 

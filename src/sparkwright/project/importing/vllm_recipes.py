@@ -8,7 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing.foreign import Foreign, mapping, text, texts
+from sparkwright.project.importing.foreign import (
+    VARIABLES,
+    WORD,
+    Foreign,
+    either,
+    mapping,
+    partly,
+    scalar,
+    text,
+    texts,
+    words,
+)
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.visible import one_line
 
@@ -33,6 +44,24 @@ DROPPED = {
     "strategy_min_gpus": "a Spark has one GPU; its memory says over how many it is split",
     "hardware_opt_in_features": "they are opt-in there: add their flags by hand",
     "hardware_notes": "for people",
+}
+_LAYER = partly(extra_args=words, extra_env=VARIABLES, docker_image=object)
+_BY_HARDWARE = {str: (None, _LAYER)}
+_STRATEGY = partly(extra_args=words, extra_env=VARIABLES, hardware_overrides=_BY_HARDWARE)
+_VARIANT = {
+    **_LAYER,
+    **partly(model_id=scalar, precision=scalar, min_vllm_version=scalar, hardware_overrides=_BY_HARDWARE),
+    **partly(supported_hardware=words, precision_hardware=partly(brand=scalar)),
+}
+_DEPENDENCY = either("a text or a mapping", (WORD, scalar), (dict, partly(command=scalar)))
+_MODEL = partly(model_id=scalar, min_vllm_version=scalar, base_args=words, base_env=VARIABLES)
+#: of a file, before it is read
+SHAPE = {
+    **partly(meta=partly(title=scalar, hardware={}, tasks=words), hardware_overrides=_BY_HARDWARE),
+    "model": _MODEL,
+    "variants": {str: (None, _VARIANT)},
+    **partly(features={str: (None, partly(args=words))}, opt_in_features=words, compatible_strategies=words),
+    **partly(strategy_overrides={str: (None, _STRATEGY)}, dependencies=[_DEPENDENCY]),
 }
 
 

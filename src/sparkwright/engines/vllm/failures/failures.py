@@ -6,6 +6,8 @@ Sources: real start-up failures of vLLM 0.32.0 in tests/data; vLLM's source and 
 
 from __future__ import annotations
 
+import re
+
 from sparkwright.engines.log.last_words import Death
 from sparkwright.engines.log.last_words import death as _row
 from sparkwright.engines.vllm.failures import members
@@ -13,8 +15,11 @@ from sparkwright.engines.vllm.failures import members
 CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 NO_MODEL = "there is no model at {0} in the container."
 NO_GPU = "the container sees no GPU."
-#: of a line that is logged as an error, all before the name of the exception and after the modules it stands in
-LOGGED = r".{0,120}?\b(?:ERROR|CRITICAL) \d\d-\d\d .{0,200}?\] \s{0,40}(?:\w{1,200}\.){0,20}"
+#: exceptions of a process that ends because another did
+CONSEQUENCES = re.compile(
+    r"^(?:EngineDeadError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
+    r"|Engine core initialization failed|WorkerProc initialization failed|Executor failed|^RuntimeError: cancelled"
+)
 
 #: what the reader of safetensors says of a file that ends too early
 TRUNCATED = (
@@ -153,11 +158,44 @@ FAILURES: tuple[Death, ...] = (
     _row("could not select device driver", "", "the Docker engine has no GPU runtime."),
     _row("exec format error", "", "the image is for another processor."),
     _row("No CUDA GPUs are available", "", NO_GPU),
+    _row("0 active drivers ([])", "", NO_GPU),  # Triton's own words; seen on a Spark without a GPU reservation
     _row("Found no NVIDIA driver", "", NO_GPU),
     _row("Failed to infer device type", "", NO_GPU),
     _row("libcuda.so.1: cannot open", "", NO_GPU),
     _row("The NVIDIA driver on your system is too old", "", "the host's NVIDIA driver is too old for the image."),
     _row("CUDA driver version is insufficient", "", "the host's NVIDIA driver is too old for the image."),
+    _row(  # CUDA error 222
+        "PTX was compiled with an unsupported toolchain",
+        "",
+        "the image's CUDA is newer than what the host's driver compiles: update the driver in the DGX Dashboard, "
+        "or take an image of an older CUDA.",
+        "always",
+    ),
+    _row(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
+        "ptxas fatal",
+        r"ptxas fatal\s*: Value '(sm_\w{1,20})' is not defined for option 'gpu-name'",
+        "Triton's ptxas does not know this GPU ({0}): set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas under container.env, "
+        "or take an image of CUDA 13.",
+        "always",
+    ),
+    _row(
+        "ptxas fatal",
+        r"ptxas fatal\s*: (.+?)\.?$",
+        "ptxas of the image cannot compile a kernel: {0}.",
+        "always",
+    ),
+    _row(
+        "Unsupported gpu architecture",
+        r"nvcc fatal\s*: Unsupported gpu architecture '(\w{1,40})'",
+        "nvcc of the image does not know this GPU ({0}): take an image of CUDA 13.",
+        "always",
+    ),
+    _row(  # triton issue 8182, vLLM issues 12498 and 36802: 99 KiB a block on GB10
+        "out of resource: shared memory",
+        r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
+        "{0}: a kernel wants more shared memory than a block of this GPU has; use another attention-backend or moe-backend.",
+        "always",
+    ),
     _row(
         "This kernel only supports sm",
         r"This kernel only supports (sm\w+)",
@@ -180,27 +218,28 @@ FAILURES: tuple[Death, ...] = (
     *members.STARTS,
     _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
-    _row("NCCL error", r"NCCL error[^:]{0,200}:\s*(.+?)\.?$", "NCCL failed between its workers: {0}."),
+    _row(
+        "NCCL error",
+        r"NCCL error\b.{0,200}?: (?!.*remote process exited)(.+?)\.?$",
+        "NCCL failed between its workers: {0}.",
+    ),
+    *members.LOST,
     _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
     # general words
     _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
-    _row("AssertionError: ", r"AssertionError: (.+?)\.?$", "the engine refuses its settings: {0}."),
     *members.SERVING,
-    _row("EngineDeadError", "", "its engine failed while it served a request.", "always"),
-    _row("EngineCore encountered a fatal error", "", "its engine failed while it served a request.", "always"),
-    _row("EngineCore encountered an issue", "", "its engine failed while it served a request.", "always"),
-    # what a traceback ends with: logged, it only explains; as the process's own last words, it is the end
-    _row("Error: ", rf"^(?!.*Engine core init){LOGGED}(\w{{1,200}}Error: .+?)\.?$", "{0}.", "never"),
-    _row("Exception: ", rf"^{LOGGED}(\w{{0,200}}Exception: .+?)\.?$", "{0}.", "never"),
-    _row("Error: ", r"^(?:\([^)]*\) )?(?!.*Engine core init)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
-    _row("Exception: ", r"^(?:\([^)]*\) )?(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}."),
-    _row("Engine core initialization failed", "", "its engine failed to start.", "always"),
-    _row("EngineCore failed to start", "", "its engine failed to start.", "always"),
+    *(
+        _row(needle, "", "its engine failed while it served a request.", "always", "while serving")
+        for needle in ("EngineDeadError", "EngineCore encountered a fatal error", "EngineCore encountered an issue")
+    ),
+    _row("Engine core initialization failed", "", "its engine failed to start.", "always", "consequence"),
+    _row("EngineCore failed to start", "", "its engine failed to start.", "always", "consequence"),
     _row(
         "died unexpectedly",  # words: data
         r"(?:Engine core|Worker) proc \S+ died unexpectedly",  # words: data
         "a process of its engine was killed.",
         "always",
+        "consequence",
     ),
 )

@@ -96,6 +96,15 @@ STARTS: tuple[Death, ...] = (
     ),
 )
 
+#: of a member whose peer ended, in a start or later
+LOST: tuple[Death, ...] = (
+    _row(
+        "NCCL error",
+        r"NCCL error\b.{0,200}?remote process exited or there was a network error",
+        "the connection to the member that NCCL talked to was lost: its process ended, or the network between them did.",
+    ),
+)
+
 #: of a group that served; the first is the closest to what happened
 SERVING: tuple[Death, ...] = (
     _row(  # real: the rank is hung from here on, and its container runs

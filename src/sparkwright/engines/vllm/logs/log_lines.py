@@ -83,6 +83,7 @@ ATTENTION_BACKEND = line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|F
 #: a value in the first group; what is printed later wins, over the dump too. real unless said otherwise.
 VALUES: tuple[tuple[str, Line], ...] = (
     *(("version", banner) for banner in BANNERS),
+    ("speculation", line(ARGUMENTS.needle, r"'speculative_config': \{[^{}]{0,500}?'method': '(\w{1,40})'")),
     ("architecture", line("Resolved architecture: ", r"Resolved architecture: (\S+)")),
     ("mamba_cache_mode", line("Mamba cache mode is set to '", r"Mamba cache mode is set to '(\w+)'")),
     # source 0.15 to 0.27
@@ -138,12 +139,17 @@ PREFIX = re.compile(r"^.{0,80}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d
 
 # -- what a person should see ----------------------------------------------------------------------------------------------
 
+#: source 0.17.1 to 0.33.0: a variable that this release does not read
+UNREAD_VARIABLE = line("Unknown vLLM environment variable", r"Unknown vLLM environment variable detected: (\w{1,100})")
+
 WARNINGS: tuple[Line, ...] = (
+    UNREAD_VARIABLE,
     line("This model does not officially support ", r"does not officially support (?:disabling )?chunked prefill"),
     line("Disabling calculate_kv_scales for hybrid model"),
     line("Triton kernel JIT compilation during inference"),
     MAMBA_FALLS_BACK,
     line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
+    line("The NVIDIA Driver was not detected."),  # NVIDIA's entrypoint, of an engine that may go on
     line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
     line("Compiling model again due to a load failure"),  # real: what an earlier start compiled is there, and no good
     line("Using default MoE config. Performance might be sub-optimal"),  # source
@@ -151,6 +157,11 @@ WARNINGS: tuple[Line, ...] = (
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
     # source 0.10 to 0.14
     line("Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"),
+)
+
+#: said of a failure while it served whose cause nothing else tells
+SPECULATION_SUSPECTED = (
+    "Speculation is on ({0}): `bench.ab` without speculative-config tells whether that is the cause."
 )
 
 # -- the end ---------------------------------------------------------------------------------------------------------------

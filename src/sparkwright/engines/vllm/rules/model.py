@@ -2,15 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, rule
 from sparkwright.engines.vllm.versions import at_least
 
 #: allows a length above the model's own, at the user's risk. source: the engine's own error message names it.
 LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+
+
+SPECULATION = "speculative-config"
+#: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
+FETCHED = ("tokenizer", "hf-config-path", f"{SPECULATION}.model", f"{SPECULATION}.tokenizer")
+#: methods that predict with layers of the model itself; vLLM 0.32.0, config/speculative.py
+OWN_LAYERS = ("mtp",)
+
+
+@rule(
+    "downloads",
+    sources=(
+        "vLLM 0.32.0, config/speculative.py: `model` is a path or a name on the hub",
+        "sgl-project/sglang 35860: a draft's repository counts for the supply chain",
+    ),
+    example=Example({SPECULATION: {"method": "dflash", "model": "org/draft", "num_speculative_tokens": 8}}),
+)
+def downloads(case: Case) -> Iterator[Finding]:
+    """A model that vLLM downloads by itself is not pinned.
+    A name of the hub is fetched at every start as it stands there that day, past spark.lock's hashes, and a host without internet
+    (or with HF_HUB_OFFLINE=1) does not start. A path in the container is pinned by its mount.
+    """
+    for name in FETCHED:
+        given = _inner(case, name)
+        if isinstance(given, str) and given and not given.startswith("/"):
+            flag, _, key = name.partition(".")
+            path = f"/models/{given.rpartition('/')[2]}"
+            mounted = {**case.flag(flag), key: path} if key else path
+            way = Way(f"mount its folder (`container.volumes`) and write its path there, as {path}", {flag: mounted})
+            sentence = f"{name.replace('.', ' ')} {given} is downloaded when it starts, and spark.lock does not pin it."
+            yield Finding("error", sentence, (way,), "vLLM 0.32.0", name.partition(".")[0])
+
+
+@rule(
+    "speculation-without-layers",
+    sources=("vLLM 0.32.0, config/speculative.py: n_predict from num_nextn_predict_layers and its like",),
+    example=Example({SPECULATION: {"method": "mtp", "num_speculative_tokens": 2}}, model=DENSE),
+)
+def speculation_without_layers(case: Case) -> Iterator[Finding]:
+    """Multi-token prediction needs layers that were trained for it.
+    They are part of the model (num_nextn_predict_layers, mtp_num_hidden_layers, num_mtp_modules in its config.json); a model without
+    them cannot be served with the method mtp.
+    """
+    method, own = _inner(case, f"{SPECULATION}.method"), _inner(case, f"{SPECULATION}.model") is None
+    known = bool(case.architecture.config) and case.architecture.kind != "unknown"
+    if method in OWN_LAYERS and own and known and not config_parts.prediction_layers(case.architecture.config):
+        sentence = (
+            f"{SPECULATION}: {case.architecture.name or 'the model'} has no layers to predict with, so no {method}."
+        )
+        way = Way("remove it, or name a draft model", {SPECULATION: None})
+        yield Finding("error", sentence, (way,), "vLLM 0.32.0", SPECULATION)
+
+
+@rule(
+    "stretched-context",
+    sources=("the model's config.json: rope_scaling with original_max_position_embeddings",),
+    example=Example(
+        {"max-model-len": 1048576},
+        model={
+            **DENSE,
+            "max_position_embeddings": 1048576,
+            "rope_scaling": {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536},
+        },
+    ),
+)
+def stretched_context(case: Case) -> Iterator[Finding]:
+    """A context beyond the trained length is stretched, and answers about it are weaker.
+    With rope scaling (yarn and its like) a model accepts prompts that are longer than any it was trained on. Whether it finds what
+    stands in them is a matter of the model; `expect.probes` with a long prompt tells.
+    """
+    trained, now = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
+    if trained and now and now > trained:
+        sentence = f"max-model-len {now} is beyond the {trained} tokens that the model was trained on (rope scaling)."
+        way = Way(f"for the trained length, set max-model-len to {trained}", {"max-model-len": trained})
+        yield Finding("info", sentence, (way,), "the model's config.json", "max-model-len")
+
+
+def _inner(case: Case, name: str) -> Any:
+    """A flag, or a key inside a flag of JSON, as "speculative-config.model"."""
+    flag, _, key = name.partition(".")
+    given = case.flag(flag)
+    return given if not key else given.get(key) if isinstance(given, Mapping) else None
 
 
 @rule(

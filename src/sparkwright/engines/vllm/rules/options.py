@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines import concepts
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.vllm import environment
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.flags.flag_history import Existence, existence
 from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
@@ -71,6 +72,27 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
         sentence = f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
         way = Way(f"write {written}: {str(means).lower()}", {written: means})
         yield Finding("error", sentence, (way,), "the help of 0.32.0", written)
+
+
+@rule(
+    "unread-variable",
+    sources=("`environment_variables` in vllm/envs.py of every minor release from 0.10.2 to 0.33.0",),
+    example=Example(env={"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, version="0.26.0"),
+)
+def unread_variable(case: Case) -> Iterator[Finding]:
+    """An environment variable that vLLM does not read has no effect.
+    Variables are removed and renamed without a word in the log of most releases, and many became flags. A mistyped one is never
+    missed.
+    """
+    for name, value in case.asked.env.items():
+        unread = environment.unread(name, case.version)
+        if unread is None:
+            continue
+        severity: Severity = "warning" if unread.certain else "info"
+        instead = f"write {unread.instead} under vllm: instead" if "-" in unread.instead else f"write {unread.instead}"
+        way = Way(instead if unread.instead else "remove it")
+        sentence = f"{name}: {unread.why}, so {value!r} has no effect."
+        yield Finding(severity, sentence, (way,), "vllm/envs.py by release", "env")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 THINKING_SWITCH = "default-chat-template-kwargs"
+#: texts that a template of Jinja takes for true, and that were meant as no
+NEGATIVE = ("false", "no", "off", "0")
 
 
 @rule(
@@ -74,6 +76,23 @@ def thinking(case: Case) -> Iterator[Finding]:
     ways = () if possible is False else (Way("turn thinking off by default; requests can still enable it", change),)
     sentence = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
     yield Finding("info", sentence, ways, "vLLM #31343", "reasoning-parser")
+
+
+@rule(
+    "template-value-as-text",
+    sources=("Jinja: a text that is not empty is true", "model-serving-minefield 57, on a GB10"),
+    example=Example({THINKING_SWITCH: {"enable_thinking": "false"}}),
+)
+def template_value_as_text(case: Case) -> Iterator[Finding]:
+    """A chat template takes the text "false" for true.
+    Its conditions are Jinja's, for which every text that is not empty is true. In a recipe, write false without quotes.
+    """
+    given = case.flag(THINKING_SWITCH)
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if isinstance(value, str) and value.strip().lower() in NEGATIVE:
+            sentence = f'{THINKING_SWITCH}.{name} is the text "{value}", which the template takes for true.'
+            way = Way(f"write {name}: false, without quotes", {THINKING_SWITCH: {**given, name: False}})
+            yield Finding("error", sentence, (way,), "Jinja's documentation", THINKING_SWITCH)
 
 
 @rule(

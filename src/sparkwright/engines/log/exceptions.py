@@ -1,0 +1,129 @@
+"""Python exceptions in an engine's log: which class was raised, with which words, and the lines that belong to it.
+
+A traceback ends with the first line that is not indented, and that line names the exception, whatever its class is called
+(`triton.runtime.errors.OutOfResources: ...`). Its reason may stand on the lines below it: ptxas, ninja, pydantic and
+gated repositories all write it there. The processes of an engine write into one log, so each is followed by its own tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+#: the line that begins a traceback, wherever it stands in a message
+TRACEBACK = "Traceback (most recent call last)"
+#: lines after such a line that may belong to it
+WINDOWS: tuple[tuple[str, int], ...] = ((TRACEBACK, 200), (" ERROR ", 12), ("Error: ", 12), ("Exception: ", 12))
+
+#: lines kept below an exception, and how many exceptions and processes are kept at most
+DETAIL_LINES, EXCEPTIONS, PROCESSES = 8, 64, 32
+DETAIL_CHARS = 200
+#: "(EngineCore pid=16) " of vLLM; SGLang names its rank in the prefix that a log's book strips
+PROCESS = re.compile(r"^\(([^)]{1,80})\) ")
+LEVEL = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
+#: after a traceback any name is an exception's; elsewhere only one that is called so, or that has a module and a message
+ANY_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,199})(?:: ?(.*))?$")
+CALLED_SO = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
+WITH_MODULE = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
+#: between two tracebacks of a chain, the older first
+CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+#: lines below an exception that explain nothing
+POINTLESS = re.compile(r"^(?:For further information visit|The above exception|Repro command|\^+$|~*\^+~*$|[-=*]{5,}$)")
+
+
+@dataclass
+class Raised:
+    """An exception as the log shows it."""
+
+    name: str  # without its modules
+    text: str  # its first line, after the name
+    at: int  # the number of its line in the log
+    line: str
+    process: str  # "EngineCore pid=16", "" where the log does not tell
+    logged: bool  # by the engine's logger, instead of printed by a process that ends with it
+    prefixed: bool  # whether the line has the log's prefix: the lines below it then have it too
+    detail: list[str] = field(default_factory=list)  # the lines below it
+
+    @property
+    def sentence(self) -> str:
+        """The class, its words, and the lines below it."""
+        words = " ".join([f"{self.name}: {self.text}" if self.text else self.name, *self.detail])
+        return f"{' '.join(words.split()).rstrip('.: ')}."
+
+
+@dataclass
+class _Process:
+    """Position in the log of one process: inside a traceback, or below an exception."""
+
+    in_traceback: bool = False
+    current: Raised | None = None
+
+
+class Exceptions:
+    """Collects the exceptions of a log, oldest first. Memory is bounded, however many there are.
+
+    Args:
+        prefix: who says a line, when and where, as the engine's log writes it.
+    """
+
+    def __init__(self, prefix: re.Pattern[str]) -> None:
+        self._prefix = prefix
+        self._processes: dict[str, _Process] = {}
+        self._raised: list[Raised] = []
+
+    def feed(self, line: str, at: int) -> Raised | None:
+        """Take in a line; returns the exception that it names, if it begins one."""
+        tag = PROCESS.match(line)
+        name = tag[1] if tag else ""
+        bare = self._prefix.sub("", line, count=1)
+        # the prefix holds the tag where the logger wrote the line
+        message = PROCESS.sub("", bare, count=1) if bare == line else bare
+        process = self._process(name)
+        if TRACEBACK in message:
+            process.in_traceback, process.current = True, None
+            return None
+        if process.in_traceback and (not message.strip() or message[0] in " |+"):
+            return None
+        prefixed = bare != line
+        raised = self._exception(message, process, Raised("", "", at, line, name, bool(LEVEL.search(line)), prefixed))
+        if raised is None:
+            _add_detail(process, message, prefixed)
+        process.in_traceback = False
+        return raised
+
+    def near(self, at: int, lines: int) -> Iterator[Raised]:
+        """The exceptions at most so many lines away, oldest first."""
+        return (raised for raised in self._raised if abs(raised.at - at) <= lines)
+
+    def forget(self) -> None:
+        """Drop everything: what was raised so far was survived."""
+        self._processes.clear()
+        self._raised.clear()
+
+    def _process(self, name: str) -> _Process:
+        if name not in self._processes and len(self._processes) >= PROCESSES:
+            self._processes.clear()
+        return self._processes.setdefault(name, _Process())
+
+    def _exception(self, message: str, process: _Process, raised: Raised) -> Raised | None:
+        patterns = (ANY_NAME,) if process.in_traceback else (CALLED_SO, WITH_MODULE)
+        found = next((match for pattern in patterns if (match := pattern.match(message.strip()))), None)
+        if found is None:
+            return None
+        raised.name, raised.text = found[1], (found[2] or "").strip()
+        process.current = raised
+        self._raised.append(raised)
+        del self._raised[:-EXCEPTIONS]
+        return raised
+
+
+def _add_detail(process: _Process, message: str, prefixed: bool) -> None:
+    """Append a line to the exception that it stands below."""
+    current, text = process.current, message.strip()
+    if current is None or not text:
+        return
+    if prefixed != current.prefixed or text.startswith(CHAINED) or len(current.detail) >= DETAIL_LINES:
+        process.current = None
+    elif not POINTLESS.match(text):
+        current.detail.append(text[:DETAIL_CHARS])

@@ -1,0 +1,346 @@
+"""A stream of bytes to a server over TCP, TLS or a unix socket, every wait of which ends at one deadline.
+
+Python's own timeouts are for each wait: a server that sends a byte now and then keeps a client for ever. Here the time is one
+budget over name lookup, connect, handshake, sending and receiving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import ssl
+
+PIECE_BYTES = 1 << 16
+#: tried of the addresses that a name has
+ADDRESSES = 8
+#: a connection that reads for long is probed by the kernel: after so many seconds without a byte, so often, so many times
+IDLE_S, PROBE_S, PROBES = 10, 5, 4
+
+
+class TransportError(Exception):
+    """An exchange that gave no usable answer. The message is the end of a sentence, "does not answer within 5 s", in this
+    package's own words: it repeats no URL, no header and nothing that the other side sent.
+    """
+
+
+class TimedOut(TransportError):
+    """The deadline passed, or a stream was slower than its minimum rate."""
+
+
+class ConnectFailed(TransportError):
+    """No connection: the name is unknown, nothing listens, no route, no permission."""
+
+    def __init__(self, message: str, error: OSError | None = None) -> None:
+        super().__init__(message)
+        self.error = error  #: the operating system's own, where there is one
+
+    @property
+    def refused(self) -> bool:
+        """True where nothing listens at that address."""
+        return isinstance(self.error, ConnectionRefusedError | FileNotFoundError)
+
+
+class Untrusted(TransportError):
+    """The server showed another certificate than the one expected, or one that nobody vouches for. Nothing was sent to it."""
+
+
+class Interrupted(TransportError):
+    """The connection broke off before the answer was complete."""
+
+
+class InvalidAnswer(TransportError):
+    """The answer is not what the protocol allows."""
+
+
+class TooLarge(InvalidAnswer):
+    """The answer has more bytes than asked for."""
+
+
+class InvalidRequest(TransportError):
+    """The request cannot be sent: its URL or a header holds what the protocol does not allow."""
+
+
+class Clock(Protocol):
+    """The time that is left for the next wait."""
+
+    def left_s(self) -> float:
+        """Seconds, more than 0. Raises TimedOut when there are none."""
+
+    def waited(self, seconds: float, received: int) -> None:
+        """A wait has ended after so many seconds, with so many bytes."""
+
+
+class Deadline:
+    """One budget of seconds for everything that follows."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end_s = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Seconds until the end. Raises TimedOut after it."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimedOut(f"does not answer within {self.seconds:g} s")
+        return left_s
+
+    def waited(self, seconds: float, received: int) -> None:
+        """Nothing: the clock goes on by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumRate:
+    """The slowest that a long transfer may be: so many bytes in each so many seconds of waiting for them."""
+
+    bytes: int
+    seconds: float
+
+
+class Progress:
+    """A deadline that moves on with each part of a transfer. Only the time spent waiting for the other side counts: what the
+    reader does with the bytes may take as long as it likes.
+    """
+
+    def __init__(self, rate: MinimumRate) -> None:
+        self.rate = rate
+        self._waited_s = 0.0
+        self._received = 0
+
+    def left_s(self) -> float:
+        """Seconds until the next part has to be there. Raises TimedOut when it is not."""
+        if self._waited_s >= self.rate.seconds:
+            raise TimedOut(f"sends less than {self.rate.bytes} bytes in {self.rate.seconds:g} s")
+        return self.rate.seconds - self._waited_s
+
+    def waited(self, seconds: float, received: int) -> None:
+        """Count a wait, and begin anew where enough has come."""
+        self._waited_s += seconds
+        self._received += received
+        if self._received >= self.rate.bytes:
+            self._waited_s, self._received = 0.0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The certificate that a server has to show before anything is sent to it."""
+
+    #: False: any certificate will do; for a server whose identity does not matter, never where a secret is sent
+    verify: bool = True
+    #: the SHA-256 of the one certificate that is accepted, in hexadecimal; then neither issuer nor name matters
+    sha256: str = ""
+
+
+class Connection:
+    """An open stream. clock: of all its waits; may be exchanged for another one on the way."""
+
+    def __init__(self, sock: socket.socket, clock: Clock) -> None:
+        self._socket = sock
+        self.clock = clock
+
+    @classmethod
+    def tcp(cls, host: str, port: int, clock: Clock, *, keep_alive: bool = False) -> Connection:
+        """Connect to the first address of a host that answers.
+
+        Args:
+            keep_alive: the kernel probes a silent connection, so that an unplugged cable is told from a peer that takes its time.
+
+        Raises:
+            TimedOut, ConnectFailed, or InvalidRequest for what is no host's name.
+        """
+        addresses = _addresses(host, port, clock)[:ADDRESSES]
+        for n, (family, address) in enumerate(addresses):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(
+                    clock.left_s() / (len(addresses) - n)
+                )  # one that is silent leaves the others their share
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if keep_alive:
+                    _keep_alive(sock)
+                return cls(sock, clock)
+            except BaseException as error:
+                sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                failure = error
+        if isinstance(failure, TimeoutError):
+            clock.left_s()
+            raise TimedOut("does not answer") from None
+        raise ConnectFailed(_refusal(failure), failure) from None
+
+    @classmethod
+    def unix(cls, path: str, clock: Clock) -> Connection:
+        """Connect to a unix socket. One whose queue is full is waited for, as TCP does: Python's own timeouts refuse it.
+
+        Raises:
+            TimedOut or ConnectFailed.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            full, part = divmod(clock.left_s(), 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(full), int(part * 1e6) + 1))
+            sock.connect(path)
+            return cls(sock, clock)
+        except BlockingIOError:
+            sock.close()
+            raise TimedOut("does not answer") from None
+        except OSError as error:
+            sock.close()
+            raise ConnectFailed(_refusal(error), error) from None
+        except BaseException:
+            sock.close()
+            raise
+
+    def secure(self, host: str, tls: Tls) -> None:
+        """Speak TLS from here on, once the server has shown the right certificate.
+
+        Raises:
+            Untrusted, TimedOut, Interrupted.
+        """
+        import ssl
+
+        try:
+            self._socket.settimeout(self.clock.left_s())
+            secured = _context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
+        except ssl.SSLCertVerificationError:
+            raise Untrusted("shows a certificate that is not valid for it") from None
+        except TimeoutError:
+            self.clock.left_s()
+            raise TimedOut("does not answer") from None
+        except (OSError, ValueError):
+            raise Interrupted("broke off the TLS handshake") from None
+        self._socket = secured
+        if tls.sha256 and hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest() != tls.sha256:
+            raise Untrusted("shows another certificate than the expected one")
+
+    def send(self, data: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            TimedOut or Interrupted.
+        """
+        view = memoryview(data)
+        try:
+            while view:
+                self._socket.settimeout(self.clock.left_s())
+                view = view[self._socket.send(view[:PIECE_BYTES]) :]
+        except TimeoutError:
+            self.clock.left_s()
+            raise TimedOut("does not take the request") from None
+        except (OSError, ValueError):
+            raise Interrupted("broke off the connection") from None
+
+    def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
+        """Return what arrives next; b"" at the end.
+
+        Raises:
+            TimedOut or Interrupted.
+        """
+        began_s, data = time.monotonic(), b""
+        try:
+            self._socket.settimeout(self.clock.left_s())
+            data = self._socket.recv(most_bytes)
+            return data
+        except TimeoutError:
+            pass
+        except OSError:
+            raise Interrupted("broke off the connection") from None
+        finally:
+            self.clock.waited(time.monotonic() - began_s, len(data))
+        self.clock.left_s()
+        raise TimedOut("stopped sending")
+
+    def close(self) -> None:
+        """Let go of it."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> bytes:
+    """Send data to a unix socket and return everything that comes back until its end.
+
+    Raises:
+        TransportError: one of its kinds; TooLarge beyond most_bytes.
+    """
+    with Connection.unix(path, Deadline(timeout_s)) as connection:
+        connection.send(data)
+        found = bytearray()
+        while piece := connection.receive():
+            found += piece
+            if len(found) > most_bytes:
+                raise TooLarge(f"sends more than {most_bytes} bytes")
+        return bytes(found)
+
+
+def _addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
+    """The families and addresses of a host. The resolver has no deadline of its own: it is left to itself when it is late."""
+    found: list[Any] = []
+    failure: list[Exception] = []
+
+    def resolve(flags: int = 0) -> None:
+        try:
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+        except (OSError, ValueError, OverflowError) as error:  # UnicodeError is a ValueError
+            failure.append(error)
+
+    resolve(socket.AI_NUMERICHOST)
+    if not found:
+        failure.clear()
+        resolver = threading.Thread(target=resolve, daemon=True, name="resolver")
+        resolver.start()
+        resolver.join(clock.left_s())
+        clock.left_s()
+    if failure and not isinstance(failure[0], OSError):
+        raise InvalidRequest("is not the name of a host")
+    if not found:
+        error = failure[0] if failure else None
+        raise ConnectFailed("has no address", error if isinstance(error, OSError) else None)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def _refusal(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "refuses the connection"
+    if isinstance(error, FileNotFoundError):
+        return "is not there"
+    return f"cannot be reached ({os.strerror(error.errno).lower() if error.errno else type(error).__name__})"
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", IDLE_S), ("TCP_KEEPINTVL", PROBE_S), ("TCP_KEEPCNT", PROBES)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Return the context that checks a certificate against the system's authorities, or not at all where its hash decides."""
+    import ssl
+
+    if not tls.verify or tls.sha256:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+    context = ssl.create_default_context()
+    if bundle := os.environ.get(
+        "REQUESTS_CA_BUNDLE"
+    ):  # honoured by huggingface_hub and docker's SDK, which ask beside us
+        with contextlib.suppress(OSError):
+            context.load_verify_locations(bundle)
+    return context

@@ -1,0 +1,448 @@
+"""One HTTP request and its response: within S seconds, at most B bytes, on a connection of its own.
+
+`request` reads the response into memory; its deadline counts from the name lookup to the last byte. `open_stream` is for longer
+ones: the head has a deadline, the body a minimum rate and, where the reader knows one, a size. Redirects are followed, and the
+environment's proxies used, only where the caller says so.
+
+http.client is not used: its limits are for each read, and importing it takes 25 ms of the 120 that `status` may cost.
+Source: RFC 9110 and 9112; the request is HTTP/1.1 with `Connection: close`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+from sparkwright.transport.connection import (
+    PIECE_BYTES,
+    Connection,
+    Deadline,
+    Interrupted,
+    InvalidAnswer,
+    InvalidRequest,
+    MinimumRate,
+    Progress,
+    Tls,
+    TooLarge,
+)
+from sparkwright.trust import bounds
+
+#: of the status line and the header fields, those of interim responses too; of a line between two chunks
+HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
+REDIRECTED = (301, 302, 303, 307, 308)
+#: never sent to another origin than the one that they were for
+PRIVATE = ("authorization", "cookie", "proxy-authorization")
+PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+
+
+class Headers(Mapping[str, str]):
+    """The header fields of a response; a name is found in any case, a field that stands there twice is joined by commas."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = dict(fields)
+
+    def __getitem__(self, name: str) -> str:
+        return self._fields[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response that was read to its end."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    url: str  #: that answered, after redirects
+
+    def json(self) -> Any:
+        """Return the body's value. Raises InvalidAnswer for what is no JSON, or nested too deep."""
+        try:
+            return bounds.json_of(self.body, most_bytes=max(len(self.body), 1))
+        except ValueError:
+            raise InvalidAnswer("sends what is not JSON") from None
+
+    @property
+    def text(self) -> str:
+        """The body as text; bytes that are not UTF-8 are replaced."""
+        return self.body.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to a server, besides its URL."""
+
+    #: the path of a unix socket; the URL's host is then only a name
+    unix: str = ""
+    tls: Tls = field(default_factory=Tls)
+    #: use the proxies of the environment (HTTPS_PROXY, NO_PROXY ...): for the hub and registries, never for this host or a peer
+    proxies: bool = False
+    #: probe a silent connection
+    keep_alive: bool = False
+
+
+DIRECT = Route()
+
+
+def request(
+    method: str,
+    url: str,
+    *,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    most_bytes: int = bounds.ANSWER_BYTES,
+    redirects: int = 0,
+    route: Route = DIRECT,
+) -> Response:
+    """Send one request and return the response, all within timeout_s.
+
+    Args:
+        url: http:// or https://, without user and password.
+        timeout_s: for everything together, redirects too.
+        headers: Host, Content-Length and Connection are set here.
+        most_bytes: of the body; a larger one is refused, where possible by its Content-Length before it is read.
+        redirects: how many are followed, of a GET or HEAD; the last one is returned as it is where there are more. From https
+            none leads to http, and credentials go to the origin that they were for and no other.
+
+    Raises:
+        TransportError: one of its kinds (connection.py).
+    """
+    deadline = Deadline(timeout_s)
+    for left in range(redirects, -1, -1):
+        with _sent(method, url, headers or {}, body, deadline, route) as stream:
+            further = _redirect(method, url, stream) if left else ""
+            if not further:
+                return Response(stream.status, stream.headers, stream.read(most_bytes), url)
+        headers, url = _kept(headers or {}, url, further), further
+    raise AssertionError
+
+
+def open_stream(
+    method: str,
+    url: str,
+    *,
+    timeout_s: float,
+    rate: MinimumRate,
+    headers: Mapping[str, str] | None = None,
+    redirects: int = 0,
+    route: Route = DIRECT,
+) -> Stream:
+    """Send one request and return the response as soon as its head is there; see `request`.
+
+    Args:
+        timeout_s: up to the end of the head, redirects too.
+        rate: of the body from there on.
+
+    Raises:
+        TransportError: one of its kinds. Reading the stream raises them too.
+    """
+    deadline = Deadline(timeout_s)
+    for left in range(redirects, -1, -1):
+        stream = _sent(method, url, headers or {}, None, deadline, route)
+        try:
+            further = _redirect(method, url, stream) if left else ""
+        except BaseException:
+            stream.close()
+            raise
+        if not further:
+            stream.connection.clock = Progress(rate)
+            return stream
+        stream.close()
+        headers, url = _kept(headers or {}, url, further), further
+    raise AssertionError
+
+
+class Stream:
+    """A response whose body is read piece by piece; close it, or use it in a `with` statement."""
+
+    def __init__(self, connection: Connection, method: str) -> None:
+        self.connection = connection
+        self._buffer = bytearray()
+        self.status, self.headers = self._head()
+        empty = method == "HEAD" or self.status in (204, 304)
+        coding = self.headers.get("transfer-encoding", "").strip().lower()
+        if coding not in ("", "chunked"):
+            raise InvalidAnswer("encodes its answer in a way that was not asked for")
+        if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise InvalidAnswer("compresses its answer, which was not asked for")
+        #: the number of bytes that the body will have; None where it ends with its chunks or its connection
+        self.size = 0 if empty else None if coding else _length(self.headers)
+        self._chunked = bool(coding) and not empty
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the body's pieces as they come. Raises Interrupted where it ends early."""
+        if self._chunked:
+            yield from self._chunks()
+        elif self.size is not None:
+            yield from self._exactly(self.size)
+        else:
+            while self._buffer or self._more():
+                piece = bytes(self._buffer)
+                self._buffer.clear()
+                yield piece
+
+    def read(self, most_bytes: int) -> bytes:
+        """Return the whole body. Raises TooLarge where it is longer."""
+        if (self.size or 0) > most_bytes:
+            raise TooLarge(f"sends more than {most_bytes} bytes")
+        found = bytearray()
+        for piece in self:
+            found += piece
+            if len(found) > most_bytes:
+                raise TooLarge(f"sends more than {most_bytes} bytes")
+        return bytes(found)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.connection.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _more(self) -> bool:
+        """Receive something; False at the end."""
+        piece = self.connection.receive(PIECE_BYTES)
+        self._buffer += piece
+        return bool(piece)
+
+    def _line(self, most_bytes: int) -> bytes:
+        """The next line, without its end. Raises TooLarge for a longer one."""
+        seen = 0
+        while (end := self._buffer.find(b"\n", seen, most_bytes + 1)) < 0:
+            seen = len(self._buffer)
+            if seen > most_bytes:
+                raise TooLarge("sends a header or a line that is too long")
+            if not self._more():
+                raise Interrupted("ended its answer early")
+        line = bytes(self._buffer[:end]).removesuffix(b"\r")
+        del self._buffer[: end + 1]
+        return line
+
+    def _head(self) -> tuple[int, Headers]:
+        """Status and fields of the final response; interim ones (100, 103) are passed over."""
+        left = HEAD_BYTES
+        while True:
+            status, fields, size = self._one_head(left)
+            left -= size
+            if status == 101:
+                raise InvalidAnswer("changes to another protocol")
+            if status >= 200:
+                return status, fields
+
+    def _one_head(self, most_bytes: int) -> tuple[int, Headers, int]:
+        lines, size = list[str](), 0
+        while True:
+            line = self._line(most_bytes - size)
+            size += len(line) + 1
+            if not line and lines:
+                break
+            lines.append(line.decode("latin-1"))
+            if len(lines) == 1 and not _STATUS.fullmatch(lines[0]):
+                raise InvalidAnswer("does not speak HTTP")
+        found = _STATUS.fullmatch(lines[0])
+        assert found is not None
+        return int(found[1]), _fields(lines[1:]), size
+
+    def _exactly(self, size: int) -> Iterator[bytes]:
+        left = size
+        while left:
+            if not self._buffer and not self._more():
+                raise Interrupted("ended its answer early")
+            piece = bytes(self._buffer[:left])
+            del self._buffer[:left]
+            left -= len(piece)
+            yield piece
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            found = _SIZE.fullmatch(self._line(LINE_BYTES))
+            if found is None:
+                raise InvalidAnswer("sends a chunk without its size")
+            size = int(found[1], 16)
+            if not size:
+                return  # what follows are trailers, which nobody reads
+            yield from self._exactly(size)
+            if self._line(LINE_BYTES):
+                raise InvalidAnswer("sends a chunk of another size than it says")
+
+
+def _fields(lines: list[str]) -> Headers:
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not _TOKEN.fullmatch(name) or "\0" in value or "\r" in value:
+            raise InvalidAnswer("sends an invalid header")
+        name, value = name.lower(), value.strip(" \t")
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return Headers(fields)
+
+
+def _length(headers: Headers) -> int | None:
+    lengths = {length.strip() for length in headers.get("content-length", "").split(",")}
+    if lengths == {""}:
+        return None
+    length = lengths.pop()
+    if lengths or not re.fullmatch(r"[0-9]{1,18}", length):
+        raise InvalidAnswer("sends an invalid length")
+    return int(length)
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+def _sent(
+    method: str, url: str, headers: Mapping[str, str], body: bytes | None, deadline: Deadline, route: Route
+) -> Stream:
+    """A response whose head has come."""
+    where = split(url)
+    proxy = _proxy(where) if route.proxies and not route.unix else None
+    connection = _connected(where, proxy, deadline, route)
+    try:
+        through = proxy is not None and where.scheme == "http"
+        fields = _proxy_headers(proxy) if through else {}
+        data = _request_bytes(method, where, {**headers, **fields}, body, absolute=through)
+        try:
+            connection.send(data)
+        except Interrupted:
+            pass  # a server may answer, and close, before it has read everything
+        return Stream(connection, method)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def split(url: str) -> SplitResult:
+    """Return the parts of an http(s) URL.
+
+    Raises:
+        InvalidRequest: for anything else, and for one with a user, a password, spaces or control characters.
+    """
+    try:
+        where = urlsplit(url)
+        port, host = where.port, where.hostname or ""
+    except ValueError:
+        raise InvalidRequest("is not an http(s) URL") from None
+    if where.scheme not in PORTS or port == 0 or not re.fullmatch(r"[!-~]+", url):
+        raise InvalidRequest("is not an http(s) URL")
+    if not _HOST.fullmatch(host) or "@" in where.netloc:
+        raise InvalidRequest("is not an http(s) URL")
+    return where
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of a URL: credentials for one origin are for no other. Raises InvalidRequest."""
+    where = split(url)
+    return where.scheme, where.hostname or "", where.port or PORTS[where.scheme]
+
+
+def _request_bytes(
+    method: str, where: SplitResult, headers: Mapping[str, str], body: bytes | None, *, absolute: bool
+) -> bytes:
+    """The request as it is sent. absolute: its target is the URL, as a proxy takes it."""
+    path = (where.path or "/") + (f"?{where.query}" if where.query else "")
+    fields = {"Host": where.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
+    if body is not None or method == "POST":
+        fields["Content-Length"] = str(len(body or b""))
+    for name, value in fields.items():
+        if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
+            raise InvalidRequest("is given a header that holds characters which HTTP does not allow")
+    target = f"{where.scheme}://{where.netloc}{path}" if absolute else path
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + (body or b"")
+
+
+def _connected(where: SplitResult, proxy: SplitResult | None, deadline: Deadline, route: Route) -> Connection:
+    if route.unix:
+        return Connection.unix(route.unix, deadline)
+    end = proxy or where
+    host, port = where.hostname or "", where.port or PORTS[where.scheme]
+    connection = Connection.tcp(
+        end.hostname or "", end.port or PORTS[end.scheme], deadline, keep_alive=route.keep_alive
+    )
+    try:
+        if where.scheme == "https":
+            if proxy is not None:
+                _tunnel(connection, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            connection.secure(host, route.tls)
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+# -- redirects and proxies -------------------------------------------------------------------------------------------
+
+
+def _redirect(method: str, url: str, stream: Stream) -> str:
+    """The URL that a response leads to; empty where it is not followed."""
+    location = stream.headers.get("location", "")
+    if stream.status not in REDIRECTED or method not in ("GET", "HEAD") or not location:
+        return ""
+    try:
+        further = urljoin(url, location)
+        where = split(further)
+    except (ValueError, InvalidRequest):
+        raise InvalidAnswer("redirects to what is not an http(s) URL") from None
+    if urlsplit(url).scheme == "https" and where.scheme != "https":
+        raise InvalidAnswer("redirects from https to http")
+    return further
+
+
+def _kept(headers: Mapping[str, str], url: str, further: str) -> dict[str, str]:
+    """The headers that go along on a redirect."""
+    same = origin(url) == origin(further)
+    return {name: value for name, value in headers.items() if same or name.lower() not in PRIVATE}
+
+
+def _proxy(where: SplitResult) -> SplitResult | None:
+    """The environment's proxy for a URL; None where there is none. Raises InvalidRequest for one that is not http://."""
+    from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
+    found = getproxies_environment()
+    url = found.get(where.scheme) or found.get("all", "")
+    if not url or proxy_bypass_environment(where.netloc, found):
+        return None
+    try:
+        proxy = urlsplit(url if "://" in url else f"http://{url}")
+        proxy.port  # noqa: B018  (raises for one that is no number)
+    except ValueError:
+        raise InvalidRequest("has a proxy in the environment that is not an http:// URL") from None
+    if proxy.scheme != "http" or not _HOST.fullmatch(proxy.hostname or ""):
+        raise InvalidRequest("has a proxy in the environment that is not an http:// URL")
+    return proxy
+
+
+def _proxy_headers(proxy: SplitResult | None) -> dict[str, str]:
+    if proxy is None or proxy.username is None:
+        return {}
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": "Basic " + base64.b64encode(login.encode()).decode()}
+
+
+def _tunnel(connection: Connection, proxy: SplitResult, target: str) -> None:
+    """Have a proxy connect through to a host. Raises Interrupted where it does not."""
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    lines += [f"{name}: {value}" for name, value in _proxy_headers(proxy).items()]
+    connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    answer = Stream(connection, "HEAD")
+    if answer.status != 200:
+        raise Interrupted(f"is behind a proxy, which refuses the connection ({answer.status})")

@@ -1,0 +1,59 @@
+"""Environment variables that a release of vLLM does not read."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.version import Version
+
+from sparkwright.engines.vllm import environment
+from sparkwright.engines.vllm.flags import known_flags
+from sparkwright.engines.vllm.rules.options import unread_variable
+from sparkwright.engines.vllm.rules.rule import Example
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "why", "instead"),
+    [
+        ("VLLM_ATTENTION_BACKEND", "0.26.0", "it is read by no vLLM from 0.15.0 on", "attention-backend"),
+        ("VLLM_USE_FLASHINFER_MOE_FP4", "0.32.0", "it is read by no vLLM from 0.24.0 on", "moe-backend"),
+        ("VLLM_CACHE_ROTT", "0.32.0", "vLLM 0.32.0 reads no such variable", "VLLM_CACHE_ROOT"),
+        ("VLLM_ATTENTION_BACKEND", None, "it is read by no vLLM from 0.15.0 on", "attention-backend"),
+    ],
+)
+def test_a_variable_that_is_not_read_is_named_with_what_took_over(
+    name: str, version: str | None, why: str, instead: str
+) -> None:
+    unread = environment.unread(name, Version(version) if version else None)
+    assert unread is not None
+    assert (unread.why, unread.instead, unread.certain) == (why, instead, version is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("VLLM_ATTENTION_BACKEND", "0.14.1"),
+        ("VLLM_CACHE_ROOT", "0.33.0"),
+        ("NCCL_DEBUG", "0.33.0"),
+        ("VLLM_PORT", None),
+    ],
+)
+def test_a_variable_that_is_read_or_another_programs_is_no_finding(name: str, version: str | None) -> None:
+    assert environment.unread(name, Version(version) if version else None) is None
+
+
+def test_a_release_newer_than_the_table_may_read_what_the_table_lacks() -> None:
+    unread = environment.unread("VLLM_NEW_THING", Version("0.40.0"))
+    assert unread is not None
+    assert not unread.certain
+
+
+def test_every_flag_that_took_over_is_a_flag() -> None:
+    known = known_flags.KNOWN[known_flags.NEWER]
+    assert {flag for flag in environment.SUCCESSORS.values() if flag not in known} == set()
+
+
+def test_lint_says_where_to_write_it() -> None:
+    example = Example(env={"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, version="0.26.0")
+    (finding,) = unread_variable(example.case())
+    assert finding.severity == "warning"
+    assert finding.ways_out[0].text == "write attention-backend under vllm: instead"

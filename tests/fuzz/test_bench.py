@@ -1,0 +1,108 @@
+"""Measurements of others: results, what `vllm bench serve` wrote, data sets with prompts, an experiment's own file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from sparkwright.app.bench import experiment_folder
+from sparkwright.bench import dataset, results_files, vllm_results
+from sparkwright.html import experiment_page
+from tests.bench import made
+from tests.fuzz.harness import ROUNDS, feed, texts, values
+
+VLLM = {
+    "date": "20261102-081451",
+    "model_id": "Qwen/Qwen3-8B",
+    "num_prompts": 100,
+    "request_rate": "inf",
+    "max_concurrency": 8,
+    "duration": 12.5,
+    "completed": 100,
+    "failed": 0,
+    "total_input_tokens": 102400,
+    "total_output_tokens": 12800,
+    "output_throughput": 1024.0,
+    "median_ttft_ms": 210.5,
+    "p99_tpot_ms": 22.1,
+    "itls": [[0.01, 0.011, 0.5], [0.012]],
+    "ttfts": [0.2, 0.21],
+}
+PRINTED = b"""============ Serving Benchmark Result ============
+Successful requests:                     100
+Benchmark duration (s):                  12.50
+Total generated tokens:                  12800
+Median TTFT (ms):                        210.50
+P99 ITL (ms):                            22.10
+itls: [[0.01, 0.011, 0.5], [0.012],]
+"""
+TURNS = [{"from": "human", "value": "Tell me about Paris. " * 20}, {"from": "gpt", "value": "It is a city. " * 20}]
+SHARE_GPT = [{"id": "a", "conversations": TURNS}, {"id": "b", "conversation": TURNS}]
+LINES = b'{"prompt": "Tell me about Paris.", "output_tokens": 128}\n{"prompt": "x", "max_tokens": 4}\n\n"Only a text"\n'
+
+
+def kept(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    def one(data: bytes) -> object:
+        path.write_bytes(data)
+        return read(path)
+
+    return one
+
+
+def test_results(tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        found = results_files.read(path)
+        results_files.to_csv(found)
+        results_files.to_json(found).encode()
+
+    take = kept(tmp_path / "results.json", read)
+    examples = [json.loads(results_files.to_json(example)) for example in (made.ab(), made.sweep())]
+    feed(lambda value: take(json.dumps(value).encode()), values(examples))
+    feed(take, texts([json.dumps(example).encode() for example in examples]))
+
+
+def test_the_page_of_results(tmp_path: Path) -> None:
+    """Few cases: a page with its plots takes half a second."""
+    take = kept(tmp_path / "results.json", lambda path: experiment_page.html(results_files.read(path)))
+    examples = [json.loads(results_files.to_json(example)) for example in (made.ab(), made.sweep())]
+    feed(lambda value: take(json.dumps(value).encode()), values(examples, rounds=ROUNDS // 40))
+
+
+def test_what_vllm_measured(tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        results_files.to_json(vllm_results.load(path)).encode()
+
+    take = kept(tmp_path / "bench.json", read)
+    feed(lambda value: take(json.dumps(value).encode()), values([VLLM]))
+    feed(take, texts([json.dumps(VLLM).encode(), PRINTED]))
+
+
+def test_lists_within_lists_are_refused(tmp_path: Path) -> None:
+    take = kept(tmp_path / "bench.txt", vllm_results.load)
+    feed(take, iter([PRINTED + b"itls: " + b"[" * 3000, b"[" * 3000, PRINTED + b"itls: " + b"[" * 3000 + b"]" * 3000]))
+
+
+def test_prompts_of_share_gpt(tmp_path: Path) -> None:
+    take = kept(tmp_path / "prompts.json", lambda path: dataset.load(path, 10))
+    feed(lambda value: take(json.dumps(value).encode()), values([SHARE_GPT]))
+    feed(take, texts([json.dumps(SHARE_GPT).encode()]))
+
+
+def test_prompts_as_lines(tmp_path: Path) -> None:
+    feed(kept(tmp_path / "prompts.jsonl", lambda path: dataset.load(path, 10)), texts([LINES]))
+
+
+def test_the_file_of_an_experiment(tmp_path: Path) -> None:
+    folder = tmp_path / experiment_folder.FOLDER / "x"
+    folder.mkdir(parents=True)
+
+    def read(path: Path) -> None:
+        (folder / results_files.JSON).write_text("{}")
+        experiment_folder.Place.of(tmp_path, "x", again=False)
+        assert {one.name for one in tmp_path.iterdir()} == {experiment_folder.FOLDER}
+
+    take = kept(folder / experiment_folder.STATE, read)
+    state = {"series": "x-20261102T081451", "finished": True}
+    feed(lambda value: take(json.dumps(value).encode()), values([state]))
+    feed(take, texts([json.dumps(state).encode()]))

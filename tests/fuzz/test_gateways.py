@@ -1,0 +1,115 @@
+"""Gateways: the groups that describe one, what HAProxy says of itself, and what a host says of its gateway."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.app.questions import answers, gateway_row, gateway_status
+from sparkwright.errors import SparkwrightError
+from sparkwright.gateway import render, statistics
+from sparkwright.host.gateway import admin, now
+from sparkwright.project import starter
+from sparkwright.project.gateway import routes
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.trust.shapes import fitted
+from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.test_user_files import reads
+
+GROUPS: dict[str, Any] = {
+    "lab": {
+        "hosts": ["spark1", "spark2"],
+        "gateway": {
+            "host": "spark1",
+            "port": 8080,
+            "tls": "none",
+            "publish": "lan",
+            "key": {"env": "GATEWAY_KEY"},
+        },
+    },
+    "pair": {"hosts": ["spark3", "spark4"], "cluster": {"recipe": "qwen3.5-35b", "head": "spark3"}, "vars": {"a": 1}},
+}
+STATISTICS = (
+    b"# pxname,svname,qcur,scur,stot,hrsp_5xx,status,\n"
+    b"clients,FRONTEND,,3,512,0,OPEN,\nmodel_qwen,spark1,0,2,300,1,UP 1/3,\nmodel_qwen,BACKEND,1,3,500,2,UP,\n"
+)
+INFO = b"Name: HAProxy\nVersion: 2.6.12\nDescription: gateway " + b"a" * 64 + b"\n"
+ROUTED = {"model": "qwen", "requests": 5, "running": 1, "queued": 0, "errors": 0, "on_demand": False}
+STATE = {
+    "running": True,
+    "verified": True,
+    "stand_in": False,
+    "changed": [],
+    "models": [{**ROUTED, "servers": [{"host": "spark1", "state": "up", "running": 1, "requests": 5}]}],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    starter.lay(root)
+    shutil.rmtree(root / "hosts")
+    (root / "hosts").mkdir()
+    for name in ("spark1", "spark2", "spark3", "spark4"):
+        recipe = "recipe: qwen3.5-35b\n" if name < "spark3" else ""
+        (root / f"hosts/{name}.yml").write_text(f"address: 192.0.2.{name[-1]}\n{recipe}")
+    return root
+
+
+def test_groups_with_a_gateway(project: Path) -> None:
+    def read() -> None:
+        inventory = Inventory.load(project)
+        for gateway in inventory.gateways.values():
+            made, _ = routes.routed(project, inventory, gateway)
+            for name, content in render.files(made).items():
+                assert name and "\0" not in content
+
+    take = reads(project / "hosts/groups.yml", read)
+    read_yaml = [yaml.safe_dump(GROUPS).encode()]
+    feed(lambda value: take(yaml.safe_dump(value, allow_unicode=True).encode(errors="replace")), values([GROUPS]))
+    feed(take, texts(read_yaml))
+
+
+def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def read(data: bytes) -> None:
+        monkeypatch.setattr(admin, "ask", lambda folder, command, at="": data.decode(errors="replace"))
+        found = statistics.models(admin.rows(tmp_path))
+        json.dumps(found, allow_nan=False)
+        for row in found:
+            assert row["queued"] >= 0 and all(one["state"] in statistics.STATES for one in row["servers"])
+        assert isinstance(admin.running_digest(tmp_path), str)
+        assert admin.stand_in(tmp_path) in (True, False)
+
+    feed(read, texts([STATISTICS, INFO]))
+
+
+def test_what_a_host_says_of_its_gateway() -> None:
+    def read(value: Any) -> None:
+        try:
+            found = answers.checked("gateway_state", value, host="spark1")
+        except SparkwrightError as error:
+            assert "\n" not in str(error)
+            return
+        assert isinstance(now.wrong(found), str)
+        for row in found["models"]:
+            assert all(isinstance(cell, str) for cell in gateway_status._row(row))
+            gateway_status._up(row)
+
+    feed(read, values([STATE]))
+
+
+def test_what_status_shows_of_it(project: Path) -> None:
+    (project / "hosts/groups.yml").write_text(yaml.safe_dump(GROUPS))
+    gateway = next(iter(Inventory.load(project).gateways.values()))
+
+    def read(value: Any) -> None:
+        row = gateway_row.of(gateway, {"gateway": value})
+        assert row.state in ("up", "down", "degraded", "unknown") and "\n" not in row.why
+
+    feed(read, values([STATE, {}]))
+    assert fitted(STATE, answers.GATEWAY, "gateway")

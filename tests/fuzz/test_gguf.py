@@ -1,0 +1,42 @@
+"""The header of a GGUF file, which a stranger wrote: values, or a sentence, in little time and memory."""
+
+from __future__ import annotations
+
+import struct
+
+from sparkwright.engines.llama_cpp import files, gguf, memory
+from tests.engines.llama_cpp.test_gguf import MODEL, many, text, written
+from tests.fuzz.harness import feed, texts
+
+VOCABULARY = {
+    "tokenizer.ggml.tokens": many(gguf.TEXT, 3, text("a") + text("b") + text("<s>")),
+    "tokenizer.ggml.scores": many(6, 2000, bytes(8000)),
+    "lists": many(5, 3, struct.pack("<3i", 1, 2, 3)),
+}
+SEEDS = [written(MODEL), written({**MODEL, **VOCABULARY}), written({**VOCABULARY, **MODEL}, version=2)]
+
+
+def test_headers() -> None:
+    def read(data: bytes) -> None:
+        for reader in (gguf.header, gguf.beginning):
+            try:
+                memory.kv_bytes(reader(data), {"ctx-size": 4096})
+            except gguf.NotGguf as error:
+                assert "\n" not in str(error)
+        found = files.config_of(data)
+        assert found is None or len(str(found)) < 100_000
+
+    feed(read, texts(SEEDS))
+
+
+def test_lists_that_cost_much() -> None:
+    nested = many(gguf.ARRAY, 1024, struct.pack("<IQ", 0, 0) * 1024)
+    long = many(gguf.TEXT, 1 << 20, bytes(8) * (1 << 20))
+    short = many(gguf.TEXT, 1024, (struct.pack("<Q", 20) + b"x" * 20) * 1024)
+    cases = (
+        written({"n": nested}),
+        written(dict.fromkeys("abc", long)),
+        written({str(number): short for number in range(400)}),
+        written({str(number): many(7, 1024, b"\1" * 1024) for number in range(1000)}),
+    )
+    feed(gguf.beginning, iter(cases), refuses=(gguf.NotGguf,))

@@ -1,0 +1,113 @@
+"""Recipes of others, damaged: each is taken, asked about, or refused with one sentence. Four formats, docker's lines, running containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.app.questions import answers
+from sparkwright.errors import Failed, Refused
+from sparkwright.project.importing import recipe_of, recognise, running
+from sparkwright.project.importing.report import Report
+from tests.fuzz.harness import feed, texts, values
+from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM
+from tests.importing.test_running import SETTINGS
+
+#: what the small forms of tests/importing do not have
+MORE: dict[str, str] = {
+    "vllm": """
+dependencies: [{command: pip install x, optional: false}, {note: y}]
+strategy_overrides: {single_node_tp: {extra_args: ["--a"], hardware_overrides: {blackwell: {extra_args: ["--b", 1]}}}}
+guide: text
+turbo: fast
+""",
+    "sparkrun": """
+model_revision: 1234567
+containers: {a: a/b:1, b: c/d:2}
+overrides:
+- {when: {arch: arm64, nodes: 1}, defaults: {max_model_len: 8192}, env: {VLLM_A: 2}}
+- {when: {platform: quiet}, container: a/b:1}
+mods: [mods/fix-template]
+pre_exec: [curl x]
+min_nodes: 1
+mode: solo
+""",
+    "compose": """
+  more:
+    <<: {image: "a/vllm:1", entrypoint: [vllm, serve]}
+    command: ["--model", acme/Tiny, "--port", 8000]
+    environment: {A: 1, B: null, TOKEN: x}
+    ports: [8000, {published: 8000, target: 8001, protocol: tcp}]
+    volumes: [{type: bind, source: /a, target: /b, read_only: true}]
+    ulimits: {memlock: -1, stack: {soft: 1, hard: 2}}
+    labels: [a=b]
+    oom_score_adj: 5
+    deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}, limits: {cpus: "4"}}}
+    devices: [/dev/infiniband]
+    cap_add: IPC_LOCK
+    mem_limit: 64gb
+    init: true
+    restart: always
+    env_file: [.env]
+    logging: {driver: json-file}
+""",
+}
+FORMS = {
+    "vllm": [VLLM, VLLM + MORE["vllm"]],
+    "sparkrun": [SPARKRUN_2, SPARKRUN_2 + MORE["sparkrun"], SPARKRUN_2.partition("command:")[0]],
+    "eugr": [EUGR, EUGR + "mods: [mods/x]\nbuild_args: {a: 1}\n"],
+    "compose": [COMPOSE, COMPOSE + MORE["compose"]],
+}
+ANSWERS: tuple[dict[str, str], ...] = (
+    {},
+    {"image": "a/b:1", "mods": "drop", "pre_exec": "drop", "dependencies": "drop"},
+    {"service": "more", "container": "a", "hosts": "2"},
+    {"variant": "default", "hosts": "1", "model": "a/b", "engine": "vllm", "override-2": "take"},
+)
+LINES = [
+    b"docker run -d --gpus all -p 8000:8000 -e A=1 --ulimit memlock=-1 --mount type=bind,source=/a,target=/b --oom-score-adj 5 "
+    b'-v /m:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny -tp 2 --speculative-config \'{"model": "a/b"}\'',
+    b"sudo docker container run --rm -it --name=x --ipc=host --shm-size 16g -v $HOME/.cache:/root/.cache \\\n  --device /dev/fuse "
+    b'--cap-add=ALL --entrypoint bash lmsysorg/sglang:v0.5.23 -c "python3 -m sglang.launch_server --model-path a/b --port 30000"',
+    b"# a comment\n$ podman run --stop-timeout 5 --env B --label a=b --network host --memory 64g ghcr.io/ggml-org/llama.cpp:server-cuda "
+    b"-hf a/b:Q4_K_M -c 4096 -ngl 99 --host 0.0.0.0",
+]
+
+
+def read(text: str, path: str = "recipe.yaml") -> None:
+    """As `recipe.import` does, with some of the answers; a refusal is one line."""
+    report = Report(dict(ANSWERS[len(text) % len(ANSWERS)]))
+    try:
+        taken = recipe_of.taken(recognise.read(text, Path(path), report), "", report, path)
+    except Refused as error:
+        assert "\n" not in str(error), str(error)
+        assert len(str(error)) < 2500, str(error)
+        raise
+    assert taken.text or report.questions
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_format_as_values(form: str) -> None:
+    seeds = [yaml.safe_load(text) for text in FORMS[form]]
+    feed(lambda value: read(yaml.safe_dump(value, allow_unicode=True)), values(seeds))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_format_as_text(form: str) -> None:
+    feed(lambda data: read(data.decode("utf-8", "replace")), texts([text.encode() for text in FORMS[form]]))
+
+
+def test_docker_run_lines() -> None:
+    feed(lambda data: read(data.decode("utf-8", "replace"), "docker run"), texts(LINES))
+
+
+def test_settings_of_a_running_container() -> None:
+    def adopted(value: Any) -> None:
+        settings = answers.checked("container_settings", value, host="spark1")
+        report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
+        recipe_of.taken(running.read(settings, "spark1", report), "", report, "spark1")
+
+    feed(adopted, values([SETTINGS]), refuses=(Failed,))

@@ -1,0 +1,69 @@
+"""The local network and this machine's own words: mDNS answers, ssh's files, the route to a peer."""
+
+from __future__ import annotations
+
+import json
+import struct
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from sparkwright.doctor import peer_path
+from sparkwright.doctor.host import Host
+from sparkwright.remote.find import candidates, mdns, ssh_names
+from tests.fuzz.harness import feed, texts
+from tests.modules.context import RecordingContext
+
+SSH, HOST = b"\x04_ssh\x04_tcp\x05local\x00", b"\x05spark\xc0\x16"
+
+
+def record(name: bytes, kind: int, data: bytes) -> bytes:
+    return name + struct.pack("!HHIH", kind, 0x8001, 120, len(data)) + data
+
+
+def mdns_packet(*rows: bytes) -> bytes:
+    return struct.pack("!6H", 0, 0x8400, 0, len(rows), 0, 0) + b"".join(rows)
+
+
+PACKETS = [
+    mdns_packet(
+        record(SSH, 12, b"\x05spark\xc0\x0c"),
+        record(b"\x05spark\xc0\x0c", 33, struct.pack("!3H", 0, 0, 22) + b"\x0aspark-1a2b\x05local\x00"),
+        record(b"\x0aspark-1a2b\x05local\x00", 1, bytes([192, 168, 1, 7])),
+    ),
+    mdns_packet(record(b"\x0c_workstation\x04_tcp\x05local\x00", 12, b"\x18spark [02:42:ac:11:00:02]\xc0\x0c")),
+]
+CONFIG = (
+    b'Host spark1 gx10-?? !bad\n  HostName 192.0.2.7\nInclude ~/.ssh/more config.d/*\nMatch all\nHost = "two words" b\n'
+)
+KNOWN = b"spark1,192.0.2.7 ssh-ed25519 AAAA\n|1|abc=|def= ssh-rsa AAAA\n@revoked old ssh-rsa AAAA\n[host]:2222 ssh-rsa AAAA\n"
+ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.1", "flags": []}]
+
+
+def test_multicast_answers() -> None:
+    def read(packet: bytes) -> None:
+        found = mdns._named(packet[: mdns.PACKET_BYTES])
+        assert all(mdns.HOST.fullmatch(name) for name in found)
+
+    feed(read, texts(PACKETS))
+
+
+@pytest.mark.parametrize(("file", "seed"), [("config", CONFIG), ("known_hosts", KNOWN)])
+def test_files_of_ssh(file: str, seed: bytes, tmp_path: Path) -> None:
+    def read(data: bytes) -> None:
+        (tmp_path / file).write_bytes(data)
+        for found in candidates.find(tmp_path, list):
+            assert ssh_names.NAME.fullmatch(found.address), found
+
+    feed(read, texts([seed]))
+
+
+def test_the_route_to_a_peer(tmp_path: Path) -> None:
+    host = Host(RecordingContext(tmp_path, root=str(tmp_path)), "user")
+
+    def read(data: bytes) -> None:
+        host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
+        assert isinstance(peer_path._route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
+
+    feed(read, texts([json.dumps(ROUTE).encode(), b"5", b"[5]"]))

@@ -1,0 +1,56 @@
+"""Files of the laptop that others could have put there, and what an agent is shown: read, or taken for none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.fleet.record import SCHEMA, Record, RecordFile, refuse_other, refuse_other_hosts
+from sparkwright.mcp import output
+from tests.fuzz.harness import feed, texts, values
+
+RECORD = {
+    "schema": SCHEMA,
+    **asdict(
+        Record("deploy", ["spark1", "spark2"], {"serial": "1"}, {"spark1": {"recipes/a.yml": "ab"}}, {"spark2": "why"})
+    ),
+}
+ANSWER = [
+    {
+        "host": "spark1",
+        "task": "Start",
+        "diff": [{"field": "image", "before": "a", "after": ["b"] * 300, "why": "x" * 5000}],
+    }
+]
+
+
+def test_the_record_of_a_rolling_run(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, "deploy")
+    file.path.parent.mkdir(parents=True)
+
+    def read(data: bytes) -> None:
+        file.path.write_bytes(data)
+        record = file.load()
+        assert isinstance(record.left, list)
+        refuse_other_hosts(record, ["spark1", "spark2"])
+        refuse_other(record, {"serial": "1"}, lambda host: {"recipes/a.yml": "ab"}, now_s=2e9)
+
+    feed(lambda value: read(json.dumps(value).encode()), values([RECORD]))
+    feed(read, texts([json.dumps(RECORD).encode(), b"[" * 3000]))
+
+
+def test_what_an_agent_is_shown() -> None:
+    def read(value: Any) -> None:
+        found = output.answer("plan", value)
+        assert len(json.dumps(found)) <= output.ANSWER + 1000
+
+    feed(read, values([ANSWER]))
+
+
+@pytest.mark.parametrize("value", ["x" * 10**6, [["y" * 100] * 1000] * 50])
+def test_an_answer_has_a_size(value: Any) -> None:
+    assert len(json.dumps(output.answer("plan", value))) <= output.ANSWER + 1000

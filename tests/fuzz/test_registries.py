@@ -1,0 +1,78 @@
+"""Registries of recipes, damaged: the user's files that name them, and what a stranger's repository holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app import registries as app
+from sparkwright.errors import SparkwrightError
+from sparkwright.project import registries
+from sparkwright.remote.git import File, Repository
+from tests.fuzz.harness import feed, texts
+from tests.fuzz.test_user_files import reads
+
+FILE = (
+    b"official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes, ref: main}\n"
+    b"mine: {url: 'file:///srv/recipes.git'}\n"
+)
+LOCK = b"official: {url: https://github.com/spark-arena/recipe-registry, commit: " + b"a" * 40 + b"}\n"
+OBJECT = b"c" * 40
+LISTED = b"".join(
+    mode + b" blob " + OBJECT + b" %7d\t" % size + path + b"\0"
+    for mode, size, path in (
+        (b"100644", 700, b"recipes/4x/tiny-fp8.yaml"),
+        (b"100755", 20, b"mods/patchy/run.sh"),
+        (b"120000", 11, b"recipes/link.yaml"),
+        (b"100644", 2**21, b"recipes/large.yml"),
+        (b"100644", 30, b"../../etc/cron.d/run.sh"),
+    )
+)
+PRINTED = OBJECT + b" blob 9\nmodel: a\n\n" + OBJECT + b" missing\n" + OBJECT + b" tree 3\nabc\n"
+
+
+class Theirs(Repository):
+    """A repository of which git prints what the test says."""
+
+    printed: bytes = b""
+
+    def _git(self, *words: Any, **options: Any) -> bytes:
+        return type(self).printed
+
+
+def test_the_users_file(tmp_path: Path) -> None:
+    feed(reads(tmp_path / registries.FILE, lambda: registries.load(tmp_path)), texts([FILE]))
+
+
+def test_the_lock(tmp_path: Path) -> None:
+    (tmp_path / registries.FILE).write_bytes(FILE)
+    feed(reads(tmp_path / registries.LOCK, lambda: registries.load(tmp_path)), texts([LOCK]))
+
+
+def test_the_files_of_a_commit(tmp_path: Path) -> None:
+    registry = registries.Registry("ours", "file:///srv/recipes.git", "recipes", "main", "a" * 40)
+
+    def read(data: bytes) -> None:
+        Theirs.printed = data
+        repository = Theirs(registry.url, registry.name)
+        for wanted in ("tiny-fp8", "4x/tiny-fp8", "nothing"):
+            try:
+                app._file(repository, registry, registry.commit, wanted)
+            except SparkwrightError as error:
+                assert "\n" not in str(error)
+        for script in app._scripts(repository, registry.commit):
+            app._write(tmp_path / "inside", script.path, "x")
+
+    feed(read, texts([LISTED]))
+    assert {path.name for path in tmp_path.iterdir()} <= {"inside"}
+
+
+def test_the_contents_of_files() -> None:
+    files = [File(f"recipes/{number}.yaml", OBJECT.decode(), 9) for number in range(3)]
+
+    def read(data: bytes) -> None:
+        Theirs.printed = data
+        for file, text in Theirs("file:///srv/recipes.git", "ours").texts(files):
+            assert len(app._model(text, file.path)) < 100_000
+
+    feed(read, texts([PRINTED]))

@@ -1,0 +1,100 @@
+"""Servers of one connection each on the loopback or a unix socket, which send what a test says."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+#: answers one connection; an error ends it, as a client that hangs up does
+Script = Callable[[socket.socket], None]
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def head_of(connection: socket.socket) -> bytes:
+    """Read a request up to the end of its header fields; a line, where it is not HTTP."""
+    found = b""
+    while b"\r\n\r\n" not in found and (piece := connection.recv(65536)):
+        found += piece
+        if b" HTTP/1" not in found and found.endswith(b"\n"):
+            break
+    return found
+
+
+def sends(raw: bytes) -> Script:
+    """Read the request and send these bytes."""
+
+    def script(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.sendall(raw)
+
+    return script
+
+
+def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
+    """Send these bytes, then a piece now and then; after so many it ends in order, so that a client without a deadline returns."""
+
+    def script(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.sendall(raw)
+        pause = threading.Event()
+        for _ in range(pieces):
+            connection.sendall(piece)
+            pause.wait(every_s)
+
+    return script
+
+
+class Server:
+    """Listens until it is closed."""
+
+    def __init__(self, script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> None:
+        self.script, self.context = script, context
+        self.connections = 0
+        #: set when a client ended the connection while something was still being sent to it
+        self.left = threading.Event()
+        self._listening = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+        self._listening.bind(str(path) if path else ("127.0.0.1", 0))
+        self._listening.listen(16)
+        self.port = 0 if path else self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}/"
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection = self._listening.accept()[0]
+                self.connections += 1
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                if self.context is None:
+                    self.script(connection)
+                    return
+                with self.context.wrap_socket(connection, server_side=True) as secured:
+                    self.script(secured)
+                    with contextlib.suppress(OSError):
+                        secured.unwrap()
+            except OSError:
+                self.left.set()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@contextlib.contextmanager
+def serving(script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """A server for the length of a test."""
+    server = Server(script, path=path, context=context)
+    try:
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,170 @@
+"""Every client of the package against the same hostile servers: each gives up at its deadline and at its size, and fails in its own
+words, whatever it is that drips or is no answer at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.app.stores import model_config
+from sparkwright.engines import engine
+from sparkwright.errors import SparkwrightError
+from sparkwright.health import live, notify
+from sparkwright.health.notify_shapes import Post
+from sparkwright.host.containers import engine_socket
+from sparkwright.host.gateway import admin, client, operating
+from sparkwright.host.images import registry_http
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
+from sparkwright.host.peers import asking
+from sparkwright.measure import http_probe, stream
+from sparkwright.transport.connection import TransportError
+from sparkwright.trust.image_name import Name
+from tests.transport.servers import OK, Script, Server, drips, sends, serving
+
+LIMIT_S = 0.25
+VLLM = engine.of_name("vllm").http
+
+
+@dataclass(frozen=True)
+class Client:
+    """ask: what the package does with a server. fails: what it may raise; else it returns something falsy or an error.
+
+    limits: the seconds that the package gives such a server, which a test shortens.
+    """
+
+    ask: Callable[[Server, Path], Any]
+    fails: tuple[type[Exception], ...] = ()
+    limits: tuple[tuple[Any, str], ...] = ()
+    unix: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def gateway(server: Server) -> operating.Gateway:
+    return operating.Gateway("lab", "127.0.0.1", server.port, tls=False, server="one")
+
+
+def docker_log(server: Server, _: Path) -> Any:
+    pieces = engine_socket.log(f"tcp://127.0.0.1:{server.port}", "/containers/x/logs", LIMIT_S, framed=True)
+    return None if pieces is None else b"".join(pieces)
+
+
+def now(url: str) -> live.Now:
+    return live.Now(0.0, url=url, health_status=200)
+
+
+CLIENTS: dict[str, Client] = {
+    "a gateway's table": Client(
+        lambda server, _: operating.servers(gateway(server), "key"),
+        (operating.Unheard,),
+        ((operating, "ANSWER_S"),),
+    ),
+    "draining at a gateway": Client(
+        lambda server, _: operating.ask(gateway(server), "key", "drain", operating.Server("b", "one", "up", 0)),
+        (operating.Unheard,),
+        ((operating, "ANSWER_S"),),
+    ),
+    "a gateway's client": Client(
+        lambda server, _: client.ask(server.port, "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+    ),
+    "HAProxy's admin socket": Client(
+        lambda _, folder: admin.running_digest(folder), limits=((admin, "ANSWER_S"),), unix=True
+    ),
+    "HAProxy's statistics": Client(lambda _, folder: admin.rows(folder), limits=((admin, "ANSWER_S"),), unix=True),
+    "a webhook": Client(
+        lambda server, _: notify.post(server.url, Post(b"{}", {}), pause=lambda seconds: None),
+        (notify.NotTold,),
+        ((notify, "ANSWER_S"),),
+    ),
+    "Ollama": Client(lambda server, _: Ollama(server.url, LIMIT_S).loaded(), (Absent, Busy)),
+    "a server's answer": Client(
+        lambda server, _: http_probe.ask(server.url, "/v1/models", body={"a": 1}, timeout_s=LIMIT_S).json()
+    ),
+    "a server's version": Client(lambda server, _: http_probe.version(VLLM, server.url, timeout_s=LIMIT_S)),
+    "a measured stream": Client(
+        lambda server, _: stream.run(server.url, {"a": 1}, timeout_s=LIMIT_S, cap_s=LIMIT_S).tokens,
+        (stream.StreamError,),
+    ),
+    "the health of a status": Client(
+        lambda server, _: live._health(VLLM, server.url) != 200, limits=((live, "HEALTH_S"),)
+    ),
+    "the traffic of a status": Client(
+        lambda server, _: live.traffic({"spec": {}}, now(server.url)), limits=((live, "HEALTH_S"),)
+    ),
+    "a container of Docker's": Client(
+        lambda server, _: engine_socket.inspect(f"tcp://127.0.0.1:{server.port}", "x", LIMIT_S), (SparkwrightError,)
+    ),
+    "Docker's containers": Client(
+        lambda server, _: engine_socket.containers(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (SparkwrightError,)
+    ),
+    "Docker's version": Client(
+        lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
+    ),
+    "a log of Docker's": Client(docker_log, (TransportError, ValueError)),
+    "a peer": Client(lambda server, _: asking.asked(server.url, {}), limits=((asking, "REACH_S"),)),
+    "the hub's config of a model": Client(
+        lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
+    ),
+    "a registry": Client(
+        lambda server, _: registry_http.Http(Name.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True).get(
+            "manifests/1", accept="*/*", at_most=10_000
+        ),
+        (SparkwrightError,),
+        ((registry_http, "ANSWER_S"),),
+    ),
+}
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+#: nothing here is an answer that a client could take for a good one
+HOSTILE: dict[str, Script] = {
+    "another protocol": sends(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "nothing": sends(b""),
+    "half a header": sends(OK + b"Content-Le"),
+    "half a body": sends(OK + b"Content-Length: 90\r\n\r\nbody"),
+    "half a chunk": sends(CHUNKED + b"9\r\nbody"),
+    "an endless header": sends(OK + b"A: " + b"a" * 2**22),
+    "a body of exabytes": sends(OK + b"Content-Length: 999999999999999999\r\n\r\n"),
+    "bytes that are no text": sends(OK + b"Content-Length: 256\r\n\r\n" + bytes(range(256))),
+    "JSON that is nested too deep": sends(OK + b"\r\n" + b"[" * 100_000),
+    "rows without end": sends(OK + b"\r\n# a,b,c\r\n" + b"a,b,c\n" * 100_000),
+}
+DRIPPING: dict[str, Script] = {
+    "its header": drips(OK + b"A: "),
+    "interim responses": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "its body": drips(OK + b"Content-Length: 100000\r\n\r\n", b" "),
+    "its chunks": drips(CHUNKED, b"1\r\n \r\n"),
+}
+
+
+def answered(client: Client, script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Server]:
+    """What the client makes of the server, and the server."""
+    for module, name in client.limits:
+        monkeypatch.setattr(module, name, LIMIT_S)
+    path = folder / "admin.sock" if client.unix else None
+    with serving(script, path=path) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url.rstrip("/"))
+        try:
+            return client.ask(server, folder), server
+        except client.fails:
+            return None, server
+
+
+@pytest.mark.parametrize("behaviour", HOSTILE)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_is_no_answer_fails_in_the_client_s_own_words(
+    name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(CLIENTS[name], HOSTILE[behaviour], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("behaviour", DRIPPING)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_server_that_drips_is_left_at_the_deadline(
+    name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, server = answered(CLIENTS[name], DRIPPING[behaviour], tmp_path, monkeypatch)
+    assert not found or found is True
+    assert server.left.wait(10), "the client stayed until the server ended"

@@ -1,0 +1,439 @@
+"""One request over real sockets: what servers send, what broken and hostile ones do, and that each ends at the deadline."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparkwright.transport import http
+from sparkwright.transport.connection import (
+    ConnectFailed,
+    Interrupted,
+    InvalidAnswer,
+    InvalidRequest,
+    MinimumRate,
+    TimedOut,
+    Tls,
+    TooLarge,
+    TransportError,
+    Untrusted,
+    converse,
+)
+from sparkwright.transport.http import Response, Route
+from tests.certificate import self_signed
+from tests.transport.servers import OK, Script, drips, head_of, sends, serving
+
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+ANSWERS = {
+    "by its length": (OK + b"Content-Length: 4\r\n\r\nbodyrest", (200, b"body")),
+    "until it is closed": (b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\nbody", (200, b"body")),
+    "in chunks": (CHUNKED + b"3;a=b\r\nbod\r\n1\r\ny\r\n0\r\n\r\n", (200, b"body")),
+    "empty": (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", (503, b"")),
+    "without a reason": (b"HTTP/1.1 204\r\n\r\n", (204, b"")),
+    "after interim responses": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"Content-Length: 4\r\n\r\nbody",
+        (200, b"body"),
+    ),
+    "with one length twice": (OK + b"Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody", (200, b"body")),
+}
+BROKEN: dict[str, tuple[bytes, type[TransportError]]] = {
+    "another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", InvalidAnswer),
+    "nothing": (b"", Interrupted),
+    "half a header": (OK + b"Content-Le", Interrupted),
+    "half a body": (OK + b"Content-Length: 9\r\n\r\nbody", Interrupted),
+    "half a chunk": (CHUNKED + b"9\r\nbody", Interrupted),
+    "chunks without an end": (CHUNKED + b"4\r\nbody\r\n", Interrupted),
+    "a chunk's size that is none": (CHUNKED + b"-1\r\nbody", InvalidAnswer),
+    "a chunk of another size": (CHUNKED + b"2\r\nbody\r\n0\r\n\r\n", InvalidAnswer),
+    "a chunk's line without end": (CHUNKED + b"4;" + b"a" * 2**18, TooLarge),
+    "an endless header": (OK + b"A: " + b"a" * 2**18, TooLarge),
+    "header fields without end": (OK + b"A: a\r\n" * 2**15, TooLarge),
+    "interim responses without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 2**13, TooLarge),
+    "too much": (OK + b"Content-Length: 9999\r\n\r\n" + b"a" * 9999, TooLarge),
+    "too much until it is closed": (OK + b"\r\n" + b"a" * 9999, TooLarge),
+    "too much in chunks": (CHUNKED + (b"400\r\n" + b"a" * 1024 + b"\r\n") * 9 + b"0\r\n\r\n", TooLarge),
+    "a length that is none": (OK + b"Content-Length: -1\r\n\r\n", InvalidAnswer),
+    "two lengths": (OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nbody", InvalidAnswer),
+    "a length with thousands of digits": (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", InvalidAnswer),
+    "compressed": (OK + b"Content-Encoding: gzip\r\n\r\n\x1f\x8b", InvalidAnswer),
+    "another coding": (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", InvalidAnswer),
+    "another protocol after it": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", InvalidAnswer),
+    "a field without a name": (OK + b": x\r\n\r\n", InvalidAnswer),
+    "a field over two lines": (OK + b"A: x\r\n y\r\n\r\n", InvalidAnswer),
+}
+DRIPPING: dict[str, Script] = {
+    "its header": drips(OK + b"A: "),
+    "its fields": drips(OK, b"A: a\r\n"),
+    "interim responses": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "its body": drips(OK + b"Content-Length: 1000\r\n\r\n"),
+    "its body until it is closed": drips(OK + b"\r\n"),
+    "its chunks": drips(CHUNKED, b"1\r\na\r\n"),
+    "a chunk's extension": drips(CHUNKED + b"1;"),
+}
+
+
+def get(url: str, **options: object) -> Response:
+    return http.request("GET", url, **{"timeout_s": 20, "most_bytes": 5000, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("bytewise", [False, True], ids=["at once", "a byte at a time"])
+def test_what_servers_send_is_read(name: str, bytewise: bool) -> None:
+    raw, expected = ANSWERS[name]
+
+    def script(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for n in range(len(raw)):
+            connection.sendall(raw[n : n + 1])
+
+    with serving(script if bytewise else sends(raw)) as server:
+        answer = get(server.url)
+    assert (answer.status, answer.body) == expected
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_answer_is_an_error(name: str) -> None:
+    raw, error = BROKEN[name]
+    with serving(sends(raw)) as server, pytest.raises(TransportError) as raised:
+        get(server.url)
+    assert raised.type is error
+
+
+@pytest.mark.parametrize("name", DRIPPING)
+def test_an_answer_that_drips_ends_at_the_deadline(name: str) -> None:
+    with serving(DRIPPING[name]) as server, pytest.raises(TimedOut):
+        get(server.url, timeout_s=0.3)
+
+
+def test_an_answer_of_small_chunks_is_bounded_like_any_other() -> None:
+    with serving(sends(CHUNKED + b"1\r\na\r\n" * 6000)) as server, pytest.raises(TooLarge):
+        get(server.url)
+
+
+def test_nothing_of_an_answer_that_is_too_large_is_read_where_it_says_so() -> None:
+    with serving(sends(OK + b"Content-Length: 999999999999\r\n\r\n")) as server, pytest.raises(TooLarge):
+        get(server.url)
+
+
+def test_a_server_that_takes_no_request_is_left_at_the_deadline() -> None:
+    over = threading.Event()
+    with serving(lambda connection: over.wait(20) and None) as server, pytest.raises(TimedOut):
+        http.request("POST", server.url, body=b"a" * 2**25, timeout_s=0.5)
+    over.set()
+
+
+def test_a_server_that_refuses_before_it_has_read_everything_is_heard() -> None:
+    def script(connection: socket.socket) -> None:
+        connection.recv(10)
+        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+    with serving(script) as server:
+        assert http.request("POST", server.url, body=b"a" * 2**20, timeout_s=20).status == 413
+
+
+def test_nobody_there_is_told_from_a_failure_on_the_way() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/"
+    with pytest.raises(ConnectFailed) as raised:
+        get(url)
+    assert raised.value.refused
+    with pytest.raises(ConnectFailed) as raised:
+        get("http://no-such-host.invalid/")
+    assert not raised.value.refused
+
+
+def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No resolver of this machine hangs on request: the system's function is replaced by one that waits."""
+    over, real = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *args: object, flags: int = 0, **options: object) -> object:
+        if not flags & socket.AI_NUMERICHOST:
+            over.wait(20)
+        return real(host, *args, flags=flags, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with pytest.raises(TimedOut):
+        get("http://localhost:1/", timeout_s=0.2)
+    over.set()
+
+
+def test_a_server_that_never_accepts_is_left_at_the_deadline() -> None:
+    with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        with pytest.raises(TimedOut):
+            get(f"http://127.0.0.1:{listening.getsockname()[1]}/", timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1/",
+        "http:///x",
+        "http://127.0.0.1:0/",
+        "http://127.0.0.1:x/",
+        "http://127.0.0.1:99999/",
+        "http://a:b@127.0.0.1/",
+        "http://127.0.0.1/a b",
+        "http://127.0.0.1/\r\nX: y",
+        "http://127.0.0.1/é",
+        "http://[::1/",
+        "http://" + "a" * 300 + "/",
+        "127.0.0.1",
+        "",
+    ],
+)
+def test_what_is_no_url_is_not_sent(url: str) -> None:
+    with pytest.raises(InvalidRequest):
+        get(url)
+
+
+def test_a_header_that_would_begin_another_one_is_not_sent_and_not_repeated() -> None:
+    with serving(sends(OK + b"\r\n")) as server, pytest.raises(InvalidRequest) as raised:
+        get(server.url, headers={"Authorization": "Bearer secret\r\nX: y"})
+    assert "secret" not in str(raised.value)
+
+
+# -- redirects -------------------------------------------------------------------------------------------------------
+
+
+def redirects(location: str, seen: list[bytes], status: int = 302) -> Script:
+    def script(connection: socket.socket) -> None:
+        seen.append(head_of(connection))
+        connection.sendall(f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    return script
+
+
+def test_no_redirect_is_followed_unless_asked_for() -> None:
+    with serving(sends(OK + b"Content-Length: 0\r\n\r\n")) as other, serving(redirects(other.url, [])) as server:
+        answer = get(server.url)
+        assert (answer.status, answer.headers["location"], other.connections) == (302, other.url, 0)
+        assert (get(server.url, redirects=1).status, other.connections) == (200, 1)
+
+
+def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
+    seen: list[bytes] = []
+
+    def target(connection: socket.socket) -> None:
+        seen.append(head_of(connection))
+        connection.sendall(OK + b"Content-Length: 0\r\n\r\n")
+
+    headers = {"Authorization": "Bearer secret", "Cookie": "secret", "Accept": "*/*"}
+    with serving(target) as other, serving(redirects(other.url, [])) as server:
+        get(server.url, redirects=3, headers=headers)
+    assert b"Accept: */*" in seen[0] and b"secret" not in seen[0]
+
+
+def test_a_loop_of_redirects_ends_after_as_many_as_were_asked_for() -> None:
+    seen: list[bytes] = []
+    with serving(redirects("/again", seen)) as server:
+        assert get(server.url, redirects=3).status == 302
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "http://a:b@127.0.0.1/", "http://[", "http://127.0.0.1/ x"])
+def test_a_redirect_to_what_is_no_url_is_refused(location: str) -> None:
+    with serving(redirects(location, [])) as server, pytest.raises(InvalidAnswer):
+        get(server.url, redirects=3)
+
+
+def test_a_post_is_never_redirected() -> None:
+    with serving(redirects("/", [], status=307)) as server:
+        assert http.request("POST", server.url, body=b"x", redirects=3, timeout_s=20).status == 307
+
+
+# -- TLS and proxies -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, str, Path]:
+    """A server's side, the SHA-256 of its certificate, and the file."""
+    file, key = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    raw = ssl.PEM_cert_to_DER_cert(file.read_text())
+    return context, hashlib.sha256(raw).hexdigest(), file
+
+
+def test_a_certificate_is_held_against_the_authorities_or_against_its_hash(
+    certificate: tuple[ssl.SSLContext, str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, sha256, file = certificate
+    heads: list[bytes] = []
+
+    def script(connection: socket.socket) -> None:
+        heads.append(head_of(connection))
+        connection.sendall(OK + b"Content-Length: 4\r\n\r\nbody")
+
+    with serving(script, context=context) as server:
+        for wrong in (Tls(), Tls(sha256="0" * 64)):
+            with pytest.raises(Untrusted):
+                get(server.url, route=Route(tls=wrong))
+        assert not any(heads)
+        assert get(server.url, route=Route(tls=Tls(sha256=sha256))).body == b"body"
+        assert get(server.url, route=Route(tls=Tls(verify=False))).body == b"body"
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        assert get(server.url).body == b"body"
+
+
+def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
+    with serving(drips(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(TimedOut):
+        get(server.url.replace("http:", "https:"), timeout_s=0.3)
+
+
+def test_an_answer_over_tls_that_drips_ends_at_the_deadline(certificate: tuple[ssl.SSLContext, str, Path]) -> None:
+    with serving(DRIPPING["its body"], context=certificate[0]) as server, pytest.raises(TimedOut):
+        get(server.url, timeout_s=0.5, route=Route(tls=Tls(verify=False)))
+
+
+def test_an_answer_over_tls_that_is_cut_off_is_not_taken_for_whole(
+    certificate: tuple[ssl.SSLContext, str, Path],
+) -> None:
+    def script(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.sendall(OK + b"\r\nhalf")
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, as somebody on the way can
+
+    with serving(script, context=certificate[0]) as server, pytest.raises(Interrupted):
+        get(server.url, route=Route(tls=Tls(verify=False)))
+
+
+def test_a_server_that_speaks_no_tls_is_an_error() -> None:
+    def script(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with serving(script) as server, pytest.raises(Interrupted):
+        get(server.url.replace("http:", "https:"))
+
+
+def test_a_proxy_is_used_where_the_caller_says_so_and_nowhere_else(
+    certificate: tuple[ssl.SSLContext, str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[bytes] = []
+
+    def script(connection: socket.socket) -> None:
+        heads.append(head_of(connection))
+        if heads[-1].startswith(b"CONNECT"):
+            connection.sendall(OK + b"\r\n")
+            with certificate[0].wrap_socket(connection, server_side=True) as secured:
+                heads.append(head_of(secured))
+                secured.sendall(OK + b"Content-Length: 6\r\n\r\nsecure")
+        else:
+            connection.sendall(OK + b"Content-Length: 5\r\n\r\nplain")
+
+    behind = Route(proxies=True, tls=Tls(verify=False))
+    with serving(script) as proxy, serving(sends(OK + b"Content-Length: 6\r\n\r\ndirect")) as server:
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, f"http://me:word@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("no_proxy", "localhost")
+        assert get(server.url).body == b"direct"
+        assert get(server.url, route=behind).body == b"plain"
+        assert get("https://hub.test/x", route=behind).body == b"secure"
+        assert get(server.url.replace("127.0.0.1", "localhost"), route=behind).body == b"direct"
+    assert heads[0].startswith(f"GET {server.url} HTTP/1.1".encode()) and b"Basic bWU6d29yZA==" in heads[0]
+    assert heads[1].startswith(b"CONNECT hub.test:443 ") and b"Basic bWU6d29yZA==" in heads[1]
+    assert heads[2].startswith(b"GET /x ") and b"Proxy-Authorization" not in heads[2]
+
+
+# -- streams and unix sockets ----------------------------------------------------------------------------------------
+
+
+def test_a_stream_may_take_as_long_as_it_likes_while_it_keeps_its_pace() -> None:
+    script = drips(OK + b"Content-Length: 60\r\n\r\n", b"a", every_s=0.01, pieces=60)
+    with (
+        serving(script) as server,
+        http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(1, 20)) as stream,
+    ):
+        assert (stream.size, b"".join(stream)) == (60, b"a" * 60)
+
+
+def test_a_stream_that_is_slower_than_its_pace_ends() -> None:
+    with (
+        serving(drips(OK + b"\r\n")) as server,
+        http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(10_000, 0.3)) as stream,
+        pytest.raises(TimedOut),
+    ):
+        for _ in stream:
+            pass
+
+
+def test_the_head_of_a_stream_has_a_deadline() -> None:
+    with serving(DRIPPING["its header"]) as server, pytest.raises(TimedOut):
+        http.open_stream("GET", server.url, timeout_s=0.3, rate=MinimumRate(1, 20))
+
+
+def test_a_reader_that_takes_its_time_is_no_fault_of_the_server() -> None:
+    with (
+        serving(sends(OK + b"Content-Length: 4\r\n\r\nbody")) as server,
+        http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(1, 0.05)) as stream,
+    ):
+        threading.Event().wait(0.2)
+        assert b"".join(stream) == b"body"
+
+
+def test_a_unix_socket_is_asked_like_any_other(tmp_path: Path) -> None:
+    with serving(sends(OK + b"Content-Length: 4\r\n\r\nbody"), path=tmp_path / "s"):
+        assert get("http://localhost/x", route=Route(unix=str(tmp_path / "s"))).body == b"body"
+    with pytest.raises(ConnectFailed) as raised:
+        get("http://localhost/x", route=Route(unix=str(tmp_path / "none")))
+    assert raised.value.refused
+
+
+def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
+    """Docker's socket, asked by many at once: Python's own timeout would make a refusal of it."""
+    path, answers = str(tmp_path / "s"), list[Response]()
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
+        listening.bind(path)
+        listening.listen(0)
+        waiting.connect(path)
+        asking = threading.Thread(target=lambda: answers.append(get("http://localhost/x", route=Route(unix=path))))
+        asking.start()
+        listening.accept()[0].close()
+        with listening.accept()[0] as connection:
+            assert connection.recv(1000)
+            connection.sendall(OK + b"\r\n")
+        asking.join()
+    assert [answer.status for answer in answers] == [200]
+
+
+def test_a_unix_socket_that_never_takes_the_connection_is_a_timeout(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
+        listening.bind(path)
+        listening.listen(0)
+        waiting.connect(path)
+        with pytest.raises(TimedOut):
+            get("http://localhost/x", timeout_s=0.2, route=Route(unix=path))
+
+
+def test_lines_over_a_unix_socket_have_the_same_bounds(tmp_path: Path) -> None:
+    def script(connection: socket.socket) -> None:
+        connection.sendall(connection.recv(100).upper())
+
+    with serving(script, path=tmp_path / "a"):
+        assert converse(str(tmp_path / "a"), b"show info\n", timeout_s=20, most_bytes=100) == b"SHOW INFO\n"
+        with pytest.raises(TooLarge):
+            converse(str(tmp_path / "a"), b"show info\n", timeout_s=20, most_bytes=5)
+
+    def drip(connection: socket.socket) -> None:
+        for _ in range(1000):
+            connection.sendall(b"a")
+            threading.Event().wait(0.02)
+
+    with serving(drip, path=tmp_path / "b"), pytest.raises(TimedOut):
+        converse(str(tmp_path / "b"), b"show info\n", timeout_s=0.3, most_bytes=10_000)
