@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.engine import LABEL
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.containers import containers
+from sparkwright.host.containers.engine_words import is_ours
 from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders
 from sparkwright.protocol.container import ContainerSpec
@@ -64,8 +64,9 @@ def nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
 
 
 def refuse_spec(context: Context, spec: ContainerSpec) -> None:
-    """Raise Refused where a mount that a recipe asks for lies where a container can write."""
-    _refuse(context, spec.name, of_container({"HostConfig": {"Binds": spec.volumes}}))
+    """Raise Refused where a mount that a recipe asks for lies where a container can write, or a folder of ours does."""
+    own = dict.fromkeys(own_folders.of(context.machine.home), False)
+    _refuse(context, spec.name, own | of_container({"HostConfig": {"Binds": spec.volumes}}))
 
 
 def refuse(context: Context, container: Mapping[str, Any]) -> None:
@@ -94,7 +95,7 @@ def _refuse(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
         for folder in _looked_up_in(source):
             if outer := next((real[one] for one in (folder, *folder.parents) if one in real), None):
                 where = f"{source} lies in {outer[0]}, where {outer[1]} can write"
-                raise Refused(f"{name} is not started: {where}, and so put a link in its place.", fix=FIX)
+                raise Refused(f"{name} is not started: {where}, and so replace it by a link.", fix=FIX)
 
 
 def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
@@ -111,7 +112,7 @@ def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
     return {
         Path(one["Source"]): row["Names"][0].lstrip("/")
         for row in rows
-        if LABEL in (row.get("Labels") or {}) and row["Names"][0].lstrip("/") not in own
+        if is_ours(row) and row["Names"][0].lstrip("/") not in own
         for one in row.get("Mounts") or ()
         if one.get("Type") == "bind" and one.get("RW") and str(one.get("Source")).startswith("/")
     }
