@@ -27,6 +27,7 @@ PARTS = (
     "trust",
     "protocol",
     "engines",
+    "guard",
     "gateway",
     "host",
     "modules",

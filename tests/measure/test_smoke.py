@@ -139,3 +139,22 @@ def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
     assert not lag.spoils_rates(2.5)
     assert lag.spoils_rates(0.15)
     assert not Lag(samples_s=[0.0001] * 100).spoils_percentiles(0.02)
+
+
+def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
+    """The server of this case sends a third of its answer at a time."""
+    with serving(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2)) as server:
+        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
+    assert (found.verdict, found.runs) == ("not compared", [])
+    assert len(found.burst_rates) == smoke.RUNS
+    assert "in bursts" in found.reason
+    assert "from the request to the last token" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("expected", "verdict"), [(47, "not compared"), (150, "misconfigured"), (None, "not compared")]
+)
+def test_whole_requests_in_bursts_may_not_be_slower_than_half_of_what_is_expected(
+    expected: float | None, verdict: str
+) -> None:
+    assert smoke.judge_bursts([69.6, 70.1, 68.0], Bounds(expected))[0] == verdict

@@ -204,3 +204,34 @@ def test_a_real_stream_is_read_whole(case: str) -> None:
     assert found.tokens > 0
     assert found.prompt_tokens > 0
     assert not found.approximate
+
+
+def flushed(*chunks: tuple[float, int]) -> stream.Stream:
+    """A stream of chunks, each (seconds since the request, tokens in it)."""
+    totals = itertools.accumulate(tokens for _, tokens in chunks)
+    points = [(at_s, total) for (at_s, _), total in zip(chunks, totals, strict=True)]
+    return stream.Stream(points=points, total=points[-1][1])
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [(1.83, 110), (1.833, 6), (1.836, 6), (1.839, 6)],  # a parser that held all back to the end of the thinking
+        [(0.5 * n, 32) for n in range(1, 5)],
+        [(0.1, 1), *((1.8, 1) for _ in range(100))],  # a proxy that buffers: one chunk a token, all in one read
+        [(1.2, 128)],
+    ],
+)
+def test_no_rate_is_made_of_a_stream_that_the_server_flushed_in_bursts(chunks: list[tuple[float, int]]) -> None:
+    found = flushed(*chunks)
+    assert found.in_bursts
+    assert (found.tok_per_s, found.ttft_s, found.tpot_s, found.gaps_s) == (None, None, None, [])
+    assert found.request_tok_per_s == pytest.approx(found.tokens / chunks[-1][0])
+    assert figures.of([found]).to_json()["streams_in_bursts"] == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_speculation_is_no_burst(tokens: int) -> None:
+    found = flushed(*((0.1 + 0.05 * n, tokens) for n in range(20)))
+    assert not found.in_bursts
+    assert found.tok_per_s == pytest.approx(tokens / 0.05)

@@ -12,11 +12,22 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
+from sparkwright.measure import answers
 from sparkwright.modules.proof.reference_text import ReferenceText
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 
 KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": ["m"], "env": {}}
+
+
+#: a right answer to each question
+RIGHT = list(
+    zip(
+        (question.prompt for question in answers.QUESTIONS),
+        ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold"),
+        strict=True,
+    )
+)
 
 
 class Teller:
@@ -30,13 +41,16 @@ class Teller:
         self.asked = 0
         self.most_bytes = 10**6
         self.port = 0
+        self.right = 0
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, prompt: str) -> dict[str, Any]:
         given = self.texts[self.asked % len(self.texts)]
+        known = [answer for question, answer in RIGHT[: self.right] if question == prompt]
+        given = known[0] if known else given
         self.asked += 1
         if isinstance(given, Exception):
             return {"error": {"message": str(given)}}
@@ -51,8 +65,8 @@ def teller() -> Iterator[Teller]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             size = int(self.headers["Content-Length"])
-            self.rfile.read(size)
-            data = json.dumps(one.answer()).encode()
+            asked = json.loads(self.rfile.read(size))
+            data = json.dumps(one.answer(asked["messages"][-1]["content"])).encode()
             self.send_response(200 if size < one.most_bytes else 400)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -71,7 +85,7 @@ def teller() -> Iterator[Teller]:
 def run(teller: Teller, home: Path, **given: Any) -> Result:
     (home / "root/etc").mkdir(parents=True, exist_ok=True)
     (home / "root/etc/machine-id").write_text("spark-one\n")
-    args = ReferenceText.Args(**{"base_url": teller.url, "model": "m", "baseline_key": KEY, **given})
+    args = ReferenceText.Args(**{"base_url": teller.url, "model": "m", "baseline_key": KEY, "answers": "any", **given})
     return ReferenceText().run(args, RecordingContext(home, root=f"{home}/root"))
 
 
@@ -142,3 +156,35 @@ def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(tel
     assert found.data["evidence"][0].startswith("'a long prompt' parts at token 2")
     teller.most_bytes = 1000
     assert len(run(teller, tmp_path / "short", baseline_key=pair).data["texts"]) == 3
+
+
+GARBLED = ["'s't's't's's's't's's't's's't's's", "'s't's't's's't's's", "'s't's's't's"]
+
+
+def test_a_first_text_that_is_garbage_fails_and_is_not_kept(teller: Teller, tmp_path: Path) -> None:
+    teller.texts = list(GARBLED)
+    found = run(teller, tmp_path, answers="judged")
+    assert (found.failed, found.data["verdict"]) == (True, "garbage")
+    assert "0 of 12 simple questions answered right" in found.msg
+    assert any("capital of France" in line and "'s't" in line for line in found.data["evidence"])
+    teller.texts, teller.right = ["The sky is blue because light scatters.", "Mercury is small.", "def fib(n): ..."], 12
+    assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"
+
+
+@pytest.mark.parametrize(
+    ("right", "verdict"),
+    [(12, "new reference"), (7, "new reference"), (6, "doubtful"), (2, "doubtful"), (1, "garbage")],
+)
+def test_few_right_answers_are_no_reference(teller: Teller, tmp_path: Path, right: int, verdict: str) -> None:
+    teller.texts, teller.right = ["A sentence of its own, which answers no question at all."], right
+    found = run(teller, tmp_path, answers="judged")
+    assert found.data["verdict"] == verdict
+    assert found.exit == (Exit.INCONCLUSIVE if verdict == "doubtful" else None)
+    assert found.failed == (verdict == "garbage")
+
+
+def test_a_model_whose_context_is_shorter_than_the_longest_question_is_judged_by_the_others(
+    teller: Teller, tmp_path: Path
+) -> None:
+    teller.right, teller.most_bytes = 11, 1000
+    assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"

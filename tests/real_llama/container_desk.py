@@ -206,7 +206,7 @@ class Desk:
             "container": {**container, **box},
             "publish": "loopback",
             engine: flags,
-            "expect": {"ready_s": 60},
+            "expect": {"ready_s": 60, "answers": "any"},
             **(more or {}),
         }
         self.serves(stated)

@@ -170,13 +170,23 @@ class Fleet:
         """What `deploy` would change; changes nothing. Exit code 2 if anything would."""
         return self._play("deploy", hosts, {"diff": True, **options, "check": True})
 
-    def deploy(self, hosts: str, *, rollback: bool = True, **options: Unpack[Options]) -> Run:
-        """Deploy each recipe and verify it. rollback: restore the previous server if that fails."""
-        return self._play("deploy", hosts, options, rollback=rollback)
+    def deploy(self, hosts: str, *, rollback: bool = True, anyway: bool = False, **options: Unpack[Options]) -> Run:
+        """Deploy each recipe and verify it.
 
-    def restart(self, hosts: str, *, keep: bool = False, **options: Unpack[Options]) -> Run:
-        """Restart the servers and verify them. keep: keep the page cache too, where it fits."""
-        return self._play("restart", hosts, options, keep=keep)
+        Args:
+            rollback: restore the previous server if that fails.
+            anyway: start a configuration with which the host went down before.
+        """
+        return self._play("deploy", hosts, options, rollback=rollback, anyway=anyway)
+
+    def restart(self, hosts: str, *, keep: bool = False, anyway: bool = False, **options: Unpack[Options]) -> Run:
+        """Restart the servers and verify them.
+
+        Args:
+            keep: keep the page cache too, where it fits.
+            anyway: start a configuration with which the host went down before.
+        """
+        return self._play("restart", hosts, options, keep=keep, anyway=anyway)
 
     def switch(self, hosts: str, to: str, **options: Unpack[Options]) -> Run:
         """Wake the server of a recipe that shares its host's memory by turns. to: the recipe."""

@@ -33,6 +33,8 @@ ROLLING: tuple[Option, ...] = (
 
 KEEP_FAILED: Option = ("rollback", True, "keep the failed server instead of restoring the previous one")
 
+ANYWAY: Option = ("anyway", False, "start a configuration with which the host went down before")
+
 KEEP: Option = ("keep", False, "keep the page cache too, where it fits; refused unless the verified server runs")
 
 UNDO: Option = ("undo", False, "restore the host's settings as they were before `provision` made them")
@@ -47,7 +49,7 @@ NEW_BASELINE: Option = (
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "deploy",
-        (*ROLLING, KEEP_FAILED),
+        (*ROLLING, KEEP_FAILED, ANYWAY),
         """Deploy a host's recipe and verify the server.
 
         Pulls image and model, checks that they fit, replaces the running server and verifies the new one. If that fails, the
@@ -61,7 +63,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "restart",
-        (*ROLLING, KEEP),
+        (*ROLLING, KEEP, ANYWAY),
         """Restart a server and verify it.
 
         Drains requests, stops the server, waits for its memory to be released, unloads Ollama, starts and verifies.

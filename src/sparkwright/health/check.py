@@ -19,6 +19,7 @@ from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers import crash_loop
+from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
@@ -50,6 +51,8 @@ class Check:
 
     def run(self) -> Record:
         """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
+        if not self.context.check and not _who_works(self.context):
+            host_lost.settle(self.context)
         with store.one_at_a_time(self.context.state):
             record, remembered, decision = self._once()
         if not self.scheduled:

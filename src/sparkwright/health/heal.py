@@ -17,8 +17,9 @@ from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers import server_key
+from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
-from sparkwright.host.records import restart_plans
+from sparkwright.host.records import good_states, restart_plans
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN
 from sparkwright.protocol.events import Event
@@ -58,6 +59,8 @@ def decide(record: Record, remembered: Remembered, settings: Settings, state: St
 
 def by_plan(state: StateFolder) -> Decision:
     """A restart by the plan that is kept, where there is one that fits."""
+    if lost := host_lost.forbids(state, good_states.last(state).get("spec") or {}):
+        return Decision(message=f"{NOT}{lost}")
     try:
         plan = restart_plans.usable(state, host_side.content_hash())
         return Decision(plan, _key(state, plan))

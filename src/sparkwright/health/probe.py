@@ -21,6 +21,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.gateway import now as gateway_now
+from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe, server_metrics, token_check
@@ -63,7 +64,8 @@ class Prober:
         found = Observation(
             self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
         )
-        found = replace(found, gateway=None if busy else gateway_of(self.context))
+        lost = str(host_lost.remembered(self.context.state).get("why", ""))
+        found = replace(found, gateway=None if busy else gateway_of(self.context), lost=lost)
         if busy or not self.good:
             return found
         asleep = turns.in_place_of(self.context.state)

@@ -67,6 +67,7 @@ class Figures:
     tok_per_s: float
     stream_tok_per_s: float | None
     approximate: bool
+    bursts: int = 0  # streams whose tokens came in so few chunks that only their whole time is known
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, units in the names."""
@@ -81,6 +82,7 @@ class Figures:
             "stalls": self.stalls,
             "stall_ms": round(self.stall_s * 1000, 3),
             "approximate": self.approximate,
+            **({"streams_in_bursts": self.bursts} if self.bursts else {}),
         }
         for name in ("ttft", "itl", "tpot", "e2el"):
             spread: Spread | None = getattr(self, name)
@@ -104,7 +106,7 @@ def of(streams: Sequence[Stream]) -> Figures:
         tokens=tokens,
         prompt_tokens=sum(one.prompt_tokens for one in spoke),
         wall_s=wall_s,
-        ttft=Spread.of([one.points[0][0] for one in spoke]),
+        ttft=Spread.of([stream.ttft_s for stream in spoke if stream.ttft_s is not None]),
         itl=itl,
         tpot=Spread.of([one.tpot_s for one in spoke if one.tpot_s]),
         e2el=Spread.of([one.points[-1][0] for one in spoke]),
@@ -114,6 +116,7 @@ def of(streams: Sequence[Stream]) -> Figures:
         tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
         stream_tok_per_s=statistics.median(rates) if rates else None,
         approximate=any(one.approximate for one in spoke),
+        bursts=sum(stream.in_bursts for stream in spoke),
     )
 
 

@@ -144,6 +144,11 @@ def _reported(
         notes.append(
             f"this client once woke up {own_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
         )
+    if everything.bursts:
+        notes.append(
+            f"{everything.bursts} of {len(streams)} streams came in bursts (a reasoning parser or a proxy holds tokens back): "
+            "no decode rate, TTFT or time between tokens of them"
+        )
     if errors:
         notes.append(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
     return {
@@ -232,7 +237,7 @@ def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     found = []
     for one in [one for group, one in sent if group == "decoding"][:SERIES]:
         ends = [one.sent_s - start_s + at_s for at_s, _ in one.points[1:]]
-        gaps = list(zip(ends, one.gaps_s, strict=True))[:POINTS]
+        gaps = list(zip(ends, one.gaps_s, strict=False))[:POINTS]  # none of a stream in bursts
         at, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
         found.append({"at_s": at, "gap_ms": gap_ms, "long_at_s": arrivals})
     return found

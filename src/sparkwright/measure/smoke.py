@@ -122,13 +122,25 @@ class Bounds:
 
 @dataclass
 class Taken:
-    """runs: what counts. tokens: everything generated, the warm-up too. capped: how many requests were ended by the client."""
+    """Measured requests of one stream at a time."""
 
-    runs: list[Run] = field(default_factory=list)
-    tokens: int = 0
-    capped: int = 0
+    runs: list[Run] = field(default_factory=list)  # with a decode rate
+    burst_rates: list[float] = field(default_factory=list)  # of requests in bursts: tokens over their whole time, tok/s
+    tokens: int = 0  # everything generated, the warm-up too
+    thinking_tokens: int = 0  # of these, before the first that is no thinking
+    capped: int = 0  # requests that the client ended
     approximate: bool = False
     prompt_tokens: int = 0
+
+    @property
+    def in_bursts(self) -> bool:
+        """Whether most requests came in bursts, so that there is no decode rate."""
+        return len(self.burst_rates) > len(self.runs)
+
+    @property
+    def only_thinking(self) -> bool:
+        """Whether no stream held anything but thinking."""
+        return 0 < self.tokens <= self.thinking_tokens
 
     @property
     def decoding_s(self) -> float | None:
@@ -138,14 +150,17 @@ class Taken:
     def count(self, got: stream.Stream) -> None:
         """What a stream generated, whether it is a run or not."""
         self.tokens += got.tokens
+        self.thinking_tokens += got.tokens if got.points and got.thought >= got.points[-1][1] else got.thought
         self.capped += got.capped
         self.approximate = self.approximate or got.approximate
         self.prompt_tokens += got.prompt_tokens
 
     def take(self, name: str, got: stream.Stream) -> None:
-        """A stream of a prompt as a run; one that has no rate is none."""
+        """Take in a stream of a prompt; one without a decode rate is no run."""
         self.count(got)
-        if got.tok_per_s is not None:
+        if got.in_bursts and got.request_tok_per_s:
+            self.burst_rates.append(got.request_tok_per_s)
+        elif got.tok_per_s is not None:
             self.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
 
 
@@ -201,12 +216,16 @@ def measure(
 
     def take(count: int) -> None:
         for _ in range(count):
-            name = tuple(PROMPTS)[len(result.runs) % len(PROMPTS)]
+            name = tuple(PROMPTS)[(len(result.runs) + len(result.burst_rates)) % len(PROMPTS)]
             result.take(name, one(name, each, CAP_S))
 
     result.count(one("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S))
     decoding()
     take(RUNS)
+    if result.in_bursts:
+        result.runs.clear()
+        result.verdict, result.reason = judge_bursts(result.burst_rates, bounds)
+        return result
     result.verdict, result.reason, result.note = judge(result.runs, bounds, baseline)
     if result.verdict == "unclear":
         take(MORE_RUNS if baseline else bounds.baseline_runs - RUNS)
@@ -238,6 +257,23 @@ def judge(
     if share < 1 - 2.5 * tolerance:
         return "regression", against, ""
     return ("proved" if share >= 1 - tolerance / 2 else "unclear"), against, faster
+
+
+def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
+    """Return the verdict on requests whose tokens came in bursts, and its reason: neither a baseline nor a comparison.
+
+    Args:
+        rates: tokens over the whole time of each request, tok/s.
+        bounds: of the recipe; a request as a whole may not be slower than half of what it expects.
+    """
+    median = statistics.median(rates)
+    reason = (
+        "the server sends its tokens in bursts (as a reasoning parser or a proxy does), so that no decode rate can be told: "
+        f"{median:.1f} tok/s from the request to the last token"
+    )
+    if bounds.expected and median < FLOOR * bounds.expected:
+        return "misconfigured", f"{reason}, below half of the {bounds.expected:g} expected by the recipe"
+    return "not compared", reason
 
 
 def speculates(http: Http, key: Mapping[str, Any]) -> bool:

@@ -28,6 +28,10 @@ ERROR_BYTES = 1 << 16
 #: where a chunk carries the tokens so far, by its keys; an engine may have more such places
 Counted = Sequence[tuple[str, str]]
 USAGE: Counted = (("usage", "completion_tokens"),)
+#: speculation puts up to 16 tokens into a chunk; a chunk of more was held back, by a parser of the server or a proxy
+BURST_TOKENS = 16
+#: of a stream's tokens: with as many in such chunks, or at one moment, its times say when the server flushed, not when it decoded
+BURST_SHARE, MOMENT_SHARE = 0.5, 0.8
 #: more than any server generates in one answer
 MOST_TOKENS = 10**9
 
@@ -66,9 +70,23 @@ class Stream:
         return max(self.total, self.points[-1][1] if self.points else 0)
 
     @property
+    def in_bursts(self) -> bool:
+        """Whether most tokens came in few chunks, so that neither a decode rate nor a time between tokens can be told."""
+        counts = [count for _, count in self.points]
+        chunks = [(at_s, count - before) for (at_s, count), before in zip(self.points, [0, *counts], strict=False)]
+        held_back = sum(tokens for _, tokens in chunks if tokens > BURST_TOKENS)
+        moments: dict[float, int] = {}
+        for at_s, tokens in chunks:
+            moments[at_s] = moments.get(at_s, 0) + tokens
+        together = max(moments.values(), default=0)
+        all_tokens = counts[-1] if counts else 0
+        at_once = together > BURST_TOKENS and together > MOMENT_SHARE * all_tokens
+        return at_once or held_back > BURST_SHARE * all_tokens
+
+    @property
     def ttft_s(self) -> float | None:
-        """Time to the first token, seconds."""
-        return self.points[0][0] if self.points else None
+        """Time to the first token, seconds; None of a stream in bursts."""
+        return self.points[0][0] if self.points and not self.in_bursts else None
 
     @property
     def e2el_s(self) -> float | None:
@@ -77,11 +95,16 @@ class Stream:
 
     @property
     def tok_per_s(self) -> float | None:
-        """Decode rate: tokens after the first chunk over the time they took. None with fewer than two chunks."""
-        if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0]:
+        """Decode rate: tokens after the first chunk over the time they took. None with fewer than two chunks, or in bursts."""
+        if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0] or self.in_bursts:
             return None
         (first_s, first), (last_s, last) = self.points[0], self.points[-1]
         return (last - first) / (last_s - first_s)
+
+    @property
+    def request_tok_per_s(self) -> float | None:
+        """All tokens over the time from the request to the last one: what is known of a stream in bursts too."""
+        return self.tokens / self.points[-1][0] if self.points and self.points[-1][0] > 0 else None
 
     @property
     def tpot_s(self) -> float | None:
@@ -90,6 +113,9 @@ class Stream:
 
     @property
     def gaps_s(self) -> list[float]:
+        """The times between chunks, seconds; none of a stream in bursts."""
+        if self.in_bursts:
+            return []
         return [b[0] - a[0] for a, b in zip(self.points, self.points[1:], strict=False)]
 
 

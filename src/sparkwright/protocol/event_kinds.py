@@ -36,7 +36,7 @@ def text(value: Any) -> str:
 INCIDENT_FILES = frozenset(
     (
         *("about.json", "container.log", "inspect.json", "meminfo", "holders.txt", "dmesg.txt"),
-        *("docker-ps.txt", "nvidia-smi.txt", "plan.json", "events.jsonl"),
+        *("docker-ps.txt", "nvidia-smi.txt", "plan.json", "events.jsonl", "memory.txt"),
     )
 )
 COUNT = within(0, 2**53)

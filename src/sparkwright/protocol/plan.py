@@ -85,7 +85,8 @@ class Plan:
     the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
     wait_s: how long to wait for a lock that somebody else holds. cluster: whose members' runs this one meets at barriers.
     server: of a host that serves several, the name of the container that this is about. by_turns: it shares memory with others by
-    turns.
+    turns. guard_gib: what the guard over a start keeps for the host, GiB; 0: a share of its memory.
+    anyway: a configuration with which the host went down may start.
     """
 
     run_id: str
@@ -108,6 +109,8 @@ class Plan:
     cluster: Cluster | None = None
     server: str = ""
     by_turns: bool = False
+    guard_gib: float = 0
+    anyway: bool = False
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

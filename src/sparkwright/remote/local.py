@@ -80,6 +80,9 @@ class LocalLink:
 
         folder = control.folder_of(self._host.machine)
         found = control.up(folder)
+        if control.lost(folder):
+            fix = "`invoke sandbox.fault none` reboots it."
+            raise Unreachable(f"{self._host.machine} does not answer: it ran out of memory.", fix=fix)
         if self._host.serve_port:
             (folder / "serve_port").write_text(str(self._host.serve_port))
         return found

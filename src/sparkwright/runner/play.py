@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.memory.start_guard import Guards
 from sparkwright.host.module import Module
 from sparkwright.host.runs.context import RunContext, engine_went_away
 from sparkwright.host.state import StateFolder
@@ -56,6 +57,7 @@ class PlayRun:
         self.ended: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
+        self.context.guards = Guards(plan.guard_gib, self.context.note, plan.anyway)
         self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
 
     @property
@@ -67,10 +69,13 @@ class PlayRun:
     def run(self) -> Event:
         """All steps, then the handlers that were notified. Never raises."""
         started_s = time.monotonic()
-        with self.root:
-            failure = self._steps(self.plan.steps)
-            if failure is None or self.plan.force_handlers:
-                failure = self._handlers() or failure
+        try:
+            with self.root:
+                failure = self._steps(self.plan.steps)
+                if failure is None or self.plan.force_handlers:
+                    failure = self._handlers() or failure
+        finally:
+            self.context.guards.end()
         failure = failure or self.stopped
         self._tell_members(failure)
         answer = failure or self.unproved or self.ended
@@ -166,6 +171,7 @@ class PlayRun:
             result = self._attempts(task) if self._holds(task.when) else Result(skipped=True, msg="condition is false")
         except Exception as error:
             result = self._went_wrong(error, task.module)
+        result = self._guarded(result)
         if task.register:
             self.registered[task.register] = result.registered()
         if task.module == "facts" and not result.failed:
@@ -173,6 +179,12 @@ class PlayRun:
         if task.module == "end_host" and not result.failed and not result.skipped:
             self.ended = result
         return self._finish(task, result, time.monotonic() - started_s)
+
+    def _guarded(self, result: Result) -> Result:
+        """The result of a task; the guard's own failure when it killed the server meanwhile."""
+        guards = self.context.guards
+        guards.heard(result.data)
+        return guards.outcome(result)
 
     def _attempts(self, task: Task) -> Result:
         """Once, or until the condition holds: `retries` more times, as Ansible counts them."""

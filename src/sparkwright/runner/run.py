@@ -37,6 +37,8 @@ def play(
 
     restart: the restart plan that came with it; empty: none could be made.
     """
+    from sparkwright.host.memory import host_lost
+    from sparkwright.host.runs.context import RunContext
     from sparkwright.runner.play import PlayRun
 
     def note(text: str) -> None:
@@ -59,6 +61,7 @@ def play(
             with met.having(held) as before:
                 if before is not None and cut_off.unfinished(state, before):
                     note(cut_off.story(state, before, plan.server))
+                host_lost.settle(RunContext(machine, state, plan.run_id, book.write))
                 own = servers.settle(state, plan.server, _alone(plan))
                 if plan.server and not plan.by_turns:
                     turns.forget(own, plan.server)

@@ -111,6 +111,11 @@ def fault(folder: Path, name: str | None) -> None:
         time.sleep(0.02)
 
 
+def lost(folder: Path) -> bool:
+    """Whether this simulated Spark ran out of memory and was not rebooted since."""
+    return (folder / "lost").exists()
+
+
 def _applied(folder: Path) -> str:
     """What the daemon has broken."""
     try:

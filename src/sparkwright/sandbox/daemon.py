@@ -26,7 +26,7 @@ from sparkwright.sandbox.ollama import Ollama, OllamaApi
 from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
 from sparkwright.sandbox.web import Refused, Server, UnixServer
 
-ALIVE = "alive"
+ALIVE, LOST = "alive", "lost"
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml
 
 NVIDIA_SMI = """#!/bin/sh
@@ -71,7 +71,7 @@ class Spark:
         self._fault_file = folder / "fault"
         self._lay_files()
         instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
-        self.pool = Pool(folder / "root/proc/meminfo")
+        self.pool = Pool(folder / "root/proc/meminfo", self._lose)
         self.images = Images(self.fault, instant=instant)
         gpu = Gpu(folder / "bin/nvidia-smi.processes")
         world = World(self.pool, gpu, self.lasting, self.fault_since_s, folder / "home")
@@ -131,11 +131,25 @@ class Spark:
             if one.running:
                 threading.Thread(target=one.stop, daemon=True).start()
 
+    def _lose(self) -> None:
+        """The host's memory is gone: nothing of it answers until it is rebooted, by another fault or by none."""
+        (self.folder / LOST).touch()
+        events.power_off(self.containers, self.folder)
+
+    def _reboot(self) -> None:
+        """Start a lost host again."""
+        system.new_boot(self.folder / "root")
+        (self.folder / LOST).unlink()
+        for one in self.containers.all.values():
+            self.containers.come_back(one)
+
     def _apply(self, fault: str, *, again: bool) -> None:
         """What a fault does to what runs now; the rest shows at the next start or request.
 
         again: it was said to a daemon before this one; what was cured of it since stays so.
         """
+        if (self.folder / LOST).exists() and not (again and fault):
+            self._reboot()
         for one in () if again else self.containers.all.values():
             one.sick = one.running or fault in AT_START
             if fault in ("crash-loop", "slow-start") and one.running and one.engine is not None:

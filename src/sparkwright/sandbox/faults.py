@@ -12,6 +12,7 @@ FAULTS: dict[str, str] = {
     "oom": "the engine finds too little memory at its start, although enough was free",
     "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and gives 2.9 tokens a second",
     "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
+    "garbled": "the engine starts with a kernel that does not fit the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
     "think-text": "the reasoning parser finds nothing: the thinking arrives in the content",
     "content-null": "a parser takes all of the text: the content is null",
@@ -25,6 +26,10 @@ FAULTS: dict[str, str] = {
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-exits": "the engine ends with exit code 0 at the first request",
     "crash-loop": "the engine exits by itself shortly after its start, every time, until it is stopped by hand",
+    "overshoot": "a start takes more than its share, 3 GiB a second, until nothing is left: then the host is lost",
+    "unkillable": "the same, of an engine that hangs in the driver: nothing ends it but the end of its host",
+    "neighbour": "another program takes 3 GiB a second while a server starts: then the host is lost",  # words: data
+    "leak": "a running server takes 0.5 GiB more each second until nothing is left: then the host is lost",
     "no-space": "the disk is full",
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
 }
@@ -41,4 +46,6 @@ OF_MEMBERS: dict[str, str] = {
 }
 
 #: those that befall a start: a server that ran when they came meets them when it is started again
-AT_START = frozenset({"oom", "cpu-only", "other-text", "stale-cache", "tool-text", "think-text", "content-null"})
+AT_START = frozenset(
+    {"oom", "cpu-only", "other-text", "garbled", "stale-cache", "tool-text", "think-text", "content-null"}
+)

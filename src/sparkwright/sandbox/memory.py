@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from sparkwright.units import GIB
@@ -11,12 +12,15 @@ TOTAL = int(119.7 * GIB)  # what a GB10 of 2025 shows
 SYSTEM = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA = 32 * 2**20  # reserved for devices
 LINGER_S = 0.4  # a CUDA context outlives its container a little
+#: how fast a holder grows without bounds, bytes per second: what was measured on a GB10, and a leak; and how often, seconds
+OVERSHOOT, LEAK, STEP_S = 3 * GIB, GIB // 2, 0.05
 
 
 class Pool:
-    """meminfo: the file to keep true; None keeps none."""
+    """meminfo: the file to keep true; None keeps none. lost: called once when the last of it was taken."""
 
-    def __init__(self, meminfo: Path | None) -> None:
+    def __init__(self, meminfo: Path | None, lost: Callable[[], None] = lambda: None) -> None:
+        self._lost = lost
         self._meminfo = meminfo
         self._held: dict[str, int] = {"system": SYSTEM}
         self._mutex = threading.Lock()
@@ -37,6 +41,22 @@ class Pool:
             self._held[holder] = size_bytes
         self._write()
         return True
+
+    def grow(self, holder: str, per_s: int, stopped: threading.Event) -> None:
+        """Take more and more until stopped. A host whose last memory is taken is lost."""
+        while not stopped.wait(STEP_S):
+            if not self.add(holder, int(per_s * STEP_S)):
+                return
+
+    def add(self, holder: str, size_bytes: int) -> bool:
+        """Take memory that nobody checks; False when that was the last of it."""
+        with self._mutex:
+            rest = TOTAL - sum(self._held.values())
+            self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, rest))
+        self._write()
+        if size_bytes >= rest:
+            threading.Thread(target=self._lost, daemon=True).start()
+        return size_bytes < rest
 
     def release(self, holder: str, *, after_s: float = 0) -> None:
         """Give memory back, at once or a little later. A holder is one start of one thing, never a name used again."""

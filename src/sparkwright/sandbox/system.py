@@ -5,8 +5,10 @@ One thing is deliberately not as it should be: the user does not linger, so `doc
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
+BOOT_ID = "proc/sys/kernel/random/boot_id"
 DRIVER = "580.95.05"
 
 FILES: dict[str, str] = {
@@ -44,6 +46,14 @@ def lay(root: Path) -> None:
         _written(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
         _written(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
+
+    if not (root / BOOT_ID).exists():
+        new_boot(root)
+
+
+def new_boot(root: Path) -> None:
+    """The kernel that runs from now on is another boot's."""
+    _written(root / BOOT_ID, f"{uuid.uuid4()}\n")
 
 
 def _written(path: Path, text: str) -> Path:

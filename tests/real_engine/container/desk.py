@@ -84,7 +84,7 @@ class Desk(AnyDesk):
             "container": box,
             "publish": "loopback",
             "vllm": {**FLAGS, **{key.replace("_", "-"): value for key, value in flags.items()}},
-            "expect": {"ready_s": 900, **(expect or {})},
+            "expect": {"ready_s": 900, "answers": "any", **(expect or {})},
         }
         self.serves({**stated, **(more or {})})
 

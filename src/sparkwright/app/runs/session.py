@@ -28,7 +28,7 @@ from sparkwright.visible import listed
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
 #: options that are variables of the playbook, and what it takes without them
-SWITCHES = {"rollback": True, "new_baseline": False, "keep": False, "undo": False}
+SWITCHES = {"rollback": True, "new_baseline": False, "keep": False, "undo": False, "anyway": False}
 
 
 def options(**given: Any) -> playbook.Options:

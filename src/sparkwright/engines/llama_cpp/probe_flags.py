@@ -21,6 +21,7 @@ PROBE_FLAGS = ProbeFlags(
         "picture refused": "--mmproj is missing (`model.mmproj`)",
         "picture not seen": "--mmproj is another model's (`model.mmproj`)",
         "another dimension": "another model, or --pooling none",
+        "garbage": "another quantization than this file's, an uneven --cache-type-k and --cache-type-v, or --chat-template of another model",
         "another language": "--chat-template is another model's, or the weights are damaged",
     },
 )

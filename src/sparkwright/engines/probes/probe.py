@@ -24,6 +24,7 @@ Fault = Literal[
     "picture not seen",
     "another dimension",
     "another language",
+    "garbage",
 ]
 QUOTED_CHARS = 120
 

@@ -22,6 +22,8 @@ PROBE_FLAGS = ProbeFlags(
         "picture refused": "--enable-multimodal is missing, or the model reads no pictures",
         "picture not seen": "--chat-template, or the weights of the vision part",
         "another dimension": "another model, or --json-model-override-args cuts its vectors",
+        "garbage": "a kernel for FP4 weights or experts that fails on this GPU: try another --moe-runner-backend and --attention-backend, "
+        "another quantization of the model, or see --chat-template",
         "another language": "--chat-template is another model's, or the weights are damaged",
     },
 )

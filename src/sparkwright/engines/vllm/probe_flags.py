@@ -29,6 +29,8 @@ PROBE_FLAGS = ProbeFlags(
         "picture refused": "--language-model-only or --limit-mm-per-prompt leaves pictures out, or the model reads none",
         "picture not seen": "--mm-processor-kwargs, --chat-template, or the weights of the vision part",
         "another dimension": "another model, or --hf-overrides and --pooler-config cut its vectors",
+        "garbage": "a kernel for FP4 weights or experts that fails on this GPU: try --moe-backend marlin and --linear-backend marlin, "
+        "another quantization of the model, or see --chat-template",
         "another language": "--chat-template is another model's, or the weights are damaged",
     },
 )

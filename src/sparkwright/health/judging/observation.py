@@ -74,3 +74,5 @@ class Observation:
     drift: tuple[str, ...] = ()
     drift_error: str = ""
     gateway: str | None = None
+    #: how the host went down while the server started or served; empty: it did not, or the server was verified since
+    lost: str = ""

@@ -258,6 +258,10 @@ def _gateway(observed: Observation, limits: Limits) -> Answer:
     return "ok", "the gateway runs as it was verified"
 
 
+def _host(observed: Observation, limits: Limits) -> Answer:
+    return ("warn", observed.lost) if observed.lost else None
+
+
 def starved(one: Gpu, limits: Limits) -> bool:
     """Whether a GPU is busy at few watts and a low clock."""
     busy, power, clock = one.utilization_percent, one.power_w, one.clock_mhz
@@ -288,4 +292,5 @@ QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "disk": _disk,
     "drift": _drift,
     "gateway": _gateway,
+    "host": _host,
 }

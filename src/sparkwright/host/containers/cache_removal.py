@@ -65,9 +65,9 @@ def remove(context: Context, names: Collection[str]) -> int:
         Failed: Something cannot be removed, with what root would have to type. It is in the trash then, and never used again.
     """
     going = [one for one in rows(context) if one.name in names and not one.kept]
-    whole = {one.key for one in going if one.name == one.key}
+    all_of_it = {one.key for one in going if one.name == one.key}
     for one in going:
-        if one.name == one.key or one.key not in whole:
+        if one.name == one.key or one.key not in all_of_it:
             discard(context, one.key, only_aside=one.name != one.key)
     files_of_root.empty_trash(context)
     return sum(one.size_bytes for one in going)

@@ -184,7 +184,7 @@ def _before_start(context: Context, container: Mapping[str, Any], key: str, name
     if not was.proved:
         if _holds(folder(context, key) / FROZEN) or _holds(_live(context, key, name)):
             why = "no server that started with it was verified"
-            if _set_aside(context, key, name, why):
+            if _moved_aside(context, key, name, why):
                 context.note(f"the compile cache is moved aside: {why}; this start compiles anew.")
         was = read(context.state, key)
     warm = _renewed(context, container, key, name)
@@ -278,10 +278,10 @@ def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path
         The folder; None where it cannot be moved, with a note.
     """
     key, name = _mounted(container)
-    return _set_aside(context, key, name, why)
+    return _moved_aside(context, key, name, why)
 
 
-def _set_aside(context: Context, key: str, name: str, why: str) -> Path | None:
+def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None:
     at = folder(context, key)
     try:
         for old in (at / ASIDE, at / FROZEN):

@@ -45,6 +45,10 @@ class Baselines:
         """Keep it. about: what is good to know and does not count: driver, versions."""
         self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
+    def remove(self, key: Mapping[str, Any]) -> None:
+        """Forget the baseline of a server that turned out not to answer sense."""
+        self.state.remove(name_of(FOLDER, key))
+
     def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
         """Of the same model, the one whose key differs least."""
         found: list[Nearest] = []

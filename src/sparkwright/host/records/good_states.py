@@ -31,6 +31,12 @@ def before(state: StateFolder) -> list[dict[str, Any]]:
     return [one for one in map(_usable, listed(GOOD, kept)) if one]
 
 
+def spec_of(state: StateFolder, container_id: str) -> dict[str, Any]:
+    """The spec with which a container was verified; empty where it never was."""
+    states = (last(state), *before(state))
+    return next((one["spec"] for one in states if one.get("container_id") == container_id), {})
+
+
 def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
     return good if good and (good.get("spec") or {}).get("name") else {}
 

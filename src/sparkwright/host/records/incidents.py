@@ -1,7 +1,7 @@
 """The incident diagnostics of a server that failed, kept on the host for `invoke incident`.
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
-                                            docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl
+                                            docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl  memory.txt
 Secrets become dots: the run's own, the servers' keys, and in the container's environment, labels, log options and command
 whatever is named like one.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers, log_reading
-from sparkwright.host.memory import holders
+from sparkwright.host.memory import holders, start_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, newest_first, write_atomically
@@ -92,12 +92,21 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
     yield "container.log", lambda: "\n".join(log_reading.last_lines(context.docker(), name, LOG_LINES)) + "\n"
     yield "inspect.json", lambda: json.dumps(redacted(containers.inspect(context.docker(), name) or {}), indent=1)
     yield "meminfo", lambda: machine.path("/proc/meminfo").read_text()
+    yield "memory.txt", lambda: _samples(context)
     yield "holders.txt", lambda: "\n".join(holders.table(holders.inspect(context))) + "\n"
     yield "dmesg.txt", lambda: _dmesg(context)
     yield "docker-ps.txt", lambda: _containers(context)
     yield "nvidia-smi.txt", lambda: machine.run(["nvidia-smi"], timeout_s=10).out
     yield "plan.json", lambda: (run / "plan.json").read_text()
     yield "events.jsonl", lambda: (run / "events.jsonl").read_text()
+
+
+def _samples(context: Context) -> str:
+    """What the guards of this run's starts saw of the memory."""
+    paths = sorted((context.state.path / start_guard.FOLDER).glob(f"{context.run_id}-*"))
+    if not paths:
+        return "not available:  no start of this run was guarded\n"
+    return "\n".join(line for path in paths for line in (path.name, *start_guard.timeline(path), "")) + "\n"
 
 
 def _dmesg(context: Context) -> str:

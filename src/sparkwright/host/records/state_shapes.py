@@ -165,6 +165,10 @@ SHAPES: dict[str, Partial] = {
     "health-settings": _SETTINGS,
     "gateway-key": Partial({"key": text}, ("key",), strict=True),
     "drained": Partial({"gateways": [{text: writable}], "since": number, "run": text}, ("gateways", "since")),
+    "lost": Partial(
+        {**dict.fromkeys(("key", "name", "container_id", "why"), text), "since": number, "available_bytes": number},
+        ("key", "why"),
+    ),
     "interim": Partial(
         {"name": text, "gateways": [{text: writable}], "since": number, "run": text},
         ("name", "gateways", "since"),

@@ -12,6 +12,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.containers.docker_client import Client
 from sparkwright.host.machine import Machine
+from sparkwright.host.memory.start_guard import Guards
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret
@@ -89,6 +90,8 @@ class RunContext:
     task: str = ""
     engine: Engine | None = None
     cluster: Channel | None = None
+    #: the guard over the start that this run has under way
+    guards: Guards = field(default_factory=Guards)
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
@@ -112,7 +115,11 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
 
     def go_on(self) -> None:
-        """For a task that waits long, between two looks: raises Failed when another member of the cluster has failed."""
+        """For a task that waits long, between two looks: raises Failed when another member of the cluster has failed.
+
+        The same when the guard killed the server to save the host.
+        """
+        self.guards.check()
         if self.cluster is not None and (why := self.cluster.failed_elsewhere()):
             raise Failed(f"{why.rstrip('.')}.")
 

@@ -2,23 +2,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sparkwright import defaults, units
 from sparkwright.engines import tasks
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.http import Http
 from sparkwright.errors import Exit
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import references
-from sparkwright.host.records.baselines import MEMBERS, key_of
+from sparkwright.host.records.baselines import MEMBERS, Baselines, key_of
 from sparkwright.host.records.references import Reference
-from sparkwright.measure import reference
+from sparkwright.measure import answers, reference
+from sparkwright.measure.answers import Judged
 from sparkwright.measure.reference import Parting, Text, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
 SHOWN_CHARS = 120
 CAUSES = "wrong weights, a broken kernel or another chat template"
+ANY = "If the model is meant to answer so: `expect: {answers: any}` in the recipe."
 ACCEPT = "If the new text is right: `invoke verify --new-baseline`."
 
 
@@ -35,8 +39,12 @@ class ReferenceText(Module["ReferenceText.Args"]):
     or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
     answer in time.
 
-    Returns: verdict (same, another, doubtful, new reference, not compared, inconclusive), texts, reference, partings (prompt,
-    token, char, gap in nats, tied), evidence.
+    Before texts become the reference they are judged on their own: twelve questions with one right answer each (sums, capitals,
+    an order, a word to repeat, a fact within some 2,000 tokens, twice), and signs that no working model writes (a loop, few
+    words, an empty content, control tokens, one answer to all). Garbage fails; what is doubtful is reported and not kept.
+
+    Returns: verdict (same, another, doubtful, new reference, garbage, not compared, inconclusive), texts, reference, partings
+    (prompt, token, char, gap in nats, tied), evidence.
     """
 
     safe_in_check = False
@@ -50,6 +58,10 @@ class ReferenceText(Module["ReferenceText.Args"]):
         )
         record: bool = arg("keep the texts when there is no reference: only of a server that is verified", default=True)
         new_baseline: bool = arg("keep the texts as the new reference instead of comparing them", default=False)
+        answers: Literal["judged", "any"] = arg(
+            "judged: answers to simple questions are judged before the texts are kept; any: whatever it says is kept",
+            default="judged",
+        )
         api_key_secret: str = server_key.secret_arg()
         timeout_s: float = arg("how long the text of one prompt may take, seconds", default=defaults.TOKEN_S)
 
@@ -71,12 +83,35 @@ class ReferenceText(Module["ReferenceText.Args"]):
         kept = None if args.new_baseline else references.read(context.state, name)
         if kept is not None:
             return compared(kept, texts)
-        data = {"verdict": "new reference", "texts": [one.text for one in texts]}
+        data = {"verdict": "new reference", "texts": [text.text for text in texts]}
         if not (args.record or args.new_baseline):
             msg = "no reference text of this image, model and arguments yet; one is kept once all checks pass"
             return Result(msg=msg, data={**data, "verdict": "not compared"})
+        score = ""
+        if args.answers == "judged":
+            try:
+                judged = self._judged(args, context, http, key, texts)
+            except reference.Unanswered as error:
+                return _unanswered(error)
+            if judged.verdict != "sane":
+                if judged.verdict == "garbage":
+                    Baselines(context.state).remove(name)
+                return _not_recorded(judged, engine_of.at(context, args.base_url), data)
+            score = f"; {judged.sentence}"
         references.write(context.state, name, texts)
-        return Result(msg=f"reference text of this image, model and arguments recorded ({_prompts(texts)})", data=data)
+        msg = f"reference text of this image, model and arguments recorded ({_prompts(texts)}{score})"
+        return Result(msg=msg, data=data)
+
+    def _judged(self, args: Args, context: Context, http: Http, key: str, texts: Sequence[Text]) -> Judged:
+        """The judgement of the texts, and of answers to questions; the longest question twice, new and from the prefix cache."""
+        given: list[str] = []
+        for question in (*answers.QUESTIONS, answers.NEEDLE):
+            context.progress(len(given), len(answers.QUESTIONS) + 1, unit="questions", text="asking")
+            given.append(
+                answers.ask(http, args.base_url, args.model, question.prompt, api_key=key, timeout_s=args.timeout_s)
+            )
+        judged = answers.judge(given[:-1], [text.text for text in texts])
+        return answers.from_cache(judged, given[-2], given[-1])
 
 
 def compared(kept: Reference, texts: Sequence[Text]) -> Result:
@@ -94,6 +129,17 @@ def compared(kept: Reference, texts: Sequence[Text]) -> Result:
     differ = f"{len(partings)} of {len(texts)} reference texts differ from those of {when}"
     msg = f"{differ}{aside}: rounding, or {CAUSES}; not certain either way."
     return Result(msg=msg, fix=ACCEPT, exit=Exit.INCONCLUSIVE, data=data)
+
+
+def _not_recorded(judged: Judged, engine: Engine, data: dict[str, Any]) -> Result:
+    """The result for first answers that make no reference."""
+    data = {**data, "verdict": judged.verdict, "evidence": list(judged.evidence)}
+    if judged.verdict == "garbage":
+        cause = engine.probe_flags.causes.get("garbage", "")
+        fix = f"Likely cause: {cause}." if cause else f"Likely cause: {CAUSES}."
+        return Result(failed=True, msg=f"{judged.sentence}.", fix=fix, data=data)
+    msg = f"{judged.sentence}; no reference text recorded."
+    return Result(msg=msg, fix=ANY, exit=Exit.INCONCLUSIVE, data=data)
 
 
 def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: list[Parting]) -> dict[str, Any]:

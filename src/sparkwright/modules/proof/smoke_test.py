@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.engines import http as roles
-from sparkwright.engines import tasks
+from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
@@ -16,7 +17,7 @@ from sparkwright.host.containers import engine_of, other_servers, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.host.runs import measuring
-from sparkwright.measure import server_metrics, smoke, stream
+from sparkwright.measure import http_probe, server_metrics, smoke, stream
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag
 from sparkwright.measure.beside.undisturbed import undisturbed
@@ -25,10 +26,12 @@ from sparkwright.measure.figures import percentile
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import one_line
 
 IDLE_S = 2.0
 #: of what was measured: fewer tokens of other servers, as of the checks of a gateway, do not count
 SHARED = 0.05
+QUOTED_CHARS = 80
 BAD = ("misconfigured", "regression", "invalid")
 
 
@@ -57,9 +60,11 @@ class SmokeTest(Module["SmokeTest.Args"]):
     at a low clock ("host degraded"). In a swap that is reported and no failure (`unclear: report`): clients come back as soon as
     a server answers, and another server would not be faster.
 
-    Returns: tok_per_s (median), ttft_s, runs, verdict, baseline, tolerance, ceiling_tok_per_s, acceptance (tokens
-    accepted a draft), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding), client_lag_ms
-    (p99), causes.
+    A server whose tokens come in bursts has no decode rate: tok_per_s is null, request_tok_per_s is what the whole requests gave.
+
+    Returns: tok_per_s (median), request_tok_per_s (of a server in bursts), ttft_s, runs, verdict, baseline, tolerance,
+    ceiling_tok_per_s, acceptance (tokens accepted a draft), gpu (clock_mhz, power_w, temperature_c, utilization_percent while
+    decoding), client_lag_ms (p99), causes.
     """
 
     safe_in_check = False
@@ -115,6 +120,10 @@ class SmokeTest(Module["SmokeTest.Args"]):
         if found.verdict == "new baseline" and (nearest := kept.nearest(name)) is not None:
             other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
             found.note = f"the nearest baseline: {other}"
+        if found.only_thinking and (hidden := _hidden_answer(http, args, key)):
+            parser = engine_of.at(context, args.base_url).probe_flags.causes.get("thinking in content", "")
+            fix = f"Likely cause: {parser}." if parser else ""
+            return Result(failed=True, msg=hidden, fix=fix, data={**data, "verdict": "misconfigured"})
         doubt = _doubt(found, seen, baseline)
         if doubt is not None:
             data["verdict"], message, fix = doubt
@@ -149,6 +158,20 @@ def _measure(
         lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
     return found, Seen(before, counters, state, lag, other_servers.since(context, args.base_url, others))
+
+
+def _hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
+    """Return the sentence about an answer that clients see without `stream` and not with it; "" where there is none."""
+    body = openai_api.measured_stream(http, args.model, smoke.prompt(), args.tokens)
+    plain = {name: value for name, value in body.items() if name not in ("stream", *http.measured)}
+    answer = http_probe.ask_plainly(http, args.base_url, plain, api_key=key, timeout_s=defaults.TOKEN_S)
+    content, _ = openai_api.spoken(answer.json())
+    if not content:
+        return ""
+    words = one_line(content, at_most=QUOTED_CHARS)
+    return (
+        f"streaming clients see no answer: without `stream` the content is {words!r}, with it all of it is `reasoning`."
+    )
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
@@ -186,7 +209,7 @@ def _failed(
         state = evidence.log(context, args.container)
         ladder = causes.likely(
             causes.Seen(
-                share=found.tok_per_s / wanted,
+                share=(statistics.median(found.burst_rates) if found.in_bursts else found.tok_per_s) / wanted,
                 gpu=seen.gpu.sentence,
                 gpu_degraded=seen.gpu.degraded(baseline.clock_mhz if baseline else None) if seen.gpu.known else None,
                 log=state.to_json() if state else None,
@@ -211,7 +234,8 @@ def _data(found: Measured, seen: Seen, bounds: Bounds, baseline: Baseline | None
     hits, queries = _delta(seen, roles.PREFIX_HITS), _delta(seen, roles.PREFIX_QUERIES)
     spoiled = seen.lag.spoils_percentiles(found.gap_s)
     return {
-        "tok_per_s": round(found.tok_per_s, 1),
+        "tok_per_s": round(found.tok_per_s, 1) if found.runs else None,
+        "request_tok_per_s": round(statistics.median(found.burst_rates), 1) if found.in_bursts else None,
         "ttft_s": round(found.ttft_s, 3) if found.ttft_s is not None else None,
         "runs": [round(run.tok_per_s, 1) for run in found.runs],
         "verdict": found.verdict,
@@ -238,6 +262,8 @@ def _delta(seen: Seen, name: str) -> float | None:
 
 
 def _sentence(found: Measured) -> str:
+    if found.in_bursts:
+        return f"no decode rate: {found.reason}; no baseline"
     first = f", first token after {found.ttft_s * 1000:.0f} ms" if found.ttft_s is not None else ""
     counted = " (counted in chunks: approximate)" if found.approximate else ""
     note = f"; {found.note}" if found.note else ""

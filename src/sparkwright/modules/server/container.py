@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
     container_options,
@@ -18,6 +18,8 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
+from sparkwright.host.memory import host_lost
+from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
@@ -86,7 +88,16 @@ class Container(StateModule["Container.Args", Found]):
         recipe_files.refuse_missing(context.state, spec, args.files)
         mount_sources.refuse_spec(context, spec)
         texts = recipe_files.contents(context.state, spec, container, args.files)
-        return Found(spec, container, image, verified_id, model, verified_spec(good), texts)
+        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts)
+        if context.check and not context.guards.anyway and (why := host_lost.forbids(context.state, args.spec)):
+            self._refuse_repeat(args, found, why)
+        return found
+
+    def _refuse_repeat(self, args: Args, found: Found, why: str) -> None:
+        """Raise Refused where a start is due with which the host went down before."""
+        if self.differences(args, found):
+            fix = "Give the recipe less memory or a shorter context; `--anyway` starts it as it is."
+            raise Refused(f"{why}: with this image and these arguments.", fix=fix)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -121,25 +132,30 @@ class Container(StateModule["Container.Args", Found]):
             fields = ", ".join(change.field for change in changes)
             fix = "Stop and keep it first (module `stop_and_keep`)."
             raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
-        created = "" if found.container else _create(spec, args.files, context)
+        created = ""
         try:
-            _start(client, spec.name, context)
+            if not found.container:
+                created = _create(spec, args.files, context)
+            _start(client, args.spec, context)
         except (APIError, SparkwrightError, OSError) as error:
             if created:
                 client.api.remove_container(created, force=True)
+            context.guards.end()
             if isinstance(error, APIError):
                 raise containers.refused_start(error, client, spec.ports) from None
             raise
         now = containers.inspect(client, spec.name) or {}
+        context.guards.runs(now)
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
 
-def _start(client: Any, name: str, context: Context) -> None:
+def _start(client: Any, spec: Mapping[str, Any], context: Context) -> None:
     """Start a container that is there, with the cache that was verified, and none of its mounts on what it could replace."""
-    made = containers.inspect(client, name) or {}
-    compile_caches.before_start(context, made)
-    mount_sources.refuse(context, made)
-    client.api.start(name)
+    before = containers.inspect(client, spec["name"]) or {}
+    compile_caches.before_start(context, before)
+    mount_sources.refuse(context, before)
+    context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(spec))
+    client.api.start(spec["name"])
 
 
 def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:

@@ -9,7 +9,7 @@ from sparkwright.engines.log import load_stages
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
 from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, replaced, server_key
-from sparkwright.host.memory import footprint
+from sparkwright.host.memory import footprint, host_lost
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -77,6 +77,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        context.guards.verified()
         measured = {**args.measured, **_load(name, context)}
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
@@ -84,6 +85,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.previous:
             client.api.remove_container(replaced.name_of(found.previous), force=True)
         context.state.remove("previous")
+        context.state.remove(host_lost.NAME)
         server_key.tidy(context, name)
         recipe_files.tidy(context)
         compile_caches.verified(context, found.current, args.model)

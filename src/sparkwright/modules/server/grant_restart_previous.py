@@ -40,6 +40,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
     def run(self, args: Args, context: Context) -> Any:
         result = super().run(args, context)
         if not context.check:
+            context.guards.verified()
             compile_caches.verified(context, self.read(args, context))
             context.state.remove("previous")
             history.append(context, args.what, **_served(result.data["container_id"], context), why=args.why)

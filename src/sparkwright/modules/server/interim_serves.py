@@ -33,6 +33,7 @@ class InterimServes(Module["InterimServes.Args"]):
         diff = [Change(f"gateway {one.name}", "", args.name) for one in gateways]
         if context.check:
             return Result(changed=True, diff=diff, data={"serving": False})
+        context.guards.verified()
         if container := containers.inspect(context.docker(), args.name):
             compile_caches.verified(context, container)
         why = interim.serve(context.state, gateways)

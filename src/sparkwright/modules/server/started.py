@@ -5,8 +5,9 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, containers, mount_sources, replaced
+from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import turns
+from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.result import Change, arg
 
 
@@ -46,9 +47,13 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
             mount_sources.refuse(context, found)
+            key = key_of(spec) if (spec := good_states.spec_of(context.state, found["Id"])) else ""
+            context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
         try:
             client.api.start(name)
         except APIError as error:
+            context.guards.end()
             raise containers.refused_start(error, client, ports) from None
+        context.guards.runs(containers.inspect(client, name) or {})
         containers.set_policy(client, name, mount_sources.policy(found, args.restart))
         return {}

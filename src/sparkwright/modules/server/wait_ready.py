@@ -61,6 +61,7 @@ class WaitReady(Module["WaitReady.Args"]):
     def _tell(self, args: Args, book: LogBook, context: Context, waited_s: float) -> None:
         """Say the stage, and how far it is."""
         state = self._state(args.name, book, context)
+        context.guards.stage(state.stage or "starting")
         done = book.stage_names.index(state.stage) + 1 if state.stage else 0
         if state.stage == "weights" and state.shards[1]:
             context.progress(*state.shards, text="loading weights, shards")

@@ -18,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave
     "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
     "reserve_gib": defaults.RESERVE_GIB,  # memory that must stay free beside the engine
+    "guard_gib": 0,  # memory that the guard over a start keeps for the host; 0: a share of its memory
     "drain_s": defaults.DRAIN_S,  # how long requests may take to end before the server is stopped
     "caches_gib": defaults.CACHES_GIB,  # what all compile caches of a host together may hold, GiB
     "page_cache": "drop",  # drop: the model's files leave it before each start; fit: only where it does not fit beside
@@ -26,8 +27,11 @@ DEFAULTS: dict[str, Any] = {
     "swappiness": None,  # `provision`: vm.swappiness
     "earlyoom_percent": None,  # `provision`: earlyoom acts below this share of memory
     "ollama_limits": {},  # `provision`: of Ollama's service: max_loaded_models, num_parallel, context_length, keep_alive
+    "anyway": False,  # start a configuration that took the host down; `--anyway`
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }
+#: variables that are a number of GiB
+AMOUNTS = frozenset({"guard_gib"})
 #: how alike two names must be for one to be taken for the other, misspelt
 ALIKE = 0.75
 #: where a variable may be read; in hosts/ only within an expression
@@ -43,11 +47,17 @@ def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path)
         where = source.where(*at, "vars", name)
         if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool) and "{{" not in str(value):
             raise Refused(f"`vars.{name}` must be true or false.", where=where)
+        if name in AMOUNTS and not _is_amount(value):
+            raise Refused(f"`vars.{name}` must be a number of GiB, 0 or more.", where=where)
         near = [] if name in DEFAULTS else get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=ALIKE)
         read = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
         if near and not any(map(read.search, _texts(project))):
             fix = f"Did you mean `{near[0]}`?"
             raise Refused(f"`vars.{name}` is not used by any playbook or template.", where=where, fix=fix)
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def _texts(project: Path) -> Iterator[str]:

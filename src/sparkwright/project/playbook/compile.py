@@ -71,6 +71,8 @@ def compile(
         wait_s=options.wait_s,
         server=host.server,
         by_turns=bool(host.turns),
+        anyway=compiler.names.known.get("anyway") is True,
+        guard_gib=float(compiler.names.known.get("guard_gib") or 0),
     )
 
 

@@ -121,6 +121,11 @@ class Expect(Strict):
     log_unknown: Literal["fail", "pass"] = Field(
         "fail", description="how to treat an expectation that the log does not answer"
     )
+    answers: Literal["judged", "any"] = Field(
+        "judged",
+        description="its first answers are judged before they become the reference; `any` for a model that answers no questions, "
+        "such as one with random weights",
+    )
     probes: list[words.Probe] = Field(
         default_factory=list,
         description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "

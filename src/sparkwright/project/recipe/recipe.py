@@ -118,6 +118,8 @@ class Recipe:
             del held["files"]
         if not self.file.expect.probes:
             del held["expect"]["probes"]
+        if self.file.expect.answers == "judged":
+            del held["expect"]["answers"]
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:

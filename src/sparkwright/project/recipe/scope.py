@@ -172,6 +172,7 @@ def _serve(
             "unknown": expect.log_unknown,
         },
         **({"probes": list(expect.probes)} if expect.probes else {}),
+        **({"answers": expect.answers} if expect.answers != "judged" else {}),
         "baseline_key": {
             "image": container["image"],
             "model_id": model["id"],

@@ -20,6 +20,8 @@ from sparkwright.protocol.events import Event, event
 
 #: where a gateway's files are, in the state folder: most hosts have none, and import nothing of it
 GATEWAY = "gateway"
+#: where the samples of guarded starts are
+GUARD = "guard"
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -34,7 +36,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
     """
     now_s, good = time.time(), good_states.last(state)
-    busy, interrupted = _runs(state)
+    busy, interrupted = _runs(machine, state)
     found, gateway = store.latest(state.memory), _gateway(state)
     name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
     now = live.inspect(machine, good, name, now_s)
@@ -120,14 +122,26 @@ def _load(good: Mapping[str, Any], now: live.Now) -> dict[str, float]:
     return found if isinstance(found, dict) else {}
 
 
-def _runs(state: StateFolder) -> tuple[str, str]:
-    """(who works here, which run was cut off), in words."""
+def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
+    """(who works here; how the host went down, and which run was cut off), in words."""
     owner, alive = lock.inspect(state)
-    if owner is None or alive:
-        return str(owner or ""), ""
+    if owner is not None and alive:
+        return str(owner), ""
+    lost = _lost(machine, state)
+    if owner is None:
+        return "", lost
     from sparkwright.host.runs import cut_off
 
-    return "", cut_off.interrupted(state)
+    return "", "; ".join(filter(None, (lost, cut_off.interrupted(state))))
+
+
+def _lost(machine: Machine, state: StateFolder) -> str:
+    """How this host went down, in words; empty for one that no guard saw go down."""
+    if not (state.path / GUARD).is_dir():
+        return ""
+    from sparkwright.host.memory import host_lost
+
+    return host_lost.message(state, machine)
 
 
 def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: live.Now) -> Rank:

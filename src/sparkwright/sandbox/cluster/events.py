@@ -10,6 +10,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from sparkwright.guard import ring as rings
+from sparkwright.sandbox import system
 from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.images import digest_of
@@ -19,6 +21,7 @@ from sparkwright.trust import private
 #: what it is started with again by hand
 OTHER_TAG, LEFT = "latest", "left-behind"
 LOCK = "home/.local/state/sparkwright/lock"
+GUARDS = "home/.local/state/sparkwright/guard"
 
 
 def happen(fault: str, containers: Containers, folder: Path) -> None:
@@ -67,15 +70,29 @@ def _made_anew(containers: Containers, one: Container) -> None:
 
 def _reboot(containers: Containers, folder: Path) -> None:
     """Every process of the host ends at once, the runner of a deploy too; containers with a policy start again."""
+    for one in power_off(containers, folder):
+        containers.come_back(one)
+    system.new_boot(folder / "root")
+
+
+def power_off(containers: Containers, folder: Path) -> list[Container]:
+    """End every process of the host at once: the runner of a deploy, the guards of starts, containers. Returns those that ran."""
     lock = folder / LOCK
     if private.held(lock):
         with contextlib.suppress(OSError, ValueError, KeyError):
             os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGKILL)
-    for one in _running(containers):
+    for ring in (folder / GUARDS).glob("*.ring"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            about, _ = rings.read(str(ring))
+            if about["state"] == "guarding":
+                os.kill(int(about["pid"]), signal.SIGKILL)
+    ran = _running(containers)
+    for one in ran:
         stopped = one.asked_to_stop
-        one.kill()
+        one.asked_to_stop = True
+        one.power_off()
         one.asked_to_stop = stopped
-        containers.come_back(one)
+    return ran
 
 
 EVENTS: dict[str, Callable[[Containers, Path], None]] = {

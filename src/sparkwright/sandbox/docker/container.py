@@ -100,6 +100,14 @@ class Container:
             self._thread.join(timeout=STOP_S)
         self._cured()
 
+    def power_off(self) -> None:
+        """End with its host."""
+        if self.engine is not None:
+            self.engine.kill(power_off=True)
+        if self._thread is not None:
+            self._thread.join(timeout=STOP_S)
+        self._cured()
+
     def _stop_asked(self) -> None:
         """Its policy counts no more, between two starts neither."""
         self.asked_to_stop = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.sandbox.llama_cpp.config import Config
-from sparkwright.sandbox.serving.asked import called, colour, foreign, instance, picture_of, schema_of, words
+from sparkwright.sandbox.serving.asked import called, colour, foreign, instance, known, picture_of, schema_of, words
 
 NO_PICTURES = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 NO_TOOLS = "tools param requires --jinja flag"
@@ -48,7 +48,7 @@ def of(config: Config, body: Mapping[str, Any]) -> Requested:
         return _reply(colour(picture))
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
         return Requested(thought=THOUGHT, tokens=THOUGHT + ANSWER) if config.thinks else _reply("<think>Hm.</think>9.9")
-    return _reply(foreign(body))
+    return _reply(known(body) or foreign(body))
 
 
 def _reply(text: str) -> Requested:

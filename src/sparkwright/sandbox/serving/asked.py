@@ -58,6 +58,32 @@ def colour(url: str) -> str:
     return "Red." if red > max(green, blue) else "Green." if green > blue else "Blue."
 
 
+#: questions with one right answer, and how the simulated model knows it
+KNOWN: tuple[tuple[str, str], ...] = (
+    (r"capital of France", "Paris"),
+    (r"capital of Japan", "Tokyo"),
+    (r"comes after Monday", "Tuesday"),
+    (r"legs does a spider", "8"),
+    (r"opposite of hot", "cold"),
+    (r"comes next: 3, 6, 9, 12", "15"),
+    (r"Repeat this word exactly: (\w{1,40})", "{0}"),
+    (r"word 'lamp' in capital", "LAMP"),
+    (r"Count from 1 to 5", "1, 2, 3, 4, 5"),
+    (r"password of the lighthouse is (\w{1,40})", "{0}"),
+)
+SUM = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
+
+
+def known(body: Mapping[str, Any]) -> str:
+    """The right answer to a simple question; empty for any other text."""
+    question = text_of(body)
+    if found := SUM.search(question):
+        left, right = int(found[1]), int(found[3])
+        return str(left + right if found[2] == "+" else left * right)
+    answers = ((re.search(pattern, question), answer) for pattern, answer in KNOWN)
+    return next((answer.format(*match.groups()) for match, answer in answers if match), "")
+
+
 def foreign(body: Mapping[str, Any]) -> str:
     """The question, where it is in another language than English: an answer in its own words is one in its language."""
     question = text_of(body)

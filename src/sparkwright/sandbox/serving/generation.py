@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
 WORDS = tuple(f"{word} " for word in _SENTENCE.split())
 DAMAGED = tuple(reversed(WORDS))  # of a model whose weights are not what they were
+#: what came of a broken kernel on a GB10, for every prompt (NVIDIA/dgx-spark-playbooks 76)
+GARBLED = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
 SHARED = 0.75  # each further stream keeps this share of the one before
@@ -69,7 +71,7 @@ class Token:
 def generate(engine: Process, request: Request) -> Iterator[Token]:
     """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted, Broken."""
     arrived_s, reason, made = time.monotonic(), "abort", 0
-    words = request.words or (DAMAGED if engine.damaged else WORDS)
+    words = GARBLED if engine.garbled else request.words or (DAMAGED if engine.damaged else WORDS)
     try:
         with _turn(engine, request):
             cached = engine.cache.take(request.prompt)

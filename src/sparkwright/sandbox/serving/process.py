@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sparkwright.sandbox.memory import LINGER_S, TOTAL, Pool
+from sparkwright.sandbox.memory import LEAK, LINGER_S, OVERSHOOT, TOTAL, Pool
 from sparkwright.sandbox.serving.counters import Counters
 from sparkwright.sandbox.serving.steps import Steps
 from sparkwright.sandbox.serving.tokens import Tokenizer
@@ -19,7 +19,10 @@ FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
 ON_CPU = 2.9  # of a Spark's twenty cores
 KILLED, TERMINATED = 137, 143
-POLL_S = 0.05
+POLL_S, LEAK_POLL_S = 0.05, 0.2
+#: faults in which a start, or another program during it, takes all of the memory
+OTHERS = "neighbour"  # words: data
+GROWS_AT_START = ("overshoot", OTHERS, "unkillable")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -75,6 +78,7 @@ class Process:
         self.dead = False
         self.device = "cuda"
         self.damaged = False
+        self.garbled = False
         self.steps = Steps()
         self.tokenizer = Tokenizer()
         self.limits: Limits
@@ -89,6 +93,7 @@ class Process:
         self._holder = f"{holder or self.usual_holder} {secrets.token_hex(4)}"
         self._on_gpu = on_gpu
         self._code = 0
+        self._stuck = False
         self._server: Server | None = None
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
@@ -123,6 +128,7 @@ class Process:
         """Start, serve until stopped, and return the exit code."""
         self.device = "cpu" if self.fault() == "cpu-only" else "cuda"
         self.damaged = self.fault() == "other-text"
+        self.garbled = self.fault() == "garbled"
         try:
             return self.serve()
         finally:
@@ -151,12 +157,14 @@ class Process:
 
     def stop(self) -> None:
         """A graceful stop, as SIGTERM asks for."""
-        if not self.stopped.is_set() and self.fault() != "stubborn":
+        if not self.stopped.is_set() and self.fault() != "stubborn" and not self._stuck:
             self.last_words(self.stopping(), 0)
             self.stopped.set()
 
-    def kill(self) -> None:
-        """The end by SIGKILL: no last words."""
+    def kill(self, *, power_off: bool = False) -> None:
+        """The end by SIGKILL: no last words. A process that is stuck in the driver ends with its host."""
+        if self._stuck and not power_off:
+            return
         self._code = KILLED
         self.stopped.set()
 
@@ -190,7 +198,17 @@ class Process:
         while not self._pool.claim(self._holder, size_bytes):
             if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for what its own end left behind
                 return False
+        if self.fault() in GROWS_AT_START:
+            self._stuck = self.fault() == "unkillable"
+            holder = f"beside {self._holder}" if self.fault() == OTHERS else self._holder
+            threading.Thread(target=self._grow, args=(holder,), daemon=True).start()
         return True
+
+    def _grow(self, holder: str) -> None:
+        """Take the rest of the memory while it starts, or let another program do so, until it ends."""
+        assert self._pool is not None
+        self._pool.grow(holder, OVERSHOOT, self.stopped)
+        self._pool.release(holder, after_s=LINGER_S)
 
     @property
     def free_bytes(self) -> int:
@@ -204,13 +222,15 @@ class Process:
 
     def held_back(self) -> bool:
         """Wait while a start is slow. Returns whether it was stopped meanwhile."""
-        while self.fault() == "slow-start" and not self.stopped.wait(POLL_S):
+        while self.fault() in ("slow-start", *GROWS_AT_START) and not self.stopped.wait(POLL_S):
             pass
         return self.stopped.is_set()
 
     def until_stopped(self) -> int:
         """Serve until somebody ends it. Returns the exit code."""
-        self.stopped.wait()
+        while not self.stopped.wait(LEAK_POLL_S):
+            if self.fault() == "leak" and self._pool is not None:
+                self._pool.add(self._holder, int(LEAK * LEAK_POLL_S))
         return self._code
 
     def say(self, lines: Iterable[tuple[float, str]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.sandbox.serving.asked import called, colour, foreign, instance, picture_of, schema_of, words
+from sparkwright.sandbox.serving.asked import called, colour, foreign, instance, known, picture_of, schema_of, words
 from sparkwright.sandbox.sglang.config import Config
 
 MULTIMODAL = "ForConditionalGeneration"
@@ -36,7 +36,7 @@ def of(config: Config, body: Mapping[str, Any]) -> Requested:
     asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
     if asked is True and not config.asked["reasoning_parser"]:
         return Requested(words("<think>\nHm.\n</think>\n\n9.9"))
-    return Requested(words(foreign(body)))
+    return Requested(words(known(body) or foreign(body)))
 
 
 def _called(config: Config, body: Mapping[str, Any]) -> Requested:

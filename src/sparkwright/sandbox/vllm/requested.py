@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.serving.asked import called, colour, foreign, instance, picture_of, schema_of, words
+from sparkwright.sandbox.serving.asked import called, colour, foreign, instance, known, picture_of, schema_of, words
 
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
@@ -53,8 +53,8 @@ def of(engine: Engine, body: Mapping[str, Any]) -> Requested:
         return Requested((colour(picture),), null=null, quick=True)
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
         return _thought(engine, null)
-    question = foreign(body)
-    return Requested(words(question), null=null, quick=bool(question))
+    text = known(body) or foreign(body)
+    return Requested(words(text), null=null, quick=bool(text))
 
 
 def _called(engine: Engine, body: Mapping[str, Any], null: bool) -> Requested:

@@ -1,0 +1,30 @@
+"""The guard's process: `python -I -S .../sparkwright/guard start RING` under a runner.
+
+Nothing but built-in modules is imported, and not the package above: what is imported is what has to stay in memory.
+"""
+
+import os
+import sys
+
+
+def _package() -> None:
+    """Make `sparkwright.guard` importable without running what `sparkwright` itself imports."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is 2 MB
+    package = type(sys)("sparkwright")
+    package.__path__ = [os.path.dirname(here)]  # noqa: PTH120
+    sys.modules.setdefault("sparkwright", package)
+
+
+def main(words: list[str]) -> int:
+    """Guard a start. Returns the exit code."""
+    if words[:1] == ["start"] and len(words) == 2:
+        from sparkwright.guard import start
+
+        return start.main(words[1])
+    sys.stderr.write("usage: guard start RING\n")
+    return 2
+
+
+if __name__ == "__main__":
+    _package()
+    sys.exit(main(sys.argv[1:]))

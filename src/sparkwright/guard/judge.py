@@ -1,0 +1,169 @@
+"""Decides from samples of the memory whether the host is about to be lost. Pure.
+
+Facts (public issues of GB10 hosts, 2026; see docs/decisions/0042-the-guard-of-a-start.md):
+
+* 29 GiB available fell to 2.5 in nine seconds, and the host was gone: what counts is the time that is left, not the level.
+* Servers ran for weeks with 1.5 to 1.9 GiB available, so a level alone is no danger. Bounds are shares of MemTotal, of what
+  this server left when it was verified, or what the host's own `guard_gib` says.
+* MemFree near zero is healthy while files are read: it counts only together with MemAvailable and with processes that stall.
+"""
+
+from __future__ import annotations
+
+GIB = 2**30
+
+#: below this share of MemTotal nothing is left to act with: 0.5 GiB of 121.7
+LAST_SHARE = 0.004
+#: the level that a falling host must not reach: 1.2 GiB of 121.7
+FLOOR_SHARE = 0.01
+#: the driver of a GB10 fails to allocate below both: 9.7 GiB available and 2 GiB free of 121.7
+LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
+#: share of the time in which every process waits for memory that means a host which no longer works
+STALLED = 0.25
+#: how far ahead a fall is judged, seconds; shorter where the fall is expected, as the last moment in which a kill still helps
+AHEAD_S, LEAST_S = 1.0, 0.4
+#: how far ahead a slow fall is judged, seconds: long enough to stop a server gracefully
+GRACE_S = 20.0
+#: what is averaged for the rate of a fall, and of a slow one, seconds
+SHORT_S, LONG_S = 0.5, 10.0
+#: part of an expected level below which it is passed
+PASSED = 0.9
+#: rates below these are noise, bytes per second
+FALLING, LEAKING = GIB // 10, 8 * 2**20
+KEPT = 256
+
+
+class Floors:
+    """The bounds that a guard judges by, in bytes.
+
+    Args:
+        total: MemTotal.
+        floor: level that the host must not fall below; 0: a share of MemTotal.
+        expected: level at which the memory is known to settle: measured at the last verified start of this configuration, or
+            the lowest since a server was verified. 0: not known.
+        left: available memory when the server was verified; 0: it starts.
+    """
+
+    __slots__ = ("ahead_s", "expected", "floor", "last", "left", "total")
+
+    def __init__(self, total: int, floor: int = 0, expected: int = 0, left: int = 0) -> None:
+        self.total, self.expected, self.left = total, expected, left
+        self.ahead_s = AHEAD_S
+        self.floor = floor or int(total * FLOOR_SHARE)
+        self.last = floor or int(total * LAST_SHARE)
+        settles = min(one for one in (expected, left, total) if one)
+        if not floor and settles < total:
+            self.floor, self.last = min(self.floor, settles // 2), min(self.last, settles // 4)
+
+
+class Danger:
+    """The reason to stop a server.
+
+    Attributes:
+        kind: "falling", "gone" (nothing is left), "stalled" or "leaking" (there is time for a graceful stop).
+        available, free: bytes at that moment. rate: bytes per second by which the available memory falls.
+    """
+
+    __slots__ = ("available", "free", "kind", "rate", "time_s")
+
+    def __init__(self, kind: str, time_s: float, available: int, free: int, rate: float) -> None:
+        self.kind, self.time_s, self.available, self.free, self.rate = kind, time_s, available, free, rate
+
+    @property
+    def graceful(self) -> bool:
+        """Whether there is time to stop the server instead of killing it."""
+        return self.kind == "leaking"
+
+
+class Judge:
+    """Judges each sample by those before it. Its lists are made once and written over."""
+
+    __slots__ = ("_available", "_count", "_free", "_stall_s", "_time_s", "floors", "lowest", "lowest_s")
+
+    def __init__(self, floors: Floors) -> None:
+        self.floors = floors
+        self._time_s, self._stall_s = [0.0] * KEPT, [0.0] * KEPT
+        self._available, self._free = [0] * KEPT, [0] * KEPT
+        self._count = 0
+        self.lowest, self.lowest_s = floors.total, 0.0
+
+    def push(self, time_s: float, available: int, free: int, stall_s: float) -> Danger | None:
+        """Take a sample and judge it.
+
+        Args:
+            time_s: of a monotonic clock. available: MemAvailable without pages that have to be written first, bytes.
+            free: MemFree, bytes. stall_s: seconds in which every process waited for memory, counted since the boot.
+        """
+        at = self._count % KEPT
+        self._time_s[at], self._available[at], self._free[at], self._stall_s[at] = time_s, available, free, stall_s
+        self._count += 1
+        if available < self.lowest:
+            self.lowest, self.lowest_s = available, time_s
+        kind = self._kind(time_s, available, free)
+        return Danger(kind, time_s, available, free, max(0.0, self.rate(SHORT_S))) if kind else None
+
+    def _kind(self, time_s: float, available: int, free: int) -> str:
+        floors = self.floors
+        if available < floors.last and self._before(1) < floors.last:
+            return "gone"
+        rate = self.rate(SHORT_S)
+        passed = not floors.expected or available < floors.expected * PASSED
+        soon = available - rate * LEAST_S < floors.last or (passed and available - rate * floors.ahead_s < floors.floor)
+        if rate > FALLING and soon and self._still_falls(rate):
+            return "falling"
+        total = floors.total
+        if available < total * LOW_SHARE and free < total * LOW_FREE_SHARE and self._stalled(time_s) > STALLED:
+            return "stalled"
+        if floors.left and passed:
+            slow = self.rate(LONG_S)
+            if slow > LEAKING and available - slow * GRACE_S < floors.floor and self._spans(LONG_S):
+                return "leaking"
+        return ""
+
+    def rate(self, over_s: float) -> float:
+        """The rate at which the available memory falls, bytes per second: a line through the samples of the last seconds.
+
+        0 with fewer than three samples: two prove no fall.
+        """
+        newest = self._count - 1
+        n = 0
+        sum_t = sum_a = sum_tt = sum_ta = 0.0
+        end_s = self._time_s[newest % KEPT]
+        while n < KEPT and n < self._count:
+            at = (newest - n) % KEPT
+            t = self._time_s[at] - end_s
+            if t < -over_s and n >= 3:
+                break
+            a = float(self._available[at])
+            sum_t, sum_a, sum_tt, sum_ta = sum_t + t, sum_a + a, sum_tt + t * t, sum_ta + t * a
+            n += 1
+        spread = n * sum_tt - sum_t * sum_t
+        return -(n * sum_ta - sum_t * sum_a) / spread if n >= 3 and spread > 0 else 0.0
+
+    def _still_falls(self, rate: float) -> bool:
+        """Whether the newest sample goes on with the fall; one that stays level ends it."""
+        newest, before = (self._count - 1) % KEPT, (self._count - 2) % KEPT
+        seconds = self._time_s[newest] - self._time_s[before]
+        return self._available[before] - self._available[newest] > rate * seconds / 4
+
+    def _before(self, steps: int) -> int:
+        """An earlier sample's available memory; MemTotal where there is none."""
+        return self._available[(self._count - 1 - steps) % KEPT] if self._count > steps else self.floors.total
+
+    def _stalled(self, time_s: float) -> float:
+        """The share of the last two seconds in which every process waited for memory."""
+        at = newest = self._count - 1
+        while at > max(0, self._count - KEPT) and time_s - self._time_s[at % KEPT] < 2:
+            at -= 1
+        seconds = time_s - self._time_s[at % KEPT]
+        return (self._stall_s[newest % KEPT] - self._stall_s[at % KEPT]) / seconds if seconds >= 1 else 0.0
+
+    def _spans(self, seconds: float) -> bool:
+        """Whether samples of so long a time are there."""
+        oldest = max(0, self._count - KEPT)
+        return self._time_s[(self._count - 1) % KEPT] - self._time_s[oldest % KEPT] >= seconds
+
+    def pause_s(self, most_s: float) -> float:
+        """Seconds until the next sample: a fall of 12 GiB/s must not reach the floor unseen, and a slow host costs little."""
+        room = self._available[(self._count - 1) % KEPT] - self.floors.floor
+        return min(most_s, max(0.04, room / (12 * GIB)))

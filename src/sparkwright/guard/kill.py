@@ -1,0 +1,138 @@
+"""Ends one container without waiting for anybody: by the engine's socket, and by the processes themselves.
+
+The request is written beforehand and the connection is open beforehand. Processes are held by a pidfd, which never means another
+process that got the same number. A container is named by its full id and by nothing else.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import os
+
+KILL = int(_signal.SIGKILL)
+#: of a cgroup of version 2: a "1" kills all of it
+CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
+
+
+class Target:
+    """A container that may be killed.
+
+    Args:
+        container_id: its full id. address: path of the engine's unix socket, or "HOST:PORT"; empty: none is known.
+    """
+
+    __slots__ = ("_address", "_cgroup", "_connection", "_pidfd", "_stop", "id", "pid", "request")
+
+    def __init__(self, container_id: str, address: str) -> None:
+        self.id, self._address = container_id, address
+        self.request = _request(container_id, "kill?signal=KILL")
+        self._stop = _request(container_id, f"stop?t={GRACE_S}")
+        self.pid, self._pidfd, self._cgroup = 0, -1, -1
+        self._connection = self._connected()
+
+    def runs_as(self, pid: int) -> None:
+        """Hold its first process, whose end is the end of all in its namespace."""
+        self.release()
+        self.pid = pid
+        try:
+            self._pidfd = os.pidfd_open(pid)
+            self._cgroup = os.open(CGROUP_KILL.format(_cgroup_of(pid)), os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:  # it has ended, or only root may kill a cgroup
+            pass
+
+    def release(self) -> None:
+        """Hold no process any more."""
+        for file in (self._pidfd, self._cgroup):
+            if file >= 0:
+                os.close(file)
+        self._pidfd = self._cgroup = -1
+
+    @property
+    def gone(self) -> bool:
+        """Whether its first process was held and has ended."""
+        if self._pidfd < 0:
+            return self.pid > 0
+        try:
+            _signal.pidfd_send_signal(self._pidfd, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return _zombie(self.pid)
+
+    def kill_by_engine(self) -> str:
+        """Ask the engine, and do not wait for its answer. Returns why that failed, or ""."""
+        return self._send(self.request)
+
+    def stop_by_engine(self) -> str:
+        """The same for a graceful stop."""
+        return self._send(self._stop)
+
+    def kill_processes(self) -> str:
+        """Kill its processes directly. Returns why that failed, or ""."""
+        try:
+            if self._cgroup >= 0:
+                os.write(self._cgroup, b"1")
+            if self._pidfd < 0:
+                return "its process is not known"
+            _signal.pidfd_send_signal(self._pidfd, KILL)
+        except ProcessLookupError:
+            return ""
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def _send(self, request: bytes) -> str:
+        for _ in range(2):  # the engine may have been restarted since: then the first connection is dead
+            try:
+                if self._connection is None:
+                    self._connection = self._connected()
+                if self._connection is None:
+                    return "no connection to the Docker Engine"
+                self._connection.send(request)
+                return ""
+            except OSError as error:
+                why = error.strerror or str(error)
+                self._connection = None
+        return why
+
+    def _connected(self) -> _socket.socket | None:
+        if not self._address:
+            return None
+        host, _, port = self._address.rpartition(":")
+        unix = self._address.startswith("/")
+        made = _socket.socket(_socket.AF_UNIX if unix else _socket.AF_INET, _socket.SOCK_STREAM)
+        made.settimeout(0.2)
+        try:
+            made.connect(self._address if unix else (host, int(port)))
+        except OSError:
+            made.close()
+            return None
+        return made
+
+
+#: how long a graceful stop may take, seconds
+GRACE_S = 10
+
+
+def _request(container_id: str, verb: str) -> bytes:
+    """A request to the engine about one container."""
+    if not (len(container_id) == 64 and container_id.isalnum()):
+        raise ValueError("no container id")
+    return f"POST /containers/{container_id}/{verb} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def _cgroup_of(pid: int) -> str:
+    """The cgroup (version 2) of a process."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        rows = file.read().splitlines()
+    return next((row[3:] for row in rows if row.startswith("0::")), "")
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return True

@@ -1,0 +1,90 @@
+"""Locked pages, priority and a writing thread: what a process needs to act on a host that is short of memory."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+
+MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
+#: of the thread that writes: a default of 8 MB would count against the limit of locked memory
+STACK_BYTES = 128 * 1024
+WRITE_EVERY_S, WRITE_NEAR_S = 1.0, 0.2
+
+
+def stay_in_memory() -> str:
+    """Lock this process in memory and let it run before others where that is allowed. Returns why it is not locked, or ""."""
+    why = _lock()
+    for prefer in (_realtime, _nice, _spare):
+        try:
+            prefer()
+        except OSError:  # only root may
+            continue
+    return why
+
+
+def _lock() -> str:
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0:
+            return ""
+        return os.strerror(ctypes.get_errno())
+    except (ImportError, OSError, AttributeError) as error:
+        return str(error)
+
+
+def _realtime() -> None:
+    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
+def _nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+
+def _spare() -> None:
+    """Be the last that the kernel's OOM killer chooses."""
+    file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, b"-999")
+    finally:
+        os.close(file)
+
+
+class Writer:
+    """A thread that calls `flush` again and again, so that no disk holds up the thread that samples.
+
+    Args:
+        flush: writes what is new. every_s: how often.
+    """
+
+    def __init__(self, flush, every_s: float = WRITE_EVERY_S) -> None:  # type: ignore[no-untyped-def]
+        self._flush, self.every_s = flush, every_s
+        self._stopped = False
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        _thread.stack_size(STACK_BYTES)
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                until_s = time.monotonic() + self.every_s
+                self._write()
+                while not self._stopped and time.monotonic() < min(until_s, until_s - WRITE_EVERY_S + self.every_s):
+                    time.sleep(min(WRITE_NEAR_S, self.every_s))
+        finally:
+            self._ended.release()
+
+    def _write(self) -> None:
+        try:
+            self._flush()
+        except OSError:  # a full or lost disk: the samples stay in memory
+            pass
+
+    def stop(self) -> None:
+        """Write what is left and end. Waits for the disk for two seconds at most."""
+        self._stopped = True
+        if self._ended.acquire(True, 2.0):
+            self._write()

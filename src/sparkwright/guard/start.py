@@ -1,0 +1,169 @@
+"""The guard of a start: samples until the server is verified, and kills its container before the host is lost.
+
+Reads lines from standard input: `pid N`, `stage TEXT`, `expect BYTES`, `end`. Writes one line to standard output when it is ready
+and one when it killed. When the runner is gone it stays until the container's process has ended, an hour at most: nobody has
+verified that server.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from sparkwright.guard import ring as rings
+from sparkwright.guard.judge import Danger, Floors, Judge
+from sparkwright.guard.kill import Target
+from sparkwright.guard.memory import Meter
+from sparkwright.guard.process import WRITE_EVERY_S, WRITE_NEAR_S, Writer, stay_in_memory
+
+#: the longest pause between two samples, seconds: at least ten times a second
+PAUSE_S = 0.1
+#: after a kill: how long the memory's return is watched, seconds
+AFTER_S = 3.0
+#: rows of the order that the ring keeps
+SHOWN = ("name", "id", "run", "boot", "key", "server", "what", "expected")
+ORPHAN_S = 3600.0
+#: the disk is written to more often below so many times the floor
+NEAR = 4
+
+
+class Guard:
+    """Guards one start. about: the rows of the order (see `main`)."""
+
+    def __init__(self, path: str, about: dict[str, str]) -> None:
+        self.meter = Meter(about.get("root", ""))
+        floors = Floors(self.meter.total, int(about.get("floor", 0)), int(about.get("expected", 0)))
+        self.judge = Judge(floors)
+        self.target = Target(about["id"], about.get("address", "")) if about.get("id") else None
+        header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
+        header["total"] = str(self.meter.total)
+        header.update({name: value for name, value in about.items() if name in SHOWN})
+        self.ring = rings.Ring(path, header)
+        self.ring.say("locked", stay_in_memory() or "yes")
+        self.ring.say("began", f"{time.time():.3f}")
+        self.input = b""
+        self.orphan_s = 0.0
+        self.ended = False
+        self.killed: Danger | None = None
+
+    def run(self) -> None:
+        """Sample until told to end, or until the container is gone."""
+        os.set_blocking(0, False)
+        writer = Writer(self.ring.flush)
+        _say(f"ready {self.ring.about['locked']}")
+        while not self.ended:
+            self._commands()
+            danger = self._sample()
+            if danger is not None:
+                self._save(danger)
+                writer.every_s = WRITE_NEAR_S
+                break
+            near = self.meter.available < NEAR * self.judge.floors.floor + self.judge.rate(1.0)
+            writer.every_s = WRITE_NEAR_S if near else WRITE_EVERY_S
+            self.ended = self.ended or self._left_alone()
+            time.sleep(self.judge.pause_s(PAUSE_S))
+        if self.killed is not None:
+            self._watch_the_end()
+        self.ring.say("state", "killed" if self.killed else "ended")
+        writer.stop()
+
+    def _watch_the_end(self) -> None:
+        """Sample while the memory is released, and kill again what has not ended."""
+        until_s = again_s = time.monotonic() + AFTER_S
+        while not self.ended and (time.monotonic() < until_s or self._stuck()):
+            self._sample()
+            self._commands()
+            time.sleep(PAUSE_S)
+            if time.monotonic() > again_s and self.target is not None and self._stuck():
+                again_s = time.monotonic() + AFTER_S
+                self.target.kill_by_engine()
+                self.target.kill_processes()
+
+    def _stuck(self) -> bool:
+        """Whether the container's process is known and has not ended."""
+        return self.target is not None and self.target.pid > 0 and not self.target.gone
+
+    def _sample(self) -> Danger | None:
+        """Take, keep and judge a sample. A file that can't be read is a moment without a sample."""
+        try:
+            self.meter.read()
+        except (OSError, ValueError):
+            return None
+        meter, lowest = self.meter, self.judge.lowest
+        now_s = time.time()
+        self.ring.add(now_s, meter.available, meter.free, meter.stall_s)
+        danger = self.judge.push(time.monotonic(), meter.available, meter.free, meter.stall_s)
+        if self.judge.lowest < lowest:
+            self.ring.say("lowest", f"{self.judge.lowest} {now_s:.3f}")
+        return danger
+
+    def _save(self, danger: Danger) -> None:
+        """Kill the container, and say so after that."""
+        by_engine = by_process = "no container"
+        if self.target is not None:
+            by_engine = self.target.kill_by_engine()
+            by_process = self.target.kill_processes()
+        self.killed = danger
+        words = f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}"
+        self.ring.say("danger", words)
+        self.ring.say("killed", f"{time.time():.3f}")
+        self.ring.say("by_engine", by_engine or "sent")
+        self.ring.say("by_process", by_process or "sent")
+        _say("killed " + words)
+
+    def _commands(self) -> None:
+        """Read what the runner sent."""
+        try:
+            data = os.read(0, 4096)
+        except BlockingIOError:
+            return
+        if not data:
+            self.orphan_s = self.orphan_s or time.monotonic()
+            return
+        *lines, self.input = (self.input + data).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode(errors="replace").partition(" ")
+            if word == "pid" and self.target is not None and rest.isdigit() and int(rest) > 0:
+                self.target.runs_as(int(rest))
+            elif word == "stage":
+                self.ring.say("stage", rest[:100])
+            elif word == "end":
+                self.ended = True
+
+    def _left_alone(self) -> bool:
+        """Whether the runner is gone, and the container too or an hour has passed. Sleeps a little: no pipe wakes it."""
+        if not self.orphan_s:
+            return False
+        gone = self.target is None or self.target.gone
+        return gone or time.monotonic() - self.orphan_s > ORPHAN_S
+
+
+def _say(line: str) -> None:
+    try:
+        os.write(1, line.encode() + b"\n")
+    except OSError:  # the runner is gone
+        pass
+
+
+def main(path: str) -> int:
+    """Guard as the order says. Its rows are read from standard input up to an empty line.
+
+    id, name: of the container. address: of the engine. floor, expected: bytes. root: of a pretend host. key: names the
+    configuration. run, boot, what: for the ring.
+    """
+    text = b""
+    while b"\n\n" not in text:
+        piece = os.read(0, 65536)
+        if not piece:
+            return 2
+        text += piece
+    order, _, rest = text.partition(b"\n\n")
+    about = dict(row.partition(" ")[::2] for row in order.decode().splitlines())
+    try:
+        guard = Guard(path, about)
+    except (OSError, ValueError) as error:
+        _say(f"failed {error}")
+        return 1
+    guard.input = rest
+    guard.run()
+    return 0

@@ -1,0 +1,154 @@
+"""A host that went down under a guard: found by the samples that survived, recorded once, and not repeated by itself.
+
+A guard's ring names the boot in which it was written. A ring of an earlier boot that has no end was cut off with its host. The
+memory is to blame only when the last samples say so: a power cut beside plenty of memory is told, and forbids nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright import units
+from sparkwright.guard import ring as rings
+from sparkwright.guard.judge import FLOOR_SHARE, LOW_SHARE
+from sparkwright.host.containers import containers
+from sparkwright.host.machine import Machine
+from sparkwright.host.memory import start_guard
+from sparkwright.host.module import Context
+from sparkwright.host.records import history, incidents
+from sparkwright.host.state import StateFolder
+from sparkwright.trust.names import STEP
+from sparkwright.units import GIB, gib
+
+NAME = "lost"
+#: of a ring that was told of
+SETTLED = ".lost"
+#: the memory is to blame when it would have been gone within this time, seconds
+SOON_S = 10.0
+#: samples over which the last rate is taken, seconds
+RATE_S = 2.0
+WHAT = "host went down"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A host that went down, as the last samples of a guard tell it."""
+
+    ring: Path
+    name: str
+    container_id: str
+    #: the configuration, see `start_guard.key_of`
+    key: str
+    server: str
+    run: str
+    #: "starting" or "serving"
+    what: str
+    stage: str
+    #: seconds since the epoch, of the last sample that reached the disk
+    at_s: float
+    available_bytes: int
+    #: bytes per second
+    rate: float
+    #: whether the memory was nearly gone
+    short: bool
+
+    @property
+    def sentence(self) -> str:
+        """When it went down, during what, and with how much memory."""
+        falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
+        stage = f", stage {self.stage!r}" if self.stage else ""
+        blame = "" if self.short else "; memory was not short"
+        left = f"{gib(self.available_bytes)} GiB available{falling}"
+        at = units.moment(self.at_s, units.MINUTE)
+        return f"the host went down at {at} while {self.name} was {self.what}{stage} (last sample: {left}{blame})"
+
+
+def find(state: StateFolder, machine: Machine) -> list[Lost]:
+    """The times that this host went down under a guard and that were not recorded yet, oldest first."""
+    return sorted(_unsettled(state, start_guard.boot_of(machine)), key=lambda one: one.at_s)
+
+
+def _unsettled(state: StateFolder, boot: str) -> Iterator[Lost]:
+    for path in start_guard.folder(state).glob(f"*{start_guard.SUFFIX}"):
+        with contextlib.suppress(OSError, ValueError):
+            about, samples = rings.read(str(path))
+            if about.get("state") == "guarding" and boot and about.get("boot") not in (None, "", boot) and samples:
+                yield _of(path, about, samples)
+
+
+def _of(path: Path, about: dict[str, str], samples: list[tuple[float, int, int, float]]) -> Lost:
+    at_s, available, _, _ = samples[-1]
+    before = next((one for one in samples if at_s - one[0] <= RATE_S), samples[-1])
+    rate = max(0.0, (before[1] - available) / (at_s - before[0])) if at_s > before[0] else 0.0
+    total = int(about.get("total", "0"))
+    server = about.get("server", "")
+    return Lost(
+        ring=path,
+        name=about.get("name", "") or "a server",
+        container_id=about.get("id", ""),
+        key=about.get("key", ""),
+        server=server if STEP.fullmatch(server) else "",
+        run=about.get("run", ""),
+        what="serving" if about.get("what") == "serving" else "starting",
+        stage=about.get("stage", ""),
+        at_s=at_s,
+        available_bytes=available,
+        rate=rate,
+        short=available < total * LOW_SHARE or available - rate * SOON_S < total * FLOOR_SHARE,
+    )
+
+
+def settle(context: Context) -> list[Lost]:
+    """Record what `find` finds: history, incident, and what forbids the next start. Returns it."""
+    found = find(context.state, context.machine)
+    for lost in found:
+        context.note(f"{lost.sentence}.")
+        _record(context, lost)
+    return found
+
+
+def _record(context: Context, lost: Lost) -> None:
+    run = lost.run if STEP.fullmatch(lost.run) else context.run_id
+    own = dataclasses.replace(context, state=StateFolder(context.state.path, lost.server), run_id=run)
+    if lost.short:
+        row = {"key": lost.key, "name": lost.name, "container_id": lost.container_id, "since": lost.at_s}
+        own.state.write(NAME, {**row, "why": lost.sentence, "available_bytes": lost.available_bytes})
+        _take_policy(own, lost)
+    history.append(own, WHAT, container_id=lost.container_id, why=lost.sentence)
+    try:
+        incidents.save(own, lost.name, lost.sentence)
+    except OSError as error:
+        context.note(f"cannot save the incident: {error.strerror}")
+    with contextlib.suppress(OSError):
+        lost.ring.rename(lost.ring.with_suffix(SETTLED))
+
+
+def _take_policy(context: Context, lost: Lost) -> None:
+    """The container does not start by itself again. The engine may not answer yet: then its next check says what is wrong."""
+    with contextlib.suppress(Exception):
+        found = containers.inspect(context.docker(), lost.container_id)
+        if found is not None and found["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"):
+            containers.set_policy(context.docker(), lost.container_id, "no")
+            context.note(f"the restart policy of {lost.name} is now no")
+
+
+def message(state: StateFolder, machine: Machine) -> str:
+    """The sentence for a status: what was not recorded yet, else what forbids the next start; empty for neither."""
+    found = find(state, machine)
+    return found[-1].sentence if found else str(remembered(state).get("why", ""))
+
+
+def remembered(state: StateFolder) -> dict[str, Any]:
+    """The configuration that took the host down and was not verified since: key, name, since, why; empty for none."""
+    return state.read(NAME) or {}
+
+
+def forbids(state: StateFolder, spec: dict[str, Any]) -> str:
+    """Why this container must not be started without a person's word; empty when it may."""
+    lost = remembered(state)
+    return str(lost.get("why", "")) if lost and lost.get("key") == start_guard.key_of(spec) else ""

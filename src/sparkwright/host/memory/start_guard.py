@@ -1,0 +1,318 @@
+"""The guard over a start: a process of its own that samples the memory from `docker start` until the server is verified.
+
+The process is `sparkwright.guard`; this is the run's end of it. See docs/decisions/0042-the-guard-of-a-start.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkwright import guard
+from sparkwright.errors import Failed
+from sparkwright.guard import ring as rings
+from sparkwright.guard.judge import Danger
+from sparkwright.host.containers import engine_socket
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.result import Result
+from sparkwright.protocol.started_with import fingerprint
+from sparkwright.units import GIB, gib
+
+FOLDER, SUFFIX = "guard", ".ring"
+#: how long the guard's process may take to come up, and to end, seconds
+READY_S, END_S = 10.0, 5.0
+#: rings of earlier starts that are kept
+KEPT = 8
+TIMELINE_ROWS = 200
+PROGRAM = str(Path(guard.__file__).parent)
+#: glibc gives a thread 64 MB of address space of its own, which would count as locked memory
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The memory over one guarded start, bytes of MemAvailable."""
+
+    first_bytes: int
+    lowest_bytes: int
+    #: seconds since the epoch, and what was available
+    samples: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass
+class StartGuard:
+    """One guard process over one container."""
+
+    process: subprocess.Popen[bytes]
+    ring: Path
+    name: str
+    container_id: str
+    stage: str = ""
+    _heard: bytes = b""
+
+    def send(self, line: str) -> None:
+        """Tell the guard something. One that has ended needs to know nothing."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+
+    def line(self, within_s: float) -> str:
+        """The next line that it says; "" when none comes in time or it has ended."""
+        assert self.process.stdout is not None
+        deadline_s = time.monotonic() + within_s
+        while b"\n" not in self._heard:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not select.select([self.process.stdout], [], [], left_s)[0]:
+                return ""
+            piece = os.read(self.process.stdout.fileno(), 4096)
+            if not piece:
+                return ""
+            self._heard += piece
+        first, _, self._heard = self._heard.partition(b"\n")
+        return first.decode(errors="replace")
+
+    def end(self) -> None:
+        """End it and wait for its last write."""
+        self.send("end")
+        with contextlib.suppress(OSError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Guards:
+    """The guards of one run, one at a time. Shared by all modules of the run."""
+
+    #: the level that the host must keep, GiB; 0: a share of its memory
+    floor_gib: float = 0.0
+    note: Callable[[str], None] = lambda text: None
+    #: whether a configuration may start with which the host went down before
+    anyway: bool = False
+    current: StartGuard | None = None
+    #: what the budget said would be left, bytes; None where no budget was told
+    left_bytes: int | None = None
+    #: where the memory settled at the last verified start of this configuration, bytes
+    expected_bytes: int | None = None
+    #: the flag that helps most, from the budget
+    advice: str = ""
+    _danger: Danger | None = None
+    _reported: bool = False
+    _since_s: float = 0.0
+    _ended: list[StartGuard] = field(default_factory=list)
+
+    def begin(
+        self, machine: Machine, state: StateFolder, run_id: str, container: Mapping[str, Any], *, key: str = ""
+    ) -> None:
+        """Guard a container that is about to be started, by its inspect. A guard before it ends.
+
+        A host where the guard does not come up gets a note, and the start goes on: it is no less safe than before.
+        """
+        self.end()
+        self._danger, self._reported, self._since_s = None, False, 0.0
+        name = str(container.get("Name", "")).lstrip("/")
+        path = _ring(state, run_id, len(self._ended))
+        order = {
+            "id": str(container.get("Id", "")),
+            "name": name,
+            "address": _address(machine),
+            "root": machine.root,
+            "floor": str(int(self.floor_gib * GIB)),
+            "expected": str(self.expected_bytes or max(0, self.left_bytes or 0)),
+            "run": run_id,
+            "boot": boot_of(machine),
+            "key": key,
+            "what": "starting",
+            "server": state.server,
+        }
+        try:
+            self.current = _started(path, order, name)
+        except OSError as error:
+            self.note(f"the memory is not guarded: {error.strerror or error}")
+            return
+        answer = self.current.line(READY_S)
+        if not answer.startswith("ready"):
+            self.note(f"the memory is not guarded: {answer.removeprefix('failed ') or 'the guard did not start'}")
+            self.end()
+        elif answer != "ready yes":
+            self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
+
+    def runs(self, container: Mapping[str, Any]) -> None:
+        """Tell the guard the first process of the container, from its inspect after the start."""
+        pid = (container.get("State") or {}).get("Pid")
+        if self.current is not None and isinstance(pid, int) and pid > 0:
+            self.current.send(f"pid {pid}")
+
+    def stage(self, text: str) -> None:
+        """Tell the guard how far the start is, for whoever reads its samples after the host went down."""
+        if self.current is not None and text != self.current.stage:
+            self.current.stage = text
+            self.current.send(f"stage {text}")
+
+    def heard(self, data: Mapping[str, Any]) -> None:
+        """Take what a task found of the memory: its budget, and what an earlier start needed."""
+        budget = data.get("budget")
+        if isinstance(budget, Mapping) and isinstance(budget.get("left_bytes"), int):
+            self.left_bytes = budget["left_bytes"]
+            self.advice = str(budget.get("fix") or self.advice)
+        if isinstance(data.get("expected_lowest_bytes"), int):
+            self.expected_bytes = data["expected_lowest_bytes"]
+
+    def mark(self) -> None:
+        """Begin a new lowest from now."""
+        self._since_s = time.time()
+
+    @property
+    def lowest_bytes(self) -> int | None:
+        """The lowest MemAvailable since the start, or since the last mark; None without a guard."""
+        seen = self._seen(self.current)
+        return seen.lowest_bytes if seen else None
+
+    def danger(self) -> Danger | None:
+        """What the guard killed the server for; None when it did not."""
+        if self._danger is None and self.current is not None:
+            line = self.current.line(0)
+            words = line.split()
+            if words[:1] == ["killed"]:
+                kind, available, free, rate = words[1], *map(int, words[2:5])
+                self._danger = Danger(kind, time.monotonic(), available, free, rate)
+        return self._danger
+
+    def check(self) -> None:
+        """Raise Failed when the guard killed the server."""
+        if self.danger() is not None and not self._reported:
+            raise Failed(self.sentence())
+
+    def outcome(self, result: Result) -> Result:
+        """The result of a task; of the one in which the guard killed the server, the failure that says so."""
+        if self._reported or self.danger() is None:
+            return result
+        self._reported = True
+        evidence = [*self.timeline()[-12:], *result.data.get("evidence", [])]
+        data = {**result.data, "host_saved": True, "evidence": evidence}
+        return Result(failed=True, msg=self.sentence(), fix=self.advice, data=data)
+
+    def sentence(self) -> str:
+        """Why the server was killed, with the figures of that moment."""
+        danger, guard_of = self.danger(), self.current or (self._ended[-1] if self._ended else None)
+        assert danger is not None and guard_of is not None
+        falling = f" and falling {danger.rate / GIB:.1f} GiB/s" if danger.rate > GIB / 20 else ""
+        stalled = ", and every process was waiting for memory" if danger.kind == "stalled" else ""
+        stage = f" while at the stage {guard_of.stage!r} of its start" if guard_of.stage else ""
+        budget = f"; the budget said {gib(self.left_bytes)} GiB would be left" if self.left_bytes is not None else ""
+        left = f"{gib(danger.available)} GiB available"
+        return f"{guard_of.name} was stopped to save the host: {left}{falling}{stalled}{stage}{budget}."
+
+    def verified(self) -> Seen | None:
+        """The server is verified: end the guard. Returns what it saw; None without a guard."""
+        guard_of = self.current
+        self.end()
+        return self._seen(guard_of)
+
+    def end(self) -> None:
+        """End the guard of this run, if there is one."""
+        if self.current is not None:
+            self.danger()
+            self.current.end()
+            self._ended.append(self.current)
+            self.current = None
+
+    def timeline(self) -> list[str]:
+        """The last samples as lines of a table."""
+        guard_of = self.current or (self._ended[-1] if self._ended else None)
+        return timeline(guard_of.ring) if guard_of is not None else []
+
+    def _seen(self, guard_of: StartGuard | None) -> Seen | None:
+        if guard_of is None:
+            return None
+        try:
+            about, samples = rings.read(str(guard_of.ring))
+        except OSError:
+            return None
+        rows = [(time_s, available) for time_s, available, _, _ in samples if time_s >= self._since_s]
+        if not rows:
+            return None
+        lowest = min(available for _, available in rows)
+        ever = about.get("lowest", "").split()
+        if not self._since_s and ever and ever[0].isdigit():
+            lowest = min(lowest, int(ever[0]))
+        return Seen(rows[0][1], lowest, tuple(rows))
+
+
+def timeline(ring: Path) -> list[str]:
+    """The samples of a ring as lines of a table: time, GiB available and free, and the rate of the fall."""
+    try:
+        _, samples = rings.read(str(ring))
+    except OSError:
+        return []
+    rows, before = ["time          available   free   falling"], samples[0] if samples else (0.0, 0, 0, 0.0)
+    for sample in samples[-TIMELINE_ROWS:]:
+        seconds = sample[0] - before[0]
+        rate = (before[1] - sample[1]) / seconds / GIB if seconds > 0 else 0.0
+        clock = time.strftime("%H:%M:%S", time.localtime(sample[0])) + f".{int(sample[0] % 1 * 100):02d}"
+        rows.append(f"{clock}  {sample[1] / GIB:8.2f} {sample[2] / GIB:8.2f}  {rate:5.1f} GiB/s")
+        before = sample
+    return rows
+
+
+def key_of(spec: Mapping[str, Any]) -> str:
+    """The name of a configuration: the arguments as the history has them, and the image."""
+    return f"{fingerprint(spec)}@{spec.get('image', '')}"
+
+
+def boot_of(machine: Machine) -> str:
+    """This boot's identity: the kernel's, and when the first process began, which differs where a container is the host."""
+    found = []
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/1/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            text = machine.path(path).read_text()
+            found.append(text.strip() if path.endswith("_id") else text.rpartition(")")[2].split()[19])
+    return ":".join(found)
+
+
+def folder(state: StateFolder) -> Path:
+    """The folder of the rings."""
+    return state.path / FOLDER
+
+
+def _ring(state: StateFolder, run_id: str, number: int) -> Path:
+    """The ring of a new guard. Those of the oldest starts go."""
+    at = state.folder(FOLDER)
+    rings_there = sorted(at.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+    for old in rings_there[: max(0, len(rings_there) - KEPT)]:
+        old.unlink(missing_ok=True)
+    return at / f"{run_id}-{number}{SUFFIX}"
+
+
+def _address(machine: Machine) -> str:
+    """The engine's unix socket, or HOST:PORT; empty where it is reached in another way."""
+    url = urlsplit(machine.docker_host or engine_socket.DEFAULT)
+    if url.scheme == "unix":
+        return url.path
+    return f"{url.hostname}:{url.port or 2375}" if url.scheme in ("tcp", "http") and url.hostname else ""
+
+
+def _started(path: Path, order: Mapping[str, str], name: str) -> StartGuard:
+    """The guard's process, in a session of its own: what ends the run does not end it."""
+    words = [sys.executable, "-I", "-S", PROGRAM, "start", str(path)]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, cwd="/"
+    )
+    made = StartGuard(process, path, name, order["id"])
+    made.send("".join(f"{key} {' '.join(value.split())}\n" for key, value in order.items() if value))
+    return made

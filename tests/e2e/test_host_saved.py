@@ -1,0 +1,85 @@
+"""A start that would take the host down is stopped in time; without the guard each of them does."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from sparkwright.guard import ring as rings
+from sparkwright.host.memory import start_guard
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk
+from tests.faults.bench import until
+
+SEQS = ("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 6")
+
+
+@pytest.mark.parametrize("fault", ["overshoot", "neighbour"])
+def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_server_serves(
+    desk: Desk, fault: str
+) -> None:
+    desk.deployed()
+    before = desk.serving()
+    control.fault(desk.sandbox, fault)
+    desk.edit(*SEQS)
+    done = desk.deploy()
+    assert done.code == 1, done.out
+    failed = next(one for one in done.events() if one.get("status") == "failed")
+    print(failed)
+    assert "was stopped to save the host" in failed["msg"]
+    assert not control.lost(desk.sandbox)
+    assert desk.serving() == before
+    print(done.recap)
+
+
+def _guarding(desk: Desk) -> dict[str, str]:
+    """What the guard of the start that is under way says of itself."""
+    rings_there = start_guard.folder(StateFolder.of(desk.sandbox / "home")).glob("*.ring")
+    return next((about for path in rings_there if (about := rings.read(str(path))[0])["state"] == "guarding"), {})
+
+
+@pytest.mark.parametrize("fault", ["overshoot", "neighbour"])
+def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault: str) -> None:
+    desk.deployed()
+    control.fault(desk.sandbox, fault)
+    desk.edit(*SEQS)
+    with desk.start("deploy", "--host", "sandbox", "--json") as deploy:
+        until(lambda: _guarding(desk), "a guard")
+        os.kill(int(_guarding(desk)["pid"]), signal.SIGKILL)
+        until(lambda: control.lost(desk.sandbox), "the end of the host")
+        deploy.communicate(timeout=60)
+    gone = desk.run("status", "--host", "sandbox")
+    assert (gone.code, "ran out of memory" in gone.out + gone.err) == (3, True), gone
+
+
+def test_a_configuration_that_took_the_host_down_starts_again_only_when_somebody_says_so(desk: Desk) -> None:
+    desk.deployed()
+    control.fault(desk.sandbox, "unkillable")
+    desk.edit(*SEQS)
+    desk.deploy()
+    assert control.lost(desk.sandbox)
+    control.fault(desk.sandbox, None)  # reboots it
+
+    assert "the host went down at" in " ".join(desk.run("status", "--host", "sandbox").out.split())
+    again = desk.deploy()
+    assert again.code == 5, again.out
+    assert "the host went down at" in again.recap["msg"]
+    assert "while qwen35 was starting" in again.recap["msg"]
+    assert "went down" in desk.run("history", "--host", "sandbox").out
+    done = desk.deploy("--anyway")
+    assert done.proved, done.out
+    assert "went down" not in desk.run("status", "--host", "sandbox").out
+    assert desk.deploy().proved
+
+
+def test_another_budget_needs_no_word(desk: Desk) -> None:
+    desk.deployed()
+    control.fault(desk.sandbox, "unkillable")
+    desk.edit(*SEQS)
+    desk.deploy()
+    control.fault(desk.sandbox, None)
+    desk.edit("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 5")
+    assert desk.deploy().proved

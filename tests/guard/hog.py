@@ -1,0 +1,48 @@
+"""A container that takes memory at a rate, on a real Docker Engine, within bounds that leave the machine to its other tests."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from tests.modules.test_log_reading import engine, shell
+
+__all__ = ["engine", "hog", "shell"]
+
+#: takes `rate` MiB a second up to `most` MiB, then stays. One write a page makes it resident
+SCRIPT = """
+import sys, time
+rate, most, step = float(sys.argv[1]), int(sys.argv[2]), 32
+kept, began = [], time.monotonic()
+while len(kept) * step < most:
+    kept.append(b"x" * (step << 20))
+    time.sleep(max(0.0, began + len(kept) * step / rate - time.monotonic()))
+print("full", flush=True)
+time.sleep(600)
+"""
+#: what of this machine a container needs to run Python
+SYSTEM = {path: {"bind": path, "mode": "ro"} for path in ("/usr", "/lib", "/lib64")}
+
+Hog = Callable[..., Any]
+
+
+@pytest.fixture
+def hog(engine: docker.DockerClient, shell: str) -> Iterator[Hog]:
+    """Creates a container that takes memory once it is started. rate: MiB a second. most: MiB in all."""
+    made: list[Any] = []
+
+    def create(rate: float, most: int, restart: str = "no") -> Any:
+        name = f"sparkwright-test-guard-{uuid.uuid4().hex[:12]}"
+        words = ["/usr/bin/python3", "-c", SCRIPT, str(rate), str(most)]
+        policy = {"Name": restart, "MaximumRetryCount": 0}
+        more: dict[str, Any] = {"name": name, "network_mode": "none", "volumes": SYSTEM, "restart_policy": policy}
+        made.append(engine.containers.create(shell, words, **more))
+        return made[-1]
+
+    yield create
+    for one in made:
+        one.remove(force=True)

@@ -1,0 +1,60 @@
+"""The samples that survive a host: written in place, read whatever was cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkwright.guard import ring as rings
+from sparkwright.guard.memory import Meter
+
+
+def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) -> None:
+    path = tmp_path / "one.ring"
+    ring = rings.Ring(str(path), {"state": "guarding", "name": "a\nb"})
+    for second in range(rings.LINES + 10):
+        ring.add(1000.0 + second, second << 10, 1 << 20, 0.5)
+        if second % 100 == 0:
+            ring.flush()
+    ring.say("state", "ended")
+    ring.flush()
+    about, samples = rings.read(str(path))
+    assert (about["state"], about["name"]) == ("ended", "a b")
+    assert path.stat().st_size == rings.FILE_BYTES
+    assert [one[0] for one in samples] == [1000.0 + second for second in range(10, rings.LINES + 10)]
+    assert samples[-1] == (1000.0 + rings.LINES + 9, (rings.LINES + 9) << 10, 1 << 20, 0.5)
+
+
+def test_a_ring_that_a_power_cut_tore_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "one.ring"
+    ring = rings.Ring(str(path), {"state": "guarding"})
+    ring.add(1.0, 2048, 1024, 0)
+    ring.flush()
+    data = bytearray(path.read_bytes())
+    data[rings.HEADER_BYTES + rings.LINE_BYTES : rings.HEADER_BYTES + 3 * rings.LINE_BYTES] = (
+        b"\xff" * 2 * rings.LINE_BYTES
+    )
+    path.write_bytes(data)
+    about, samples = rings.read(str(path))
+    assert about == {"state": "guarding"}
+    assert samples == [(1.0, 2048, 1024, 0.0)]
+
+
+def test_pages_that_must_be_written_first_are_not_available(tmp_path: Path) -> None:
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.parent.mkdir()
+    rows = {
+        "MemTotal": 1000,
+        "MemFree": 10,
+        "MemAvailable": 500,
+        "Buffers": 1,
+        "Dirty": 100,
+        "Writeback": 50,
+        "WritebackTmp": 7,
+    }
+    meminfo.write_text("".join(f"{name}:   {size} kB\n" for name, size in rows.items()))
+    meter = Meter(str(tmp_path))
+    assert (meter.total, meter.free, meter.available) == (1000 << 10, 10 << 10, 350 << 10)
+    meminfo.unlink()
+    meminfo.write_text("MemTotal: 1000 kB\nMemAvailable: 20 kB\n")
+    meter.read()
+    assert (meter.free, meter.available) == (0, 20 << 10)

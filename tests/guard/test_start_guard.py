@@ -1,0 +1,168 @@
+"""The guard's own process over real containers of a real Docker Engine that take real memory."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from sparkwright.guard import ring as rings
+from sparkwright.guard.judge import GIB
+from tests.faults.bench import until
+from tests.guard.hog import Hog, engine, hog, shell
+from tests.modules.context import RecordingContext
+
+__all__ = ["engine", "hog", "shell"]
+
+#: a container takes at most so much, MiB; danger begins this far below what is available when it starts
+MOST, ROOM_GIB = 3000, 1.5
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[RecordingContext]:
+    made = RecordingContext(tmp_path)
+    yield made
+    made.guards.end()
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Four processes that want all of the processor."""
+    words = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            process = subprocess.Popen(words)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield
+
+
+def started(engine: docker.DockerClient, context: RecordingContext, container: Any, room_gib: float = ROOM_GIB) -> None:
+    """Start a container under the guard, as the modules do."""
+    api: Any = engine.api
+    context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - room_gib
+    context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
+    container.start()
+    context.guards.runs(api.inspect_container(container.id))
+
+
+def header(context: RecordingContext) -> dict[str, str]:
+    assert context.guards.current is not None
+    return rings.read(str(context.guards.current.ring))[0]
+
+
+@pytest.mark.docker
+def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
+    engine: docker.DockerClient, context: RecordingContext, hog: Hog, busy: None
+) -> None:
+    container = hog(3072, MOST)
+    started(engine, context, container)
+    assert container.wait(timeout=120)["StatusCode"] == 137
+    until(context.guards.danger, "the guard's word")
+    assert b"full" not in container.logs()
+    until(lambda: header(context).get("state") == "killed", "the end of the guard")
+    assert (header(context)["by_engine"], header(context)["by_process"]) == ("sent", "sent")
+    sentence = context.guards.sentence()
+    assert "was stopped to save the host" in sentence
+    assert "GiB available" in sentence
+    assert context.said == []  # nothing had to be noted: it was locked in memory, and came up
+
+
+@pytest.mark.docker
+def test_it_needs_no_answer_of_the_engine(
+    engine: docker.DockerClient, context: RecordingContext, hog: Hog, tmp_path: Path
+) -> None:
+    """A socket that takes requests and never answers is what a stopped engine looks like."""
+    address = tmp_path / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(address))
+        silent.listen()
+        context.machine = RecordingContext(tmp_path, docker_host=f"unix://{address}").machine
+        container = hog(3072, MOST)
+        started(engine, context, container)
+        assert container.wait(timeout=120)["StatusCode"] == 137
+        connection, _ = silent.accept()
+        with connection:
+            asked = connection.recv(4096).decode()
+    assert asked.startswith(f"POST /containers/{container.id}/kill?signal=KILL HTTP/1.1\r\n")
+
+
+@pytest.mark.docker
+def test_it_needs_no_process_of_its_own_to_kill(
+    engine: docker.DockerClient, context: RecordingContext, hog: Hog
+) -> None:
+    """As a user who may not kill root's processes: the engine's socket is enough."""
+    container = hog(3072, MOST)
+    api: Any = engine.api
+    context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - ROOM_GIB
+    context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
+    container.start()  # and the guard is never told the process
+    assert container.wait(timeout=120)["StatusCode"] == 137
+    until(context.guards.danger, "the guard's word")
+
+
+@pytest.mark.docker
+def test_a_server_that_settles_above_the_floor_is_left_alone(
+    engine: docker.DockerClient, context: RecordingContext, hog: Hog
+) -> None:
+    container = hog(400, 256)
+    started(engine, context, container, room_gib=6)
+    until(lambda: b"full" in container.logs(), "all that it takes")
+    until(lambda: "lowest" in header(context), "a flush")
+    seen = context.guards.verified()
+    container.reload()
+    assert container.status == "running"
+    assert seen is not None
+    assert 0 < seen.lowest_bytes <= seen.first_bytes
+    assert context.guards.danger() is None
+
+
+@pytest.mark.docker
+def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
+    engine: docker.DockerClient, context: RecordingContext, hog: Hog
+) -> None:
+    container = hog(100, 32)
+    started(engine, context, container, room_gib=8)
+    guard = context.guards.current
+    assert guard is not None
+    assert guard.process.stdin is not None
+    until(lambda: b"full" in container.logs(), "all that it takes")
+    guard.process.stdin.close()  # as when the run is killed
+    with pytest.raises(subprocess.TimeoutExpired):
+        guard.process.wait(0.5)
+    container.kill()
+    guard.process.wait(30)
+    assert header(context)["state"] == "ended"
+
+
+def test_a_run_that_is_busy_or_blocked_holds_nothing_up(context: RecordingContext) -> None:
+    """Its thread may hang in a read, or hold the interpreter: the guard is another process."""
+    hold = threading.Event()
+    context.guards.begin(context.machine, context.state, context.run_id, {})
+    blocked = threading.Thread(target=hold.wait)
+    blocked.start()
+    sum(range(20_000_000))  # no other thread of this process runs much meanwhile
+    hold.set()
+    blocked.join()
+    guard = context.guards.current
+    assert guard is not None
+    context.guards.end()
+    _, samples = rings.read(str(guard.ring))
+    assert len(samples) >= 5 * (samples[-1][0] - samples[0][0])
+
+
+def test_a_guard_that_cannot_come_up_is_told_and_stops_no_start(context: RecordingContext) -> None:
+    context.machine = RecordingContext(context.machine.home, root="/nonexistent").machine
+    context.guards.note = context.note
+    context.guards.begin(context.machine, context.state, context.run_id, {"Id": "0" * 64, "Name": "/one"})
+    assert ["the memory is not guarded" in one["text"] for one in context.said] == [True]
+    assert context.guards.current is None
+    assert context.guards.danger() is None

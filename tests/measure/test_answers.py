@@ -1,0 +1,70 @@
+"""First answers judged on their own: what a working model writes in any language, and what none writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.measure import answers
+
+RIGHT = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'s't's't's's's't's's't's's't's's",
+        "the the the the the the the the the the the the",
+        "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!",
+        "哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈",
+        "",
+        "  \n ",
+        "Paris<|im_end|>",
+        "<pad><pad>",
+        "caf\ufffd\ufffd\ufffd",
+    ],
+)
+def test_texts_that_no_working_model_writes(text: str) -> None:
+    assert answers.nonsense(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The sky is blue because air scatters short wavelengths of sunlight more than long ones, and our eyes see it.",
+        "| Planet | Sentence |\n|---|---|\n| Mercury | The smallest planet, and the closest to the sun. |",
+        'def fib(n):\n    """Return the n-th Fibonacci number."""\n    a, b = 0, 1\n    for _ in range(n):\n        a, b = b, a + b',
+        "天空之所以是蓝色的，是因为大气中的气体分子散射了太阳光中的短波长光线，而人眼对蓝色更敏感。",
+        "Небо голубое, потому что воздух рассеивает короткие волны солнечного света сильнее длинных.",
+        "空が青いのは、太陽の光が大気中の分子によって散乱されるためです。波長の短い青い光ほど強く散乱されます。",
+        "42",
+        "x < y and y > z",
+    ],
+)
+def test_a_sane_text_is_sane_in_any_language(text: str) -> None:
+    assert answers.nonsense(text) == ""
+
+
+def test_a_model_that_answers_everything_alike_is_garbage_even_in_good_english() -> None:
+    judged = answers.judge(["The lamp turned above the dark water."] * 12)
+    assert (judged.verdict, judged.right) == ("garbage", 0)
+    assert "one answer to all of them" in judged.sentence
+
+
+def test_looping_reference_texts_fail_a_model_that_knows_the_answers() -> None:
+    assert answers.judge(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict == "garbage"
+    assert (
+        answers.judge(RIGHT, ["A fine sentence.", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "Another."]).verdict == "doubtful"
+    )
+    assert answers.judge(RIGHT, ["A fine sentence.", "Another.", "A third."]).verdict == "sane"
+
+
+def test_no_answer_is_right_for_two_questions() -> None:
+    for own, answer in enumerate(RIGHT):
+        others = [answer if n != own else "" for n in range(len(RIGHT))]
+        assert answers.judge(others).right == 0
+
+
+def test_an_answer_that_is_wrong_only_from_the_prefix_cache_is_no_reference() -> None:
+    sane = answers.judge(RIGHT)
+    assert answers.from_cache(sane, "marigold", "Marigold.").verdict == "sane"
+    assert answers.from_cache(sane, "marigold", "lighthouse").verdict == "doubtful"
