@@ -55,6 +55,10 @@ def folder() -> Iterator[Path]:
 
 
 def filled_by_root(engine: docker.DockerClient, image: str, folder: Path) -> None:
+    """A folder of the user's in which a container left a folder of root's, closed to others."""
+    folder.mkdir(exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
     script = "mkdir -p /c/files/triton && echo compiled > /c/files/triton/one && chmod 700 /c/files/triton"
     mount = {str(folder): {"bind": "/c", "mode": "rw"}}
     engine.containers.run(image, ["/bin/sh", "-c", script], volumes=mount, network_mode="none", remove=True)
@@ -88,37 +92,37 @@ def _raised(act: Callable[[], None]) -> str:
 
 @pytest.mark.docker
 def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient, image: str, folder: Path) -> None:
-    filled_by_root(engine, image, folder)
+    filled_by_root(engine, image, folder / "live")
     context = RecordingContext(folder)
 
     def remove() -> None:
-        files_of_root.discard(context, folder / "files")
+        files_of_root.discard(context, folder / "live")
         files_of_root.empty_trash(context)
 
     assert as_nobody(remove) == ""
-    assert not (folder / "files").exists() and not list((folder / files_of_root.TRASH).iterdir())
+    assert not (folder / "live").exists() and not list((folder / files_of_root.TRASH).iterdir())
     left = [row for row in engine.api.containers(all=True) if files_of_root.SEEN_AT in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
 
 
 @pytest.mark.docker
 def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
-    filled_by_root(engine, image, folder)
+    filled_by_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-    assert as_nobody(lambda: files_of_root.open_for_reading(context, folder / "files")) == ""
-    assert as_nobody(lambda: _must((folder / "files/triton/one").read_text() == "compiled\n")) == ""
+    assert as_nobody(lambda: files_of_root.open_for_reading(context, folder / "live")) == ""
+    assert as_nobody(lambda: _must((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
 
 
 @pytest.mark.docker
 def test_where_no_container_can_root_is_told_what_to_type(
     engine: docker.DockerClient, image: str, folder: Path
 ) -> None:
-    filled_by_root(engine, image, folder)
+    filled_by_root(engine, image, folder / "live")
     context: Any = RecordingContext(folder)
     context.docker = lambda: _without_images()
 
     def remove() -> None:
-        files_of_root.discard(context, folder / "files")
+        files_of_root.discard(context, folder / "live")
         files_of_root.empty_trash(context)
 
     said = as_nobody(remove)
