@@ -73,15 +73,18 @@ def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: Desk) -> 
     desk.deployed()
     api = desk.docker().api
     found = api.inspect_container("qwen35")
-    api.create_container(found["Config"]["Image"], name="qwen35-previous", command=["--model", "x"])
-    api.create_container(found["Config"]["Image"], name="someone-elses", command=["--model", "x"])
+    image, marks = found["Config"]["Image"], found["Config"]["Labels"]
+    api.create_container(image, name="qwen35-previous", command=["--model", "x"], labels=marks)
+    api.create_container(image, name="qwen35-interim", command=["--model", "x"])  # by hand, as its labels say
+    api.create_container(image, name="someone-elses", command=["--model", "x"])
     state = StateFolder.of(desk.sandbox / "home")
     with lock.held(state, lock.Owner("deploy", "alice@desk", "run-a", 1, 1.0), host="sandbox"):
         refused = desk.run(*CLEAN, "--yes")
         assert (refused.code, "deploy by alice@desk" in refused.err) == (5, True), refused.out + refused.err
-    assert desk.containers() == ["qwen35 running", "qwen35-previous created", "someone-elses created"]
+    others = ["qwen35-interim created", "someone-elses created"]
+    assert desk.containers() == sorted(["qwen35 running", "qwen35-previous created", *others])
     assert (state.path / "verified.json").exists()
     assert desk.run(*CLEAN, "--yes").code == 0
-    assert desk.containers() == ["qwen35 running", "someone-elses created"]
+    assert desk.containers() == sorted(["qwen35 running", *others])
     assert not state.path.exists()
     assert desk.deploy().code in (0, 4)  # and it is taken up again

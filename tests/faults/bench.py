@@ -138,6 +138,17 @@ class Bench:
             os.waitpid(pid, 0)
         control.up(self.desk.sandbox)
 
+    def power(self) -> None:
+        """The whole host dies at this moment, the run and the engine with it, and boots."""
+        daemon = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(json.loads((self.state.path / "lock").read_text())["pid"], signal.SIGKILL)
+        os.kill(daemon, signal.SIGKILL)
+        until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(daemon, 0)
+        control.up(self.desk.sandbox)
+
     def ollama(self, laptop: subprocess.Popen[str]) -> None:
         url = f"http://{control.up(self.desk.sandbox)['OLLAMA_HOST']}/api/generate"
         body = json.dumps({"model": "qwen3:32b"}).encode()

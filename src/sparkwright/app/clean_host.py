@@ -66,11 +66,11 @@ def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: boo
 
 
 def _of_recipe(chosen: Chosen, member: Member) -> dict[str, Any]:
-    """The names of the host's servers and their images; without a recipe what the host itself remembers counts alone."""
+    """The repositories of the images that the host's recipes name."""
     hosts = [host for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
     wanted = [recipes.recipe_of(chosen.project, host) for host in hosts]
     repositories = dict.fromkeys(Name.parse(one.image).repository for one in wanted)
-    return {"servers": [one.file.container.name for one in wanted], "repositories": list(repositories)}
+    return {"repositories": list(repositories)}
 
 
 def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool) -> None:

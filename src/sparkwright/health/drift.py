@@ -21,6 +21,8 @@ def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) 
     fields = [one.field for one in container_options.differences(spec, inspected, image)]
     if inspected["Id"] == good.get("container_id"):  # a container's image can't change; the names of that image can
         fields = [one for one in fields if one != "image"]
+    name = str(inspected["Name"]).lstrip("/")
+    fields = ["name", *fields] if name != spec.name else fields  # somebody renamed it
     return (*dict.fromkeys(fields), *(f"{FILE}{path}" for path in changed_files(context, good)))
 
 

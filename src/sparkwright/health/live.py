@@ -49,10 +49,13 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
     if not name:
         return Now(now_s, error="nothing has been deployed here, and the host has no recipe")
     try:
+        verified = str(good.get("container_id") or "")
         inspected = _inspect(machine, name)
+        if inspected is None and verified:
+            inspected = _inspect(machine, verified)  # somebody renamed it
         if inspected is None:
             return Now(now_s, Container(name, status="absent"))
-        box, url = container_of(inspected, str(good.get("container_id", ""))), containers.url_of(inspected)
+        box, url = container_of(inspected, verified), containers.url_of(inspected)
     except SparkwrightError as error:
         return Now(now_s, Container(name), error=error.message)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -87,12 +87,14 @@ class Prober:
 
     def _container(self, found: Observation) -> tuple[dict[str, Any], Observation]:
         """Its state, whether it loops, and what of it differs from the verified state."""
-        name = str(self.good["spec"]["name"])
+        name, verified = str(self.good["spec"]["name"]), str(self.good.get("container_id") or "")
         try:
             inspected = containers.inspect(self.context.docker(), name)
+            if inspected is None and verified:
+                inspected = containers.inspect(self.context.docker(), verified)  # somebody renamed it
             if inspected is None:
                 return {}, replace(found, container=Container(name, status="absent"))
-            box = container_of(inspected, str(self.good.get("container_id", "")))
+            box = container_of(inspected, verified)
             loop = crash_loop.inspect(inspected, self.context) if box.exit_code or box.status != "exited" else ""
             differs = drift.found(self.context, self.good, inspected)
             rank = ranks.probe(self.context, found.rank, box, inspected, self.remembered, start_of(box))

@@ -18,8 +18,15 @@ from sparkwright.trust import security_words as rights
 
 #: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
+#: names of containers that sparkwright gives itself, which no recipe may give: a server kept for a rollback, one that stands in
+PREVIOUS, INTERIM = "-previous", "-interim"
+TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM), ("gateway", "gateway-check")
 #: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
 GIVEN, KEPT = "given:", "kept:"
+
+#: mark every container that sparkwright created: whose it is, what for, the server's container name, and the run that created it
+OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
+RUN_LABEL = "sparkwright.run"
 
 #: marks a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, port_forwarders
 
 NAME = "port"
 
@@ -33,4 +33,6 @@ def check(host: Host) -> Iterator[Finding]:
     else:
         kind, _, name = holder.partition(" ")
         fix = f"docker stop {name}" if kind == "container" else f"sudo ss -tlnp 'sport = :{wanted.port}'"
+        if holder.startswith(port_forwarders.TITLE):
+            fix = port_forwarders.COMMAND
         yield Finding(NAME, "bad", f"port {wanted.port} is in use by {holder}", fix, "docker run --publish")

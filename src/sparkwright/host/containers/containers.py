@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import docker_client, inspected
+from sparkwright.host.containers import docker_client, inspected, port_forwarders
+from sparkwright.protocol.container import INTERIM as INTERIM
+from sparkwright.protocol.container import PREVIOUS as PREVIOUS
 from sparkwright.protocol.container import RANK_LABEL
 from sparkwright.visible import one_line
 
@@ -17,13 +18,8 @@ if TYPE_CHECKING:
 
     from sparkwright.host.module import Context
 
-PREVIOUS = "-previous"
-#: of the server that takes another one's requests while that is replaced (host/gateway/interim.py)
-INTERIM = "-interim"
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
-#: how long a container may take to be stopped that exits while its policy is changed
-UPDATE_S = 5.0
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
@@ -43,37 +39,6 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
         return {}
 
 
-def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
-    """Change the restart policy of a container, running or not.
-
-    The engine refuses one that exits at this very moment (20.10: "Cannot update container ID: cannot update a stopped container",
-    "... ttrpc: closed"); it is asked again.
-    """
-    from docker.errors import APIError
-
-    api: Any = client.api
-    until_s = time.monotonic() + UPDATE_S
-    while True:
-        try:
-            api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
-            return
-        except APIError as error:
-            if "Cannot update container" not in str(error) or time.monotonic() > until_s:
-                raise
-        time.sleep(0.05)
-
-
-def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
-    """Stop gracefully; the engine kills it after timeout_s. Returns when its processes are gone."""
-    client.api.stop(name, timeout=timeout_s)
-    for _ in range(100):
-        found = inspect(client, name)
-        if found is None or not found["State"]["Running"]:
-            return
-        time.sleep(0.1)
-    raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
-
-
 def running_rows(context: Context) -> list[dict[str, Any]]:
     """A row for each running container; none when the engine does not answer: it is being restarted, say, or broken."""
     try:
@@ -87,13 +52,6 @@ def running(client: docker.DockerClient, name: str) -> bool:
     """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
     found = inspect(client, name)
     return found is not None and found["State"]["Status"] in ("running", "restarting")
-
-
-def remove(client: docker.DockerClient, name: str, timeout_s: int) -> None:
-    """Take a container away: gracefully stopped first, so that the driver takes its memory back in order."""
-    api: Any = client.api
-    api.stop(name, timeout=timeout_s)
-    api.remove_container(name, force=True)
 
 
 def identity(container: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +115,16 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
     holder = publishing(client, port)
     process = listening_process(port) if holder is None or not _published(holder) else ""
+    if process and holder is None and (forwarder := port_forwarders.of_port(port)):
+        return f"{forwarder}, {_left_by(client, port)}"
     return f"{CONTAINER}{holder['Name'].lstrip('/')}" if holder and (process or _published(holder)) else process
+
+
+def _left_by(client: docker.DockerClient, port: int) -> str:
+    """The container that a forwarder of Docker was started for, in words: none that runs publishes this port."""
+    made = [inspect(client, row["Id"]) for row in client.api.containers(all=True)]
+    names = [str(found["Name"]).lstrip("/") for found in made if found is not None and publishes(found, port)]
+    return f"which was for {' or '.join(names)} and serves nobody" if names else "which serves nobody"
 
 
 def _published(container: dict[str, Any]) -> bool:
@@ -193,12 +160,18 @@ def _sandbox_of(words: list[str]) -> str:
     return f"{SANDBOX} {one_line(words[-1])}"
 
 
-def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file") -> str:
-    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it."""
+def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file", *, ours: bool = False) -> str:
+    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it.
+
+    ours: whether it is a container that sparkwright created, which a deploy may replace.
+    """
+    if holder.startswith(port_forwarders.TITLE):
+        return f"{port_forwarders.FIX}; nothing else frees it."
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
     if holder.startswith(CONTAINER):
         name = holder.removeprefix(CONTAINER)
-        stop = f"On the host: `docker stop {name}`. To replace it, name the recipe's container like it (`container.name: {name}`)"
+        stop = f"On the host: `docker stop {name}`"
+        stop += f". To replace it, name the recipe's container like it (`container.name: {name}`)" if ours else ""
     return f"{stop}, or use another port with {another}."
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history, incidents
 
@@ -56,10 +56,11 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}
-    containers.set_policy(client, name, "no")
+    if container:
+        lifecycle.set_policy(context, container, "no")
     folder = incidents.save(context, name, why)
     if containers.running(client, name):
-        containers.stop(client, name, 10)
+        lifecycle.stop(context, container, 10)
     by = {"who": who} if who else {}
     history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why, **by)
     return folder.name
@@ -75,7 +76,9 @@ def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST,
 
 
 def verdict_now(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
-    """The verdict on a container now, by what earlier looks saw of it. Remembers nothing."""
+    """The verdict on a container now, by what earlier looks saw of it; none on one that is not ours. Remembers nothing."""
+    if not ownership.ours(context, container):
+        return ""
     return verdict(container, _samples(container, context), now_s=time.time(), most=most, within_s=within_s)
 
 

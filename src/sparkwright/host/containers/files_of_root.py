@@ -18,6 +18,7 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.host.containers import lifecycle, ownership
 from sparkwright.host.module import Context
 from sparkwright.host.records.own_folders import SHARE
 from sparkwright.trust import private
@@ -95,14 +96,14 @@ def as_root(context: Context, path: Path, program: Sequence[str], argument: str,
     try:
         image = _empty_image(api)
         body = _body(image, [found, *program[1:]], argument, path.parent if above else path)
-        made = api.create_container_from_config(body)["Id"]
-        api.start(made)
+        made = lifecycle.create(context, body, ownership.HELPER)
+        lifecycle.start(context, made)
         api.wait(made, timeout=WAIT_S)
     except (APIError, OSError) as error:
         context.note(f"no container could run {program[0]} on {path}: {getattr(error, 'explanation', '') or error}")
     finally:
         if made:
-            api.remove_container(made, force=True)
+            lifecycle.discard(context, made)
         if image:
             api.remove_image(image, force=True)
 

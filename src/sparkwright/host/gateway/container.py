@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.render import CONFIG, MASTER_SOCKET
-from sparkwright.host.containers import container_options, containers, log_reading
+from sparkwright.host.containers import container_options, containers, lifecycle, log_reading, ownership
 from sparkwright.host.gateway import admin, place, states
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
@@ -18,10 +18,28 @@ from sparkwright.protocol.container import ContainerSpec
 
 #: the folder of its files in the container
 INSIDE = "/etc/gateway"
-CHECK_NAME = "gateway-check"
 #: how long a start, a reload or a check may take, seconds
 START_S, POLL_S = 30, 0.05
 SHOWN_LINES = 6
+
+
+def current(name: str, context: Context) -> dict[str, Any]:
+    """Return the inspect of the gateway; empty when there is none. Raises Refused where another container has its name."""
+    found = containers.inspect(context.docker(), name) or {}
+    if found and not _is_gateway(context, found):
+        why = f"container {ownership.holder(context, found)}, and the gateway needs its name."
+        raise Refused(why, fix=ownership.to_free(found))
+    return found
+
+
+def previous(name: str, context: Context) -> dict[str, Any]:
+    """Return the inspect of the gateway that was stopped and kept; empty when there is none. Raises Refused as `current` does."""
+    return current(name + containers.PREVIOUS, context)
+
+
+def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
+    found = ownership.identify(context, container)
+    return found is not None and found.role == ownership.GATEWAY
 
 
 def resolved(spec: dict[str, Any], context: Context, folder: str = place.CONFIG) -> ContainerSpec:
@@ -34,18 +52,17 @@ def resolved(spec: dict[str, Any], context: Context, folder: str = place.CONFIG)
 
 def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
     """Have the pinned HAProxy judge these files. Raises Failed with its words; nothing else of the host is touched."""
-    folder, client = place.folder(context, place.CANDIDATE), context.docker()
+    folder, client, checks = place.folder(context, place.CANDIDATE), context.docker(), ""
     place.write(folder, files)
     words = ("-c", "-f", CONFIG)
-    asked = replace(resolved(spec, context, place.CANDIDATE), name=CHECK_NAME, ports=(), command=words, network="none")
+    asked = replace(resolved(spec, context, place.CANDIDATE), ports=(), command=words, network="none")
     try:
-        _remove(CHECK_NAME, context)
-        create(asked, context)
-        client.api.start(CHECK_NAME)
-        code = client.api.wait(CHECK_NAME, timeout=START_S)["StatusCode"]
-        lines = log_reading.last_lines(client, CHECK_NAME, 40)
+        checks = _create(asked, context, ownership.HELPER)
+        lifecycle.start(context, checks)
+        code = client.api.wait(checks, timeout=START_S)["StatusCode"]
+        lines = log_reading.last_lines(client, checks, 40)
     finally:
-        _remove(CHECK_NAME, context)
+        lifecycle.discard(context, checks) if checks else None
         place.drop(folder)
     if code != 0:
         raise Failed(f"HAProxy refuses the configuration: {_why(lines)}", fix="Nothing was touched.")
@@ -53,23 +70,26 @@ def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None
 
 def create(spec: ContainerSpec, context: Context) -> str:
     """Create a container of the image that is proved to be the spec's. Returns its id. Raises Failed."""
+    return _create(spec, context, ownership.GATEWAY, spec.name)
+
+
+def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") -> str:
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
     if not image:
         raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke gateway.deploy` pulls it.")
     body = container_options.create_arguments(spec)
     body["Image"] = image_names.name_of(api, spec.image, image["Id"])
-    found: str = api.create_container_from_config(body, spec.name)["Id"]
-    return found
+    return lifecycle.create(context, body, role, server=name, name=name)
 
 
-def start(spec: ContainerSpec, context: Context) -> None:
-    """Start the container of this spec. Raises Failed with who has its port."""
+def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
+    """Start the container that was created of this spec. Raises Failed with who has its port."""
     from docker.errors import APIError
 
     client = context.docker()
     try:
-        client.api.start(spec.name)
+        lifecycle.start(context, container_id)
     except APIError as error:
         raise containers.refused_start(error, client, spec.ports) from None
 
@@ -95,11 +115,6 @@ def wait_running(name: str, digest: str, context: Context) -> None:
             raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
         time.sleep(POLL_S)
     states.forget(folder)
-
-
-def _remove(name: str, context: Context) -> None:
-    if containers.inspect(context.docker(), name) is not None:
-        context.docker().api.remove_container(name, force=True)
 
 
 def _why(lines: list[str]) -> str:

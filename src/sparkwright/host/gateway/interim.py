@@ -15,7 +15,7 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.gateway import operations
 from sparkwright.gateway.model import INTERIM, model_of
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.gateway import operating, own_key
 from sparkwright.host.gateway.operating import Gateway, Server, Unheard
 from sparkwright.host.module import Context
@@ -33,6 +33,13 @@ STOP_S = 10
 def container_of(name: str) -> str:
     """What the interim server of a container is called."""
     return name + containers.INTERIM
+
+
+def of(context: Context, name: str) -> dict[str, Any]:
+    """Return the inspect of the interim server of a container; empty where none was created for it."""
+    found = containers.inspect(context.docker(), container_of(name)) or {}
+    mine = ownership.identify(context, found)
+    return found if mine and mine.role == ownership.BESIDE and mine.server == name else {}
 
 
 def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
@@ -86,7 +93,7 @@ def end(
     Returns whether it is gone, and a sentence; empty where there was none.
     """
     interim, key = container_of(name), own_key.kept(context.state)
-    there = containers.inspect(context.docker(), interim)
+    there = of(context, name)
     serving = [one for one in gateways if any(server.state == "up" for server in _there(_interim(one), key))]
     if alone := [one for one in serving if not all(server.state == "up" for server in _there(one, key) or [_GONE])]:
         return False, f"{interim} still serves at the gateway {alone[0].name}, which does not find {name} up"
@@ -94,14 +101,14 @@ def end(
     for one in gateways:
         with contextlib.suppress(Unheard):
             _tell(one, key, operations.REST)
-    if there is not None:
-        containers.remove(context.docker(), interim, STOP_S)
+    if there:
+        lifecycle.remove(context, there, STOP_S)
         server_keys.drop(context.state, interim, ())
     if cut:
         history.append(context, "requests cut", why=f"{count(cut, 'request')} of {interim} after {drain_s:g} s")
     context.state.remove(NAME)
     more = f"; {count(cut, 'request')} cut after {drain_s:g} s" if cut else ""
-    return True, f"removed{more}" if there is not None else ""
+    return True, f"removed{more}" if there else ""
 
 
 def end_kept(context: Context) -> str:

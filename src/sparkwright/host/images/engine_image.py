@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.engine import USUAL, Engine, of
+from sparkwright.host.containers import lifecycle, ownership
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context
 
 ASK_S = 90
-MEMORY = "4g"
+MEMORY = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +46,26 @@ def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | 
         return EngineImage(kept["version"], kept["options"], asked.applied(kept["options"]))
     context.note("reading the image's version and options (once)")
     version = asked.version_of(image.get("Config") or {})
-    version = version or asked.version_in(_run(api, image["Id"], asked.ASK_VERSION))
-    shapes = asked.listed(_run(api, image["Id"], asked.ASK_OPTIONS))
+    version = version or asked.version_in(_run(context, image["Id"], asked.ASK_VERSION))
+    shapes = asked.listed(_run(context, image["Id"], asked.ASK_OPTIONS))
     options = asked.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})
     return EngineImage(version, options, asked.applied(options))
 
 
-def _run(api: Any, image_id: str, words: tuple[str, ...]) -> str:
+def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:
     """What a program with its words prints in a container of its own; nothing when it fails or takes too long."""
     from docker.errors import APIError
     from requests import RequestException
 
+    api: Any = context.docker().api
     created = ""
     try:
-        host = api.create_host_config(mem_limit=MEMORY, network_mode="none")
-        created = api.create_container(image_id, list(words[1:]), entrypoint=[words[0]], host_config=host)["Id"]
-        api.start(created)
+        command = {"Image": image_id, "Entrypoint": [words[0]], "Cmd": list(words[1:])}
+        config = {**command, "HostConfig": {"Memory": MEMORY, "NetworkMode": "none"}}
+        created = lifecycle.create(context, config, ownership.HELPER)
+        lifecycle.start(context, created)
         ended = api.wait(created, timeout=ASK_S)
         if ended.get("StatusCode") != 0:
             return ""
@@ -72,4 +75,4 @@ def _run(api: Any, image_id: str, words: tuple[str, ...]) -> str:
         return ""
     finally:
         if created:
-            api.remove_container(created, force=True)
+            lifecycle.discard(context, created)

@@ -16,7 +16,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.guard import ring as rings
 from sparkwright.guard.judge import FLOOR_SHARE, LOW_SHARE
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import start_guard
 from sparkwright.host.module import Context
@@ -133,7 +133,7 @@ def _take_policy(context: Context, lost: Lost) -> None:
     with contextlib.suppress(Exception):
         found = containers.inspect(context.docker(), lost.container_id)
         if found is not None and found["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"):
-            containers.set_policy(context.docker(), lost.container_id, "no")
+            lifecycle.set_policy(context, found, "no")
             context.note(f"the restart policy of {lost.name} is now no")
 
 

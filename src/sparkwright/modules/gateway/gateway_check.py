@@ -18,7 +18,8 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
     The files stand in a folder of their own meanwhile, which only this user and the checking container read. In check mode
     without the image it says that it is known after the pull.
 
-    Returns: digest (of the files). Fails with HAProxy's own words, refused when another program has the port.
+    Returns: digest (of the files). Fails with HAProxy's own words, refused when another program has the port, or a container that
+    is no gateway of ours its name.
     """
 
     @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
         composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
         files = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
         client = context.docker()
-        found = containers.inspect(client, args.spec["name"])
-        ours = found is not None and found["State"]["Running"] and containers.publishes(found, args.port)
+        found = container.current(args.spec["name"], context)
+        container.previous(args.spec["name"], context)
+        ours = bool(found) and found["State"]["Running"] and containers.publishes(found, args.port)
         if not ours and (holder := containers.who_listens(client, args.port)):
             fix = "Choose another `port` in `gateway:`, or stop that."
             raise Refused(f"port {args.port} is in use by {holder}.", fix=fix)

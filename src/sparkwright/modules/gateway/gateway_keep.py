@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import lifecycle
 from sparkwright.host.gateway import container, good
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import history
@@ -36,9 +36,8 @@ class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
         rolled_back: bool = arg("whether it is an earlier one again; later ones are forgotten", default=False)
 
     def read(self, args: Args, context: Context) -> Found:
-        client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
-        current, previous = (containers.inspect(client, name) or {} for name in names)
-        return Found(current, previous, good.last(context))
+        name = args.spec["name"]
+        return Found(container.current(name, context), container.previous(name, context), good.last(context))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
@@ -56,15 +55,15 @@ class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
         return {"container_id": found.current.get("Id", "")}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, name = context.docker(), args.spec["name"]
+        name = args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        containers.set_policy(client, name, args.spec["restart"])
+        lifecycle.set_policy(context, found.current, args.spec["restart"])
         spec = container.resolved(args.spec, context).to_json()
         now = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_about(args)}
         good.remember(context, now, rolled_back=args.rolled_back)
         if found.previous:
-            client.api.remove_container(name + containers.PREVIOUS, force=True)
+            lifecycle.discard(context, found.previous["Id"])
         names = [one.get("field", "") for one in args.changed if isinstance(one, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
         about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import lifecycle
 from sparkwright.host.gateway import container, good, place
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import history
@@ -34,8 +34,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
         why: str = arg("why, for the history")
 
     def read(self, args: Args, context: Context) -> Found:
-        client, names = context.docker(), (args.name, args.name + containers.PREVIOUS)
-        current, previous = (containers.inspect(client, name) or {} for name in names)
+        current, previous = container.current(args.name, context), container.previous(args.name, context)
         verified = good.last(context)
         return Found(current, previous, verified, good.files(context, verified["digest"]) if verified else {})
 
@@ -47,25 +46,25 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
         return {"why": args.why}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, ours = context.docker(), found.previous or found.current
+        ours = found.previous or found.current
         if found.previous and found.current:
-            client.api.remove_container(args.name, force=True)
+            lifecycle.discard(context, found.current["Id"])
         if found.previous:
-            client.api.rename(args.name + containers.PREVIOUS, args.name)
+            lifecycle.rename(context, found.previous, args.name)
         if not found.files or ours["Id"] != found.verified.get("container_id"):
-            return _removed(args, context)
+            return _removed(ours, context)
         place.write(place.folder(context, place.CONFIG), found.files)
         if found.previous or not found.current["State"]["Running"]:
-            client.api.start(args.name)
+            lifecycle.start(context, ours["Id"])
         else:
             container.reload(context)
         container.wait_running(args.name, found.verified["digest"], context)
-        containers.set_policy(client, args.name, found.verified["spec"].get("restart", "no"))
+        lifecycle.set_policy(context, ours, found.verified["spec"].get("restart", "no"))
         history.append(context, "gateway restored", container_id=ours["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
 
 
-def _removed(args: GatewayRestore.Args, context: Context) -> dict[str, Any]:
+def _removed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
     """No gateway was verified before this one."""
-    context.docker().api.remove_container(args.name, force=True)
+    lifecycle.discard(context, failed["Id"])
     return {"restored": False, "msg": "There was none before; it is removed."}

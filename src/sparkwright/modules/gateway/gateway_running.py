@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.gateway import render
-from sparkwright.host.containers import container_options, containers
+from sparkwright.host.containers import container_options, containers, lifecycle
 from sparkwright.host.gateway import admin, container, good, place, states
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.container import ContainerSpec
@@ -64,7 +64,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
         spec, folder = container.resolved(args.spec, context), place.state(context).path / place.CONFIG
         composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
         wanted = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
-        found = containers.inspect(context.docker(), spec.name) or {}
+        found = container.current(spec.name, context)
         image = containers.image_of(context.docker(), found) if found else {}
         digest = admin.running_digest(folder) if found and found["State"]["Running"] else ""
         verified = str((place.state(context).read("verified") or {}).get("container_id", ""))
@@ -107,8 +107,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
             if found.container:
                 _keep(found, args.stop_timeout_s, context)
             place.write(folder, found.wanted)
-            container.create(found.spec, context)
-            container.start(found.spec, context)
+            container.start(container.create(found.spec, context), found.spec, context)
         container.wait_running(name, digest, context)
         now = containers.inspect(client, name) or {}
         msg = "reloaded; no stream was cut" if reloads else "started"
@@ -117,12 +116,12 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
 
 def _keep(found: Found, stop_timeout_s: int, context: Context) -> None:
     """Stop the container, which will not start by itself, and keep it under NAME-previous."""
-    client, name = context.docker(), found.spec.name
-    if containers.inspect(client, name + containers.PREVIOUS) is not None:
-        client.api.remove_container(name + containers.PREVIOUS, force=True)
-    containers.set_policy(client, name, "no")
-    containers.stop(client, name, stop_timeout_s)
-    client.api.rename(name, name + containers.PREVIOUS)
+    name = found.spec.name
+    if previous := container.previous(name, context):
+        lifecycle.discard(context, previous["Id"])
+    lifecycle.set_policy(context, found.container, "no")
+    lifecycle.stop(context, found.container, stop_timeout_s)
+    lifecycle.rename(context, found.container, name + containers.PREVIOUS)
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> list[Change]:

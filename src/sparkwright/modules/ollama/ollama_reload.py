@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
 from sparkwright.host.ollama.ollama_places import SERVICE
@@ -70,7 +71,9 @@ def _start(place: dict[str, Any], context: Context) -> None:
         systemctl = ["systemctl", "start", SERVICE]
         context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
     elif place["kind"] == "container":
-        context.docker().api.start(place["name"])
+        found = containers.inspect(context.docker(), place["name"])
+        if found is not None:
+            lifecycle.start_another(context, found["Id"])
     else:
         context.note(f"Ollama ({place['name']}) was started by a user, not as a service: start it the same way again.")
         return

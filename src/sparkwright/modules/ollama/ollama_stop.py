@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.ollama import ollama_models
 from sparkwright.host.ollama.ollama_places import SERVICE, Place
@@ -61,7 +61,9 @@ def _service(place: Place, context: Context) -> None:
 
 
 def _container(place: Place, context: Context) -> None:
-    containers.stop(context.docker(), place.name, 30)
+    found = containers.inspect(context.docker(), place.name)
+    if found is not None:
+        lifecycle.stop_another(context, found["Id"], 30)
 
 
 def _process(place: Place, context: Context) -> None:

@@ -9,8 +9,8 @@ from sparkwright import defaults
 from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
-from sparkwright.errors import Exit
-from sparkwright.host.containers import containers, engine_of, server_key
+from sparkwright.errors import Exit, Refused
+from sparkwright.host.containers import containers, engine_of, ownership, server_key
 from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -33,7 +33,7 @@ class Liveness(Module["Liveness.Args"]):
     One that generates for others is alive, however long its queue: the run then ends with 4.
 
     Returns: silent (a restart is needed), serves (it gave a token), why, version. Fails when it answers and can't be asked: a key
-    that is not known here, another served name.
+    that is not known here, another served name. Refused for one that needs a restart and that sparkwright did not create.
     """
 
     @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class Liveness(Module["Liveness.Args"]):
         timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
+        result = self._judged(args, context)
+        found = containers.inspect(context.docker(), args.name) if result.data.get("silent") else None
+        if found is not None and not ownership.ours(context, found):
+            fix = f"On the host: `docker restart {args.name}`, or `docker stop` and `docker rename` it."
+            raise Refused(f"container {ownership.holder(context, found)}, and does not answer.", fix=fix)
+        return result
+
+    def _judged(self, args: Args, context: Context) -> Result:
         health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
         start, starting = "", ""
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import containers, replaced
+from sparkwright.host.containers import containers, ownership, replaced
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
@@ -138,15 +138,22 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         ours = bool(own) and own["State"]["Running"] and containers.publishes(own, port)
         holder = "" if ours else containers.who_listens(context.docker(), port)
         rank = containers.rank_of(context.docker(), holder) if holder else ""
+        replaceable = holder.startswith(containers.CONTAINER) and _ours(holder, context)
     except SparkwrightError:
         return
     if holder:
         host_network = network_words.parts(spec.get("network", ""))[0] == network_words.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
-        fix = containers.to_stop_a_rank(rank) if rank else containers.to_free_a_port(holder, *ways)
+        fix = containers.to_stop_a_rank(rank) if rank else containers.to_free_a_port(holder, *ways, ours=replaceable)
         yield Finding("port", "bad", f"port {port} is in use by {holder}.", fix)
     else:
         yield Finding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
+
+
+def _ours(holder: str, context: Context) -> bool:
+    """Whether sparkwright created the container that holds a port."""
+    found = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER))
+    return found is not None and ownership.ours(context, found)
 
 
 def _networks(args: Preflight.Args, context: Context) -> Iterator[Finding]:

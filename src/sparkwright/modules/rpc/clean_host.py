@@ -9,12 +9,18 @@ from typing import Any
 from sparkwright.engines.compile_caches import FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.schedule import places, units
-from sparkwright.host.containers import cache_removal, compile_caches, containers, files_of_root
-from sparkwright.host.gateway import good as gateways
+from sparkwright.host.containers import (
+    cache_removal,
+    compile_caches,
+    containers,
+    files_of_root,
+    lifecycle,
+    ownership,
+)
 from sparkwright.host.models import kept_files, model_folders, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import own_folders, servers
+from sparkwright.host.records import own_folders
 from sparkwright.host.runs import journal
 from sparkwright.modules.rpc import prune_images
 from sparkwright.modules.rpc.prune_images import PruneImages
@@ -52,15 +58,14 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
     download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed
     only: the health timer (`health_timer`, absent, removes it) and sparkwright's own folders with the runtime, which runs this.
 
-    A model or image that a remaining container uses stays. Where Docker can't be asked, all three are unknown
-    and stay.
+    A container counts by its labels or by its recorded id, never by its name. A model or image that a remaining container uses
+    stays. Where Docker can't be asked, all three are unknown and stay.
 
     Returns: items (kind, name, size_bytes, kept: why it stays), busy (another run that is under way).
     """
 
     @dataclass(frozen=True)
     class Args:
-        servers: list[str] = arg("names of the servers' containers that the recipes give", default_factory=list)
         repositories: list[str] = arg("repositories of the images that the recipes name", default_factory=list)
         server: bool = arg("remove the servers' containers too", default=False)
         models: bool = arg("remove the models' files too", default=False)
@@ -93,30 +98,21 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 # -- what is there -----------------------------------------------------------------------------------------------------
 
 
-def _servers(args: CleanHost.Args, context: Context) -> set[str]:
-    """Names of the servers and of the gateway that were deployed here, as recipes and state know them."""
-    states = [*servers.good(context.state), gateways.last(context)]
-    reported = [(one.get("spec") or {}).get("name") for one in states]
-    before = [(one.read("previous") or {}).get("name") for one in context.state.servers()]
-    return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *reported, *before) if name}
-
-
 def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
-    """The servers, the previous ones that are kept for a rollback, and those of the lab."""
-    names = _servers(args, context)
+    """Those that sparkwright created: servers, previous ones that are kept for a rollback, those of the lab, helpers."""
     try:
         rows = context.docker().api.containers(all=True, size=True)
     except SparkwrightError as error:
         yield Item("container", "containers and images", None, f"unknown: {error.message}")
         return
     for row in sorted(rows, key=lambda row: row["Names"][0]):
-        name, size = row["Names"][0].lstrip("/"), row.get("SizeRw")
-        if name in names:
-            yield Item("container", name, size, "" if args.server else "--server removes it")
-        elif name.removesuffix(containers.PREVIOUS).removesuffix(containers.INTERIM) in names or LAB_LABEL in (
-            row.get("Labels") or {}
-        ):
-            yield Item("container", name, size)
+        found = containers.inspect(context.docker(), row["Id"])
+        if found is None or (mine := ownership.identify(context, found)) is None:
+            continue
+        name, size, lab = ownership.name_of(found), row.get("SizeRw"), LAB_LABEL in (row.get("Labels") or {})
+        serves = mine.role in (ownership.SERVER, ownership.GATEWAY) and not lab and not ownership.kept(context, found)
+        kept = "--server removes it" if serves and not args.server else ""
+        yield Item("container", name, size, kept)
 
 
 def _caches(context: Context, going: set[str]) -> Iterator[Item]:
@@ -213,6 +209,11 @@ def _folders(context: Context, going: set[str]) -> Iterator[Item]:
 # -- removing it -------------------------------------------------------------------------------------------------------
 
 
+def _remove_container(name: str, context: Context) -> None:
+    if found := containers.inspect(context.docker(), name):
+        lifecycle.remove(context, found, 60)
+
+
 def _remove_image(name: str, context: Context) -> None:
     from docker.errors import ImageNotFound
 
@@ -246,7 +247,7 @@ def _remove_cache(name: str, context: Context) -> None:
 
 #: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
 _REMOVE: dict[str, Callable[[str, Context], None]] = {
-    "container": lambda name, context: containers.remove(context.docker(), name, 60),
+    "container": _remove_container,
     CACHE: _remove_cache,
     "image": _remove_image,
     "model": _remove_model,

@@ -11,7 +11,9 @@ from sparkwright.host.containers import (
     compile_caches,
     container_options,
     containers,
+    lifecycle,
     mount_sources,
+    ownership,
     recipe_files,
     replaced,
     server_key,
@@ -47,6 +49,8 @@ class Found:
     model: Mapping[str, Any]
     made_from: ContainerSpec | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
+    #: whether sparkwright created the container
+    ours: bool = True
 
     @property
     def running(self) -> bool:
@@ -61,10 +65,13 @@ class Container(StateModule["Container.Args", Found]):
     `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
     first.
 
-    Returns: differs, running, exists, verified (verified once, and its restart policy enabled), drift (fields), id.
+    Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by sparkwright),
+    drift (fields), id.
 
-    Fails when a container of this name differs and was not stopped and kept, when the image is not there, when the port is taken
-    (it says by what), when Docker has no NVIDIA runtime. What a refused start leaves behind is removed.
+    Refused when a container that sparkwright did not create has its name and differs, or has the name that the previous server is
+    to be kept under; one that runs and matches is taken over as it is. Fails when a container of this name differs and was not
+    stopped and kept, when the image is not there, when the port is taken (it says by what), when Docker has no NVIDIA runtime.
+    What a refused start leaves behind is removed.
     """
 
     @dataclass(frozen=True)
@@ -88,7 +95,10 @@ class Container(StateModule["Container.Args", Found]):
         recipe_files.refuse_missing(context.state, spec, args.files)
         mount_sources.refuse_spec(context, spec)
         texts = recipe_files.contents(context.state, spec, container, args.files)
-        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts)
+        mine = ownership.ours(context, container)
+        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
+        if not container or drift(args.model, found) or not (mine or found.running):
+            replaced.refuse_others(context, spec.name)
         if context.check and not context.guards.anyway and (why := host_lost.forbids(context.state, args.spec)):
             self._refuse_repeat(args, found, why)
         return found
@@ -117,6 +127,7 @@ class Container(StateModule["Container.Args", Found]):
             "running": found.running,
             "differs": differs,
             "verified": found.running and granted and known and not differs,
+            "ours": found.ours,
             "drift": changes,
             "id": found.container.get("Id", ""),
             "msg": _sentence(found, changes),
@@ -136,26 +147,20 @@ class Container(StateModule["Container.Args", Found]):
         try:
             if not found.container:
                 created = _create(spec, args.files, context)
-            _start(client, args.spec, context)
+            container_id = created or str(found.container["Id"])
+            before = containers.inspect(client, container_id) or {}
+            compile_caches.before_start(context, before)
+            context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
+            lifecycle.start(context, container_id)
         except (APIError, SparkwrightError, OSError) as error:
             if created:
-                client.api.remove_container(created, force=True)
+                lifecycle.discard(context, created)
             context.guards.end()
             if isinstance(error, APIError):
                 raise containers.refused_start(error, client, spec.ports) from None
             raise
-        now = containers.inspect(client, spec.name) or {}
-        context.guards.runs(now)
-        return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
-
-
-def _start(client: Any, spec: Mapping[str, Any], context: Context) -> None:
-    """Start a container that is there, with the cache that was verified, and none of its mounts on what it could replace."""
-    before = containers.inspect(client, spec["name"]) or {}
-    compile_caches.before_start(context, before)
-    mount_sources.refuse(context, before)
-    context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(spec))
-    client.api.start(spec["name"])
+        context.guards.runs(containers.inspect(client, container_id) or {})
+        return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 
 
 def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:
@@ -178,18 +183,26 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
         mounts.append(_key_mount(spec, image, context))
     if mounts:
         config["HostConfig"]["Mounts"] = mounts
-    created: str = api.create_container_from_config(config, spec.name)["Id"]
+    role, server = _role(spec.name)
+    created = lifecycle.create(context, config, role, server=server, name=spec.name)
     try:
         took = api.inspect_container(created)["Image"]
         if took != image["Id"]:
             moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
             raise Failed(moved, fix="Run the command again.")
         for network, aliases in map(network_words.parts, spec.networks):
-            api.connect_container_to_network(created, network, aliases=aliases or None)
+            lifecycle.connect(context, created, network, aliases or None)
     except Exception:
-        api.remove_container(created, force=True)
+        lifecycle.discard(context, created)
         raise
     return created
+
+
+def _role(name: str) -> tuple[str, str]:
+    """What a container of this name is for, and the server's own name."""
+    if name.endswith(containers.INTERIM):
+        return ownership.BESIDE, name.removesuffix(containers.INTERIM)
+    return ownership.SERVER, name
 
 
 def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from sparkwright import defaults
 from sparkwright.engines.log import load_stages
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
-from sparkwright.host.containers import cache_removal, compile_caches, containers, recipe_files, replaced, server_key
+from sparkwright.host.containers import (
+    cache_removal,
+    compile_caches,
+    containers,
+    lifecycle,
+    recipe_files,
+    replaced,
+    server_key,
+)
 from sparkwright.host.memory import footprint, host_lost
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -74,16 +82,16 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         return {"container_id": found.current.get("Id", "")}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, name = context.docker(), args.spec["name"]
+        name = args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
         context.guards.verified()
         measured = {**args.measured, **_load(name, context)}
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
-        containers.set_policy(client, name, args.spec["restart"])
+        lifecycle.set_policy(context, found.current, args.spec["restart"])
         if found.previous:
-            client.api.remove_container(replaced.name_of(found.previous), force=True)
+            lifecycle.discard(context, found.previous["Id"])
         context.state.remove("previous")
         context.state.remove(host_lost.NAME)
         server_key.tidy(context, name)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, mount_sources, replaced
+from sparkwright.host.containers import compile_caches, lifecycle, mount_sources, replaced
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.protocol.result import Change, arg
@@ -50,7 +50,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         if not found or not found["State"]["Running"]:
             fix = f"On the host: `docker logs --tail 50 {args.name}`."
             raise Failed(f"container {args.name} is not running.", fix=fix)
-        containers.set_policy(context.docker(), replaced.name_of(found), changes[0].after)
+        lifecycle.set_policy(context, found, changes[0].after)
         return {}
 
 

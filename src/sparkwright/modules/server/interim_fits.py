@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Exit
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, ownership
 from sparkwright.host.gateway import interim
 from sparkwright.host.gateway.operating import Gateway
 from sparkwright.host.memory import held, memory_fit
@@ -63,7 +63,17 @@ class InterimFits(Module["InterimFits.Args"]):
 def _why_not(args: InterimFits.Args, gateways: Sequence[Gateway], context: Context) -> str:
     if args.spec.get("network") == "host":
         return "on the host's network (`network: host`) two servers cannot have ports of their own"
-    return _memory(args, context) or _port(args, context) or interim.why_not(context.state, gateways, args.served_name)
+    return (
+        _name(args, context)
+        or _memory(args, context)
+        or _port(args, context)
+        or interim.why_not(context.state, gateways, args.served_name)
+    )
+
+
+def _name(args: InterimFits.Args, context: Context) -> str:
+    held = containers.inspect(context.docker(), interim.container_of(str(args.spec["name"])))
+    return f"container {ownership.holder(context, held)}" if held else ""
 
 
 def _memory(args: InterimFits.Args, context: Context) -> str:

@@ -21,7 +21,8 @@ class LastGood(Module["LastGood.Args"]):
     from what was written down, image digest, settings and model revision.
 
     Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members of a
-    cluster that were deployed together). Refuses when there is nothing to go back to.
+    cluster that were deployed together). Refuses when there is nothing to go back to, or when its name is taken by a container of
+    somebody else.
     """
 
     @dataclass(frozen=True)
@@ -31,6 +32,13 @@ class LastGood(Module["LastGood.Args"]):
         ready_s: float = arg("how long it may take to be ready, when the kept server was never verified", default=1800)
 
     def run(self, args: Args, context: Context) -> Result:
+        replaced.refuse_others(context, args.name)
+        result = self._found(args, context)
+        if (name := result.data["spec"]["name"]) != args.name:
+            replaced.refuse_others(context, name)
+        return result
+
+    def _found(self, args: Args, context: Context) -> Result:
         current, previous = replaced.current(context, args.name), replaced.kept(context, args.name)
         good = good_states.last(context.state)
         stopped = context.state.read("previous") or {}  # by a run that never ended: it holds its policy or its life

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers
+from sparkwright.host.containers import compile_caches, containers, lifecycle
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import history
@@ -44,7 +44,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
 
     def _move_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
         footprint.before_stop(context, found)
-        containers.stop(context.docker(), args.name, args.stop_timeout_s)
+        lifecycle.stop(context, found, args.stop_timeout_s)
         key = compile_caches.mounted(found)
         aside = compile_caches.move_aside(context, found, args.why)
         if aside is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers, membership, replaced
+from sparkwright.host.containers import containers, lifecycle, membership, ownership, replaced
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -73,7 +73,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         good = good_states.last(context.state)
         folder = kept_files.served_folder(context)
         return Found(
-            replaced.current(context, args.name),
+            _ours(replaced.current(context, args.name), context),
             replaced.kept(context, args.name),
             context.state.read("previous") or {},
             str(good.get("container_id", "")),
@@ -114,21 +114,26 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, now = context.docker(), replaced.name_of(found.current) if found.current else ""
+        now = replaced.name_of(found.current) if found.current else ""
         if not found.old:
-            containers.set_policy(client, now, "no")
-            containers.stop(client, now, 10)
+            lifecycle.set_policy(context, found.current, "no")
+            lifecycle.stop(context, found.current, 10)
             return {"msg": f"There was no previous server to restore; {now} is stopped."}
         if found.previous and now:
             footprint.before_stop(context, found.current)
-            containers.remove(client, now, 10)
+            lifecycle.remove(context, found.current, 10)
         folder = kept_files.served_folder(context)
         if found.kept_model and folder:
             changed = kept_files.restore_proved(context, folder)
             context.note(f"{count(changed, 'model file')} restored to {found.kept_model[:12]}.")
         if found.previous:
-            client.api.rename(replaced.name_of(found.previous), _own_name(args, found))
+            lifecycle.rename(context, found.previous, _own_name(args, found))
         return {}
+
+
+def _ours(container: dict[str, Any], context: Context) -> dict[str, Any]:
+    """The container, if sparkwright created it: another one is neither stopped nor taken for a failed server."""
+    return container if ownership.ours(context, container) else {}
 
 
 def _own_name(args: RestorePrevious.Args, found: Found) -> str:

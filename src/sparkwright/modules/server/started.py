@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, mount_sources, replaced
+from sparkwright.host.containers import compile_caches, containers, lifecycle, mount_sources, replaced
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
@@ -41,19 +41,18 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         if not found:
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_start(context.state)
-        client, name = context.docker(), replaced.name_of(found)
+        client = context.docker()
         bindings = found["HostConfig"].get("PortBindings") or {}
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
-            mount_sources.refuse(context, found)
             key = key_of(spec) if (spec := good_states.spec_of(context.state, found["Id"])) else ""
             context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
         try:
-            client.api.start(name)
+            lifecycle.start(context, found["Id"])
         except APIError as error:
             context.guards.end()
             raise containers.refused_start(error, client, ports) from None
-        context.guards.runs(containers.inspect(client, name) or {})
-        containers.set_policy(client, name, mount_sources.policy(found, args.restart))
+        context.guards.runs(containers.inspect(client, found["Id"]) or {})
+        lifecycle.set_policy(context, found, mount_sources.policy(found, args.restart))
         return {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.host.containers import containers, replaced
+from sparkwright.host.containers import containers, lifecycle, ownership, replaced
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, previous
@@ -50,16 +50,17 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
         return {"previous": args.name + containers.PREVIOUS if found.current or found.previous else ""}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        client, now, kept = context.docker(), replaced.name_of(found.current), args.name + containers.PREVIOUS
+        now, kept = replaced.name_of(found.current), args.name + containers.PREVIOUS
+        ownership.guarded(context, found.current)
         good = good_states.last(context.state)
         footprint.before_stop(context, found.current)
         if found.previous and found.current["Id"] != good.get("container_id"):
-            containers.remove(client, now, args.stop_timeout_s)
+            lifecycle.remove(context, found.current, args.stop_timeout_s)
             return {"msg": f"removed an unfinished {now}; {replaced.name_of(found.previous)} is still kept"}
         if found.previous:
-            client.api.remove_container(replaced.name_of(found.previous), force=True)
+            lifecycle.discard(context, found.previous["Id"])
         previous.stop_and_keep(context, found.current, args.name)
-        containers.set_policy(client, now, "no")
-        containers.stop(client, now, args.stop_timeout_s)
-        client.api.rename(now, kept)
+        lifecycle.set_policy(context, found.current, "no")
+        lifecycle.stop(context, found.current, args.stop_timeout_s)
+        lifecycle.rename(context, found.current, kept)
         return {"msg": f"stopped, kept as {kept}"}

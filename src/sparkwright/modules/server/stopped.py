@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import previous
@@ -17,7 +17,7 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     One that Docker keeps starting again is stopped too. What it was (policy, running, what it held of the memory) is written
     down before the first act.
 
-    Returns: was_running. Fails when it does not stop.
+    Returns: was_running. Fails when it does not stop; refused for a container that sparkwright did not create.
     """
 
     @dataclass(frozen=True)
@@ -41,11 +41,12 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     def run(self, args: Args, context: Context) -> Result:
         found = self.read(args, context)
         if found and not context.check:
+            ownership.guarded(context, found)
             footprint.before_stop(context, found)
             previous.restarted(context, found)
         return super().run(args, context)
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        containers.set_policy(context.docker(), args.name, "no")
-        containers.stop(context.docker(), args.name, args.stop_timeout_s)
+        lifecycle.set_policy(context, found, "no")
+        lifecycle.stop(context, found, args.stop_timeout_s)
         return {}

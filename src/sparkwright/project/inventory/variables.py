@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "swappiness": None,  # `provision`: vm.swappiness
     "earlyoom_percent": None,  # `provision`: earlyoom acts below this share of memory
     "ollama_limits": {},  # `provision`: of Ollama's service: max_loaded_models, num_parallel, context_length, keep_alive
+    "restart_docker": False,  # restart a Docker Engine that holds the server's port for nobody, where no container runs
     "anyway": False,  # start a configuration that took the host down; `--anyway`
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }

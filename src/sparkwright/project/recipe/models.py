@@ -54,7 +54,7 @@ class Model(Strict):
 class _Container(Strict):
     """What docker run is told beside image and command, in its words."""
 
-    name: str = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
+    name: words.ContainerName = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
         "unless-stopped", description="the restart policy set once it is verified"
     )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from sparkwright.engines import engine
 from sparkwright.engines.probes import table as probes
 from sparkwright.project.documents.checked import nearest
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, TAKEN_ENDINGS, TAKEN_NAMES, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import why_not_an_image
@@ -40,6 +40,13 @@ def _not_an_image(ref: str) -> str:
 
 def _not_an_environment(env: dict[str, str]) -> str:
     return _first(container_words.variable(*one) for one in env.items())
+
+
+def _not_a_name(name: str) -> str:
+    end = next((one for one in TAKEN_ENDINGS if name.endswith(one)), "")
+    if end:
+        return f"'{one_line(name, at_most=80)}': names that end with `{end}` are sparkwright's own. Use another."
+    return f"'{name}' is a name of the gateway's containers. Use another." if name in TAKEN_NAMES else ""
 
 
 def _not_labels(labels: dict[str, str]) -> str:
@@ -74,6 +81,7 @@ Volume = Annotated[str, _by(container_words.volume)]
 Source = Annotated[str, _by(container_words.source)]
 Target = Annotated[str, _by(container_words.target)]
 Environment = Annotated[dict[str, str], _by(_not_an_environment)]
+ContainerName = Annotated[str, _by(_not_a_name)]
 Labels = Annotated[dict[str, str], _by(_not_labels)]
 
 

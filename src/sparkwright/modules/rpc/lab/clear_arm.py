@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
@@ -26,7 +26,8 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         found = containers.inspect(context.docker(), args.name) or {}
-        return found if found.get("Id") != good_states.last(context.state).get("container_id") else {}
+        verified = found.get("Id") == good_states.last(context.state).get("container_id")
+        return found if ownership.ours(context, found) and not verified else {}
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         labels = (found.get("Config") or {}).get("Labels") or {}
@@ -34,5 +35,5 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
         footprint.before_stop(context, found)
-        containers.remove(context.docker(), args.name, args.stop_timeout_s)
+        lifecycle.remove(context, found, args.stop_timeout_s)
         return {}

@@ -1,0 +1,138 @@
+"""Every change of a container: created, started, stopped, renamed, removed, its restart policy.
+
+No other file asks the engine for one of these (tests/modules/test_ownership.py). A container is created with the labels that say
+whose it is and what for; whatever is done to it later is done by its id, after those labels were read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers, docker_client, inspected, mount_sources, ownership
+
+if TYPE_CHECKING:
+    from sparkwright.host.module import Context
+
+#: how long a container may take to be stopped that exits while its policy is changed, seconds
+UPDATE_S = 5.0
+#: how long a container that was stopped may still be called running, seconds
+STOPPED_S = 10.0
+
+
+def create(context: Context, config: Mapping[str, Any], role: str, *, server: str = "", name: str = "") -> str:
+    """Create a container. Return its id.
+
+    Args:
+        config: the body of the engine's `POST /containers/create`.
+        role: what it is for, see `ownership`.
+        server: the name that it has while it serves; empty for a helper.
+        name: the name that it gets; empty: one of the engine's.
+    """
+    marks = {**(config.get("Labels") or {}), **ownership.labels(context, role, server)}
+    made: str = _api(context).create_container_from_config({**config, "Labels": marks}, name or None)["Id"]
+    return made
+
+
+def start(context: Context, container_id: str) -> None:
+    """Start a container.
+
+    Raises docker's APIError, and Refused for one that is not ours, or that could have replaced what it mounts.
+    """
+    found = _inspect(context, container_id)
+    mount_sources.refuse(context, found)
+    _api(context).start(ownership.guarded(context, found))
+
+
+def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
+    """Stop a container gracefully; the engine kills it after timeout_s. Returns when its processes are gone.
+
+    Raises Failed when it goes on, and Refused for one that is not ours.
+    """
+    _stop(context, ownership.guarded(context, _inspect(context, container["Id"])), timeout_s)
+
+
+def stop_another(context: Context, container_id: str, timeout_s: int) -> None:
+    """Stop a container that is not ours, because a variable of the host says so: `ollama: stop`. It is started again later."""
+    _stop(context, container_id, timeout_s)
+
+
+def start_another(context: Context, container_id: str) -> None:
+    """Start a container that `stop_another` stopped."""
+    _api(context).start(container_id)
+
+
+def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
+    """Remove a container: stopped gracefully first, so that the driver takes its memory back in order.
+
+    One that is gone already is fine. Raises Refused for one that is not ours.
+    """
+    try:
+        _stop(context, ownership.guarded(context, _inspect(context, container["Id"])), timeout_s)
+        discard(context, container["Id"])
+    except docker_client.errors().NotFound:
+        return
+
+
+def discard(context: Context, container_id: str) -> None:
+    """Remove a container, killed if it runs. One that is gone already is fine; Refused is raised for one that is not ours."""
+    found = containers.inspect(context.docker(), container_id)
+    if found is None:
+        return
+    try:
+        _api(context).remove_container(ownership.guarded(context, found), force=True)
+    except docker_client.errors().NotFound:
+        return
+
+
+def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
+    """Give a container another name. Raises Refused for one that is not ours."""
+    _api(context).rename(ownership.guarded(context, _inspect(context, container["Id"])), name)
+
+
+def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
+    """Change the restart policy of a container, running or not. Raises Refused for one that is not ours.
+
+    The engine refuses one that exits at this very moment (20.10: "Cannot update container ID: cannot update a stopped container",
+    "... ttrpc: closed"); it is asked again.
+    """
+    from docker.errors import APIError
+
+    container_id = ownership.guarded(context, _inspect(context, container["Id"]))
+    until_s = time.monotonic() + UPDATE_S
+    while True:
+        try:
+            _api(context).update_container(container_id, restart_policy={"Name": policy, "MaximumRetryCount": 0})
+            return
+        except APIError as error:
+            if "Cannot update container" not in str(error) or time.monotonic() > until_s:
+                raise
+        time.sleep(0.05)
+
+
+def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
+    """Join a container to a further network. Raises Refused for one that is not ours."""
+    found = ownership.guarded(context, _inspect(context, container_id))
+    _api(context).connect_container_to_network(found, network, aliases=aliases)
+
+
+def _stop(context: Context, container_id: str, timeout_s: int) -> None:
+    _api(context).stop(container_id, timeout=timeout_s)
+    until_s = time.monotonic() + STOPPED_S
+    while (found := containers.inspect(context.docker(), container_id)) and found["State"]["Running"]:
+        if time.monotonic() > until_s:
+            name = ownership.name_of(found)
+            raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
+        time.sleep(0.1)
+
+
+def _inspect(context: Context, container_id: str) -> dict[str, Any]:
+    """Return what a container is now. Raises docker's NotFound for one that is gone."""
+    found: dict[str, Any] = inspected.container(_api(context).inspect_container(container_id))
+    return found
+
+
+def _api(context: Context) -> Any:
+    return context.docker().api

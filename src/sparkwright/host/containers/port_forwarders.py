@@ -1,0 +1,78 @@
+"""Docker's port forwarders: the program docker-proxy, once for each port that a container publishes.
+
+After a loss of power in the moment of `docker start`, Docker Engine 20.10 comes back with a forwarder for a container that never
+ran. No container publishes its port, so `docker rm -f` does not free it; a restart of the engine does (seen on 20.10.24).
+
+Its command line says what it forwards (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000
+-container-ip 172.17.0.2 -container-port 8000.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+
+from sparkwright.trust.container_words import is_address
+
+PROGRAM = "docker-proxy"
+#: how one that holds a port is named
+TITLE = "Docker's port forwarder"
+#: words of its command line that are read, and characters of each
+MOST_WORDS, MOST_CHARS = 32, 64
+#: the command that ends one that serves nobody
+COMMAND = "sudo systemctl restart docker"
+FIX = f"On the host: `{COMMAND}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarder:
+    """One docker-proxy process."""
+
+    pid: int
+    #: of the host
+    port: int
+    #: the container's address and port
+    address: str
+    inside: int
+
+    def __str__(self) -> str:
+        return f"{TITLE} ({PROGRAM}, pid {self.pid}) for {self.address}:{self.inside}"
+
+
+def of_port(port: int) -> Forwarder | None:
+    """Return the forwarder that holds a TCP port of this host; None where none is seen."""
+    return next((found for found in _running() if found.port == port), None)
+
+
+def parsed(pid: int, words: Sequence[str]) -> Forwarder | None:
+    """Return the forwarder with this command line; None for a program that is none, or that says it otherwise."""
+    if not words or PurePath(words[0]).name != PROGRAM or len(words) > MOST_WORDS:
+        return None
+    options = {name: value for name, value in pairwise(words) if name.startswith("-")}
+    given = {name.lstrip("-"): value for name, value in options.items() if len(value) <= MOST_CHARS}
+    address, ports = given.get("container-ip", ""), [given.get(name, "") for name in ("host-port", "container-port")]
+    if given.get("proto") != "tcp" or not is_address(address) or not all(map(_is_port, ports)):
+        return None
+    return Forwarder(pid, int(ports[0]), address, int(ports[1]))
+
+
+def _running() -> Iterator[Forwarder]:
+    """Yield the forwarders of the engine: processes of root, or of this user where Docker is rootless."""
+    import psutil
+
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] != PROGRAM:
+            continue
+        try:
+            found = parsed(process.pid, process.cmdline()) if process.uids().real in (0, os.getuid()) else None
+        except psutil.Error:
+            continue
+        if found is not None:
+            yield found
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 1 << 16

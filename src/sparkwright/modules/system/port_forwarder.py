@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.containers import containers, port_forwarders
+from sparkwright.host.containers.port_forwarders import Forwarder
+from sparkwright.host.module import Context, StateModule
+from sparkwright.modules.system.docker_ready import DockerReady
+from sparkwright.protocol.result import Change, arg
+from sparkwright.visible import first
+
+#: how long a forwarder is watched before it counts as left behind: the container that is being started has it by then
+SETTLE_S = 2.0
+RESTART_S = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The forwarder that holds the port for nobody; None where there is none. running: names of the containers that run."""
+
+    forwarder: Forwarder | None
+    running: tuple[str, ...] = ()
+
+
+class PortForwarder(StateModule["PortForwarder.Args", Found]):
+    """No port forwarder that Docker left behind holds the server's port: the Docker Engine is restarted, and waited for.
+
+    After a loss of power in the moment of a start, Docker Engine 20.10 comes back with a docker-proxy for a container that never
+    ran. Only a restart of the engine ends it, and that may stop what runs: it is restarted only with `restart`, as root (`become:
+    true`, or sudo without a password), and where no container runs.
+
+    Returns: freed. Refused, with the command to type, without `restart`, while containers run, and without root.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000; empty for one that publishes no port", default="")
+        restart: bool = arg("whether the engine may be restarted", default=False)
+
+    def read(self, args: Args, context: Context) -> Found:
+        port = urlsplit(args.base_url).port or 0
+        forwarder = _left_behind(port, context) if port and not context.machine.sandbox else None
+        if forwarder is None:
+            return Found(None)
+        return Found(forwarder, tuple(row["Names"][0].lstrip("/") for row in context.docker().api.containers()))
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        return [Change(f"port {found.forwarder.port}", str(found.forwarder), None)] if found.forwarder else []
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        if found.forwarder is None:
+            return {"freed": False}
+        why = f"port {found.forwarder.port} is in use by {found.forwarder}, which serves nobody"
+        if found.running:
+            stops = f"{first(found.running, 3)} {'runs' if len(found.running) == 1 else 'run'}"
+            raise Refused(f"{why}, and {stops}.", fix=f"When that may be stopped: {port_forwarders.FIX}.")
+        if not args.restart:
+            raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; with `restart_docker: true` this is done here.")
+        return {"freed": False, "msg": "the Docker Engine is restarted"}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        systemctl = ["systemctl", "restart", "docker"]
+        argv = systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl]
+        answer = context.machine.run(argv, timeout_s=RESTART_S)
+        if not answer.ok:
+            raise Refused(
+                f"cannot restart Docker: {(answer.err or answer.out).strip()}.", fix=f"{port_forwarders.FIX}."
+            )
+        DockerReady().run(DockerReady.Args(), context)
+        port = changes[0].field.removeprefix("port ")
+        if left := port_forwarders.of_port(int(port)):
+            raise Failed(f"port {port} is still in use by {left}.", fix="Reboot the host.")
+        return {"freed": True, "msg": f"port {port} is free: the Docker Engine was restarted"}
+
+
+def _left_behind(port: int, context: Context) -> Forwarder | None:
+    """Return the forwarder of a port that no running container publishes, once that has been so for a moment."""
+    until_s = time.monotonic() + SETTLE_S
+    while True:
+        found = port_forwarders.of_port(port)
+        if found is None or containers.publishing(context.docker(), port) is not None:
+            return None
+        if time.monotonic() > until_s:
+            return found
+        time.sleep(0.2)

@@ -1,0 +1,86 @@
+"""Power is lost at a random moment of a change. Whatever is half made then, one deploy brings a verified server.
+
+The moment follows from a seed: a task of the deploy, and how long after its start. `make test-all` tries a few, `make test-faults`
+hundreds.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Desk
+from tests.faults.bench import Bench, Watch, swap_tasks, until
+from tests.faults.test_matrix import PROVED
+
+SEEDS, QUICK = range(300), 3
+#: the longest time after a task's start, seconds; most tasks of the sandbox take less
+AFTER_S = 0.4
+#: the steps that change something, which are cut more often than the others
+CHANGES = (
+    "Stop previous server, keep it for rollback",
+    "Start the server",
+    "Wait until it is ready",
+    "Enable restart policy, remove previous container",
+)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    folder = Path(tempfile.mkdtemp(prefix="power-"))
+    one = Bench(Desk(folder))
+    one.desk.deployed()
+    yield one
+    one.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    patch.undo()
+
+
+def moment(seed: int, steps: list[str]) -> tuple[str, float]:
+    """A task, and seconds after its start."""
+    chance = random.Random(seed)
+    step = chance.choice(CHANGES if chance.random() < 0.6 else steps)
+    return step, chance.random() ** 2 * AFTER_S
+
+
+def started(bench: Bench, step: str) -> bool:
+    try:
+        return any(one["event"] == "task_started" and one.get("name") == step for one in bench.story())
+    except (OSError, StopIteration):
+        return False
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.whole) for seed in SEEDS]
+)
+def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench, seed: int) -> None:
+    bench.whole()
+    before = next(bench.state.runs())
+    step, after_s = moment(seed, [one for one in swap_tasks(bench.desk.root / "playbooks") if one != "Stop Ollama"])
+    bench.change()
+    with Watch(bench) as seen:
+        laptop = bench.start()
+        until(lambda: next(bench.state.runs()) != before or laptop.poll() is not None, "a run")
+        until(lambda: started(bench, step) or laptop.poll() is not None, step)
+        time.sleep(after_s)  # not a wait for anything: it chooses the moment
+        bench.power()
+        laptop.wait(timeout=60)
+        again = bench.desk.deploy()
+        assert again.code in PROVED, (step, after_s, again.out[-3000:])
+        serves = bench.settled()
+    assert serves, (step, after_s)
+    assert (seen.most_running, seen.most_eligible) == (1, 1)
+    (row,) = bench.client().api.containers(all=True)
+    assert row["Names"] == ["/qwen35"], "nothing half made is left"
+    assert (bench.state.read("verified") or {})["container_id"] == serves
+    assert bench.state.read("previous") is None and bench.state.read("interim") is None
+    same = bench.desk.deploy()
+    assert (same.code, same.recap["changed"]) == (0, 0), (step, after_s, same.out[-3000:])

@@ -1,0 +1,37 @@
+"""Docker's port forwarders are told by their command lines, which anybody's program may imitate."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.host.containers import port_forwarders
+
+LINE = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8000 -container-ip 172.17.0.2 -container-port 80"
+
+
+def test_a_forwarder_says_what_it_forwards() -> None:
+    found = port_forwarders.parsed(7, LINE.split())
+    assert found is not None
+    assert (found.pid, found.port, found.address, found.inside) == (7, 8000, "172.17.0.2", 80)
+    newer = port_forwarders.parsed(7, [*LINE.replace("172.17.0.2", "fd00::2").split(), "-use-listen-fd"])
+    assert newer is not None and newer.address == "fd00::2"
+    assert str(found) == "Docker's port forwarder (docker-proxy, pid 7) for 172.17.0.2:80"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "python3 -m http.server 8000",
+        LINE.replace("-proto tcp", "-proto udp"),
+        LINE.replace("172.17.0.2", "$(reboot)"),
+        LINE.replace("172.17.0.2", "172.17.0.2\x1b[2J"),
+        LINE.replace("8000", "80000"),
+        LINE.replace("8000", "8e3"),
+        LINE.replace("8000", "\u0668000"),
+        LINE.replace("-host-port 8000 ", ""),
+        LINE + " x" * 64,
+    ],
+)
+def test_what_says_it_otherwise_is_none(line: str) -> None:
+    assert port_forwarders.parsed(7, line.split(" ") if line else []) is None
