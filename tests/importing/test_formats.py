@@ -21,6 +21,7 @@ def test_vllms_recipe_is_taken_with_what_its_author_changed_for_a_spark() -> Non
         "default-chat-template-kwargs": {"enable_thinking": True},
         "enable-auto-tool-choice": True,
         "tool-call-parser": "hermes",
+        "served-model-name": "acme/Tiny-30B-NVFP4",
     }
     assert found["container"]["env"] == {"VLLM_A": "1", "VLLM_B": "2", "VLLM_C": "3"}
     assert "spec_decoding" in rows(one, "dropped")
@@ -37,7 +38,12 @@ def test_the_checkpoint_is_asked_for_where_several_fit_and_none_is_for_a_spark()
 def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -> None:
     one = taken(SPARKRUN_2, "tiny-fp8.yaml")
     found = yaml.safe_load(one.text)
-    assert found["vllm"] == {"max-model-len": 4096, "gpu-memory-utilization": 0.8, "load-format": "fastsafetensors"}
+    assert found["vllm"] == {
+        "max-model-len": 4096,
+        "gpu-memory-utilization": 0.8,
+        "load-format": "fastsafetensors",
+        "served-model-name": "acme/Tiny-30B-FP8",
+    }
     assert found["container"] == {
         "name": "tiny-fp8",
         "ports": ["8001:8000"],
@@ -63,6 +69,7 @@ defaults: {gpu_memory_utilization: 0.8, max_model_len: 4096, max_num_seqs: 4, to
         "context-length": 4096,
         "max-running-requests": 4,
         "tool-call-parser": "qwen",
+        "served-model-name": "acme/Tiny",
     }
 
 
@@ -93,6 +100,7 @@ def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
     assert found["parallel"] == {"tensor": 2}
     assert found["vllm"] == {
         "port": 8000,
+        "served-model-name": "acme/Tiny-30B-FP8",
         "gpu-memory-utilization": 0.8,
         "compilation-config": {"cudagraph_mode": "FULL"},
     }
@@ -125,7 +133,7 @@ def test_a_compose_file_gives_its_one_service() -> None:
     one = taken(COMPOSE, service="llm")
     found = yaml.safe_load(one.text)
     assert found["engine"] == "sglang" and found["model"]["id"] == "acme/Tiny"
-    assert found["sglang"] == {"mem-fraction-static": 0.7}
+    assert found["sglang"] == {"mem-fraction-static": 0.7, "served-model-name": "acme/Tiny"}
     assert found["container"] == {
         "name": "llm",
         "ipc": "host",
@@ -163,7 +171,7 @@ services:
     assert one.report.questions == []
     found = yaml.safe_load(one.text)
     assert found["image"] == "vllm/vllm-openai:v0.32.0" and found["container"]["ipc"] == "host"
-    assert found["container"]["env"] == {"B": "2"} and found["vllm"] == {"seed": 7}
+    assert found["container"]["env"] == {"B": "2"} and found["vllm"] == {"seed": 7, "served-model-name": "acme/Tiny"}
     assert found["server_key"] == {"env": "SPARK_KEY"}
     assert "HF_TOKEN" in rows(one, "secret") and "hf_0123" not in one.text + str(one.report)
     assert "deploy: replicas" in rows(one, "dropped") and "deploy: devices" in rows(one, "translated")
@@ -190,7 +198,7 @@ def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
         "env": {"VLLM_X": "1"},
     }
     assert found["server_key"] == {"env": "SPARK_KEY"}
-    assert found["vllm"] == {"enforce-eager": True}
+    assert found["vllm"] == {"enforce-eager": True, "served-model-name": "acme/Tiny-8B"}
     assert "sk-0123" not in one.text + str(one.report) and "hf_0123" not in one.text + str(one.report)
     assert all(word in rows(one, "dropped") for word in ("privileged", "network host", "--rm", "--runtime"))
 
@@ -235,3 +243,78 @@ def test_a_model_in_a_folder_of_the_host_is_asked_for_and_its_folder_kept() -> N
 def test_a_server_of_vectors_is_told_by_its_flags() -> None:
     text = SPARKRUN_2.replace("--load-format fastsafetensors", "--runner pooling").replace("Tiny-30B-FP8", "Tiny-Embed")
     assert yaml.safe_load(taken(text).text)["task"] == "embed"
+
+
+def test_what_a_recipe_gives_away_is_warned_of() -> None:
+    line = (
+        "docker run --gpus all -v /:/host -v /etc:/etc:ro -v ~/.ssh:/keys -v /models:/m --device /dev/mem --cap-add SYS_ADMIN "
+        "-e LD_PRELOAD=/host/x.so vllm/vllm-openai:v0.32.0 --model a/b --trust-remote-code"
+    )
+    warned = rows(taken(line), "warning")
+    assert "volumes: /:/host: gives the container every file of the host" in warned
+    for value in ("volumes: /etc:/etc:ro", "volumes: ~/.ssh:/keys", "devices: /dev/mem", "cap_add: SYS_ADMIN"):
+        assert f"{value}: " in warned
+    assert "env: LD_PRELOAD: loads a library" in warned and "--trust-remote-code: runs Python code" in warned
+    assert "Docker socket" not in warned and "/models" not in warned
+    assert rows(taken(COMPOSE), "warning") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "ports"),
+    [
+        ("vllm/vllm-openai:v0.32.0 acme/Tiny --max-model-len 8192 -p 8001:8000", {"max-model-len": 8192}, "8001:8000"),
+        (
+            "vllm/vllm-openai:v0.32.0 --model acme/Tiny --enable-prefix-caching -v /srv/hf:/root/.cache/huggingface --rm",
+            {"enable-prefix-caching": True},
+            "8000:8000",
+        ),
+        (
+            "lmsysorg/sglang:v0.5.23 python3 -m sglang.launch_server --model-path acme/Tiny --publish=30001:30000",
+            {},
+            "30001:30000",
+        ),
+    ],
+)
+def test_dockers_options_behind_the_image_are_taken_as_dockers(line: str, flags: dict[str, object], ports: str) -> None:
+    one = taken(f"docker run --gpus all {line}")
+    found = yaml.safe_load(one.text)
+    section = found.get("vllm") or found.get("sglang")
+    assert section == {**flags, "served-model-name": "acme/Tiny"}
+    assert found["container"]["ports"] == [ports]
+    assert "it stands behind the image" in rows(one, "translated")
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("acme/Tiny", "acme/Tiny"),
+        ("--model acme/Tiny --served-model-name chat", "chat"),
+        ("--model acme/Tiny --served-model-name chat gpt-4o", ["chat", "gpt-4o"]),
+        ("--model /models/tiny --seed 1", None),
+    ],
+)
+def test_the_name_that_clients_rely_on_is_kept(line: str, names: object) -> None:
+    text = f"docker run --gpus all -v /srv/models:/models vllm/vllm-openai:v0.32.0 {line}"
+    answers = {"model": "acme/Tiny"} if "/models/tiny" in line else {}
+    found = yaml.safe_load(taken(text, **answers).text)
+    assert found["vllm"].get("served-model-name") == names
+    if names is None:  # as before: the folder
+        assert found["model"]["mount"] == "/models/tiny"
+
+
+def test_an_item_with_two_words_is_read_as_two() -> None:
+    text = """
+services:
+  llm:
+    image: vllm/vllm-openai:v0.32.0
+    command: ["vllm serve acme/Tiny", "--max-model-len 4096", '--hf-overrides={"a": 1}']
+    ulimits: {memlock: {soft: -1, hard: -1}}
+    cap_add: [IPC_LOCK]
+"""
+    one = taken(text)
+    found = yaml.safe_load(one.text)
+    assert found["model"]["id"] == "acme/Tiny" and found["vllm"]["max-model-len"] == 4096
+    assert found["vllm"]["hf-overrides"] == {"a": 1}
+    said = "\n".join(f"{row.what}: {row.why}" for row in one.report.rows)
+    assert "one item with several words" in said
+    assert not any(sign in said for sign in ("['", "('", "{'", "True", "None")), said

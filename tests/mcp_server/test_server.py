@@ -208,6 +208,30 @@ def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(desk: Des
     assert "is out of date" in hosts
 
 
+def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(desk: Desk) -> None:
+    recipe = desk.root / "recipes/qwen3.5-35b.yml"
+    before = recipe.read_text()
+    assert before.count("container:\n") == 1
+
+    def labelled(count: int) -> None:
+        labels = "".join(f"    note{number}: {'x' * 5000}\n" for number in range(count))
+        recipe.write_text(before.replace("container:\n", f"container:\n  labels:\n{labels}"))
+
+    async def talk(client: Client) -> None:
+        labelled(2)
+        planned = await called(client, "plan_change", operation="deploy", hosts="sandbox")
+        shown = json.dumps(planned["plan"])
+        assert planned["id"] and shown.count("x" * 5000) >= 2 and "characters more" not in shown
+        labelled(20)
+        why = await refused(client, "plan_change", operation="deploy", hosts="sandbox")
+        assert "more than 60,000 characters" in why and "Plan fewer hosts" in why
+
+    try:
+        ask(desk, "--allow-changes", talk=talk)
+    finally:
+        recipe.write_text(before)
+
+
 def test_a_plan_is_too_old_after_its_time(desk: Desk) -> None:
     now_s = [0.0]
     changes = Changes(Fleet.open(desk.root), clock=lambda: now_s[0])

@@ -80,7 +80,19 @@ def test_what_is_refused_with_its_line(box: str, line: int, said: str, tmp_path:
         ("cap_add: [SYS_PTRACE, IPC_LOCK]", "", {}),
         ("volumes: ['/var/run/docker.sock:/var/run/docker.sock']", "", {"root-on-the-host": 5}),
         ("volumes: ['/run:/run:ro']", "", {"root-on-the-host": 5}),
-        ("volumes: ['/data:/data']", "", {}),
+        ("volumes: ['/:/host:ro']", "", {"root-on-the-host": 5}),
+        ("volumes: ['/etc:/etc:ro']", "", {"root-on-the-host": 5}),
+        ("volumes: ['/dev/mem:/dev/mem']", "", {"root-on-the-host": 5}),
+        ("volumes: ['/usr:/host/usr']", "", {"root-on-the-host": 5}),
+        ("volumes: ['~/.ssh:/root/.ssh:ro']", "", {"data-of-the-host": 5}),
+        ("volumes: ['/home/ann/.aws/:/aws:ro']", "", {"data-of-the-host": 5}),
+        ("volumes: ['~/:/me:ro']", "", {"data-of-the-host": 5}),
+        ("devices: [/dev/nvme0n1]", "", {"root-on-the-host": 5}),
+        ("devices: [/dev/infiniband, /dev/fuse]", "", {}),
+        ("cap_add: [DAC_READ_SEARCH]", "", {"root-on-the-host": 5}),
+        ("env: {LD_PRELOAD: /x.so}", "", {"code-of-others": 5}),
+        ("env: {HF_ENDPOINT: 'http://x'}", "", {"data-of-the-host": 5}),
+        ("volumes: ['/data:/data', '/usr/share/x:/x:ro', '/etc/localtime:/etc/localtime:ro']", "", {}),
         ("security_opt: ['seccomp:unconfined']", "", {"unconfined": 5}),
         ("security_opt: [no-new-privileges]", "", {}),
         ("pid: host", "", {"host-namespaces": 5}),
@@ -99,6 +111,22 @@ def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int],
     assert [line for line in findings.doubts(wanted, served) if "recipes/one.yml" in line] == [
         f"{findings.where(wanted, one)}: {one.sentence}" for one in warned
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "rules"),
+    [
+        ("trust-remote-code: true", {"trust-remote-code": "code-of-others"}),
+        ("trust-remote-code: false", {}),
+        ("tool-parser-plugin: /etc/sparkwright/x.py", {"tool-parser-plugin": "code-of-others"}),
+        ("load-format: pt", {"load-format": "code-of-others"}),
+        ("allowed-local-media-path: /", {"allowed-local-media-path": "data-of-the-host"}),
+    ],
+)
+def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
+    wanted = load(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
+    found = {one.flag: one.rule for one in serving(wanted, NOTHING).findings if one.severity == "warning"}
+    assert {flag: rule for flag, rule in found.items() if rule.endswith(("-others", "-host"))} == rules
 
 
 @pytest.mark.parametrize("engine", OTHERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines import dangers
 from sparkwright.engines.advice import Asked, Explained
 from sparkwright.engines.exposure import OPEN_WAY_OF_HOST
 from sparkwright.engines.finding import Finding, Way
@@ -40,12 +41,46 @@ def root_on_the_host(asked: Asked) -> Iterator[Finding]:
     if box.get("privileged"):
         sentence = "privileged: the container can do on the host what root can."
         yield _warning(sentence, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
-    for one in security_words.of_root(box.get("cap_add") or ()):
-        sentence = f"cap_add: {security_words.capability_name(one)} is as good as root on the host."
-        yield _warning(sentence, "remove it, or add only the capabilities that it needs", "cap_add")
-    for one in security_words.docker_sockets(box.get("volumes") or ()):
-        sentence = f"volumes: {one} gives the container the Docker socket, which is as good as root on the host."
-        yield _warning(sentence, "remove it", "volumes")
+    yield from _dangers(asked, "root")
+
+
+def _dangers(asked: Asked, kind: dangers.Kind) -> Iterator[Finding]:
+    for danger in dangers.of(asked.container, asked.flags):
+        if danger.kind == kind:
+            yield Finding("warning", danger.sentence, (Way(danger.fix),), DOCKER, danger.option)
+
+
+@rule(
+    "data-of-the-host",
+    sources=(
+        "docker's documentation, Bind mounts: the container reads and changes the files of the host that are mounted",
+        "capabilities(7); console(4); the documentation of each variable",
+    ),
+    example=Asked(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
+)
+def data_of_the_host(asked: Asked) -> Iterator[Finding]:
+    """A container is given data or ways of the host that a server does not need.
+    Whoever breaks into a server has what its container has. A model server needs its model's folder, a cache and its port: neither the
+    keys in a home, nor a terminal, nor another proxy or hub.
+    """
+    yield from _dangers(asked, "data")
+
+
+@rule(
+    "code-of-others",
+    sources=(
+        "ld.so(8): LD_PRELOAD; Python's documentation, Environment variables",
+        "transformers' documentation, Custom models: trust_remote_code runs the Python files of the model's repository",
+        "vLLM's documentation, Security: pickle, plugins and insecure serialization",
+    ),
+    example=Asked(container={"env": {"LD_PRELOAD": "/opt/x.so"}}),
+)
+def code_of_others(asked: Asked) -> Iterator[Finding]:
+    """The server runs code that is neither the image's nor the engine's.
+    The image is pinned by its digest. Code that a variable, a flag or the model's repository brings in runs with all that the container
+    has: read it first, or build it into an image. A model's own code is pinned with its commit by spark.lock, and still is a stranger's.
+    """
+    yield from _dangers(asked, "code")
 
 
 @rule(

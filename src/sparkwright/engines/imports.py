@@ -22,7 +22,8 @@ class Imports:
     itself is one. repository_file: the flag that names a file there. revisions: flags with the model's revision. files: flags that
     name a file which the recipe's author had. further_models: flags that name another model, with the key of their JSON that does, ""
     where the flag itself does. downloads: flags about downloading, each with what does it here. tokens: flags that carry a token of the hub.
-    spelled_out: the words of a command with short options under their long names.
+    spelled_out: the words of a command with short options under their long names. one_dash: its reader takes options with one
+    dash itself. served_name: the flag with the names under which clients ask for the model; "" where any name is answered.
     """
 
     image: str
@@ -43,3 +44,5 @@ class Imports:
     downloads: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     spelled_out: Callable[[Sequence[str]], list[str]] = as_they_are
+    one_dash: bool = False
+    served_name: str = ""

@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack
 
 from sparkwright.api import Event, Exit, Fleet, Options, Refused, Run, RunResult
 from sparkwright.app.plans import plan_cache
+from sparkwright.mcp import output
 
 Operation = Literal["deploy", "restart", "rollback"]
 #: how long a plan may be confirmed, seconds
@@ -25,7 +26,8 @@ Hears = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A change to confirm. hosts: by name, in order. digest: of the plan, the hosts and the user's files."""
+    """A change to confirm. hosts: by name, in order. digest: of the plan, the hosts and the user's files. shown: all of the plan,
+    as an answer has it."""
 
     id: str
     operation: Operation
@@ -33,6 +35,7 @@ class Planned:
     digest: str
     planned_s: float
     plan: tuple[dict[str, Any], ...]
+    shown: dict[str, Any]
 
 
 class Changes:
@@ -46,12 +49,26 @@ class Changes:
         self._lock = threading.Lock()
 
     def plan(self, operation: Operation, hosts: str, hears: Hears) -> Planned | None:
-        """What the operation would do now; None for nothing. Raises the error of a host that would refuse, or is away."""
+        """Plan an operation as it would run now.
+
+        Returns:
+            The plan, whose id may be confirmed; None where there is nothing to do.
+
+        Raises:
+            Refused: the plan is longer than one answer shows: an id stands for what was shown, and for nothing else.
+            SparkwrightError: a host would refuse, or is away.
+        """
         names = tuple(one.host for one in self._fleet.hosts(hosts))
         digest, plan = self._now(operation, names, hears)
         if not plan:
             return None
-        planned = Planned(secrets.token_hex(8), operation, names, digest, self._clock(), plan)
+        shown = output.complete("plan", plan)
+        if shown is None:
+            raise Refused(
+                f"the plan has more than {output.ANSWER:,} characters, which no answer shows as a whole.",
+                fix=f"Plan fewer hosts at a time, or run `sparkwright {operation} --host {names[0]}` in a terminal.",
+            )
+        planned = Planned(secrets.token_hex(8), operation, names, digest, self._clock(), plan, shown)
         with self._lock:
             self._waiting[planned.id] = planned
             for id in list(self._waiting)[:-MOST]:

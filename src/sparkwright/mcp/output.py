@@ -18,6 +18,12 @@ TEXT, ITEMS, ANSWER = 4000, 200, 60_000
 LOG = 20_000
 
 
+def complete(name: str, value: Any) -> dict[str, Any] | None:
+    """Return the value under its name, with NOTE and with nothing left out; None where it is larger than an answer may be."""
+    plain = typed_in(clean(json.loads(json.dumps(_plain(value), default=str))))
+    return {"note": NOTE, name: plain} if len(json.dumps(plain)) <= ANSWER else None
+
+
 def answer(name: str, value: Any, *, text: int = TEXT) -> dict[str, Any]:
     """The value under its name, with NOTE. text: characters of one text. Shorter texts and lists where all of it is too large."""
     plain = typed_in(clean(json.loads(json.dumps(_plain(value), default=str))))

@@ -141,7 +141,7 @@ def _changing(changes: Changes) -> Sequence[tuple[Callable[..., dict[str, Any]],
         if planned is None:
             return {"id": "", "plan": [], "summary": f"Nothing to {operation}: every host is as it should be."}
         about = {"id": planned.id, "operation": operation, "hosts": list(planned.hosts), "lasts_s": LASTS_S}
-        return about | output.answer("plan", planned.plan)
+        return about | planned.shown
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
         """Make a change that plan_change planned and the user confirmed. Refused if anything is not as it was planned."""

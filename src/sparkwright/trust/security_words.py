@@ -17,7 +17,6 @@ CAPABILITIES = (
     "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "SYSLOG", "WAKE_ALARM",
 )  # fmt: skip
 ALL = "ALL"
-SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
 _GROUP = re.compile(_ACCOUNT)
@@ -138,18 +137,5 @@ def is_of_network(sysctl: str) -> bool:
 # -- what takes the wall between container and host away --------------------------------------------------------------
 
 
-def of_root(added: Iterable[str]) -> list[str]:
-    """Those of some added capabilities with which a process can do on the host what root can."""
-    return [one for one in added if capability_name(one) in (ALL, "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")]
-
-
 def unconfined(options: Iterable[str]) -> list[str]:
     return [one for one in options if _parts(one)[1] in ("unconfined", "disable")]
-
-
-def docker_sockets(volumes: Iterable[str]) -> list[str]:
-    """Those of some mounts that give the container the engine's socket, or a folder that holds it."""
-    sources = [(one, one.partition(":")[0].rstrip("/") or "/") for one in volumes]
-    return [
-        one for one, path in sources if any(sock == path or sock.startswith(path.rstrip("/") + "/") for sock in SOCKETS)
-    ]

@@ -18,4 +18,5 @@ IMPORTS = Imports(
     further_models={"hf-repo-draft": "", "spec-draft-hf": ""},
     downloads=("model-url", "docker-repo"),
     tokens=("hf-token",),
+    one_dash=True,
 )

@@ -32,4 +32,5 @@ IMPORTS = Imports(
     further_models={"speculative-draft-model-path": "", "tokenizer-path": ""},
     downloads=("download-dir",),
     spelled_out=spelled_out,
+    served_name=flags.SERVED_NAME,
 )

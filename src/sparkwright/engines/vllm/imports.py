@@ -54,4 +54,5 @@ IMPORTS = Imports(
     downloads=("download-dir",),
     tokens=("hf-token",),
     spelled_out=spelled_out,
+    served_name=flags.SERVED_NAME,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,10 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
+from sparkwright.project.importing import docker_line
 from sparkwright.project.importing.foreign import Foreign
 from sparkwright.project.importing.report import Report
+from sparkwright.project.importing.shell_words import split
 from sparkwright.visible import one_line
 
 #: runtimes of other tools that stand for an engine here
@@ -50,13 +53,59 @@ def read(found: Foreign, report: Report) -> Serving:
     imports = own.imports
     if imports is None:
         raise Refused(f"recipes for {own.title} are not taken in.", fix="Write one by hand: docs/files/recipe.md.")
-    program, words = _parted(found.words, imports)
-    parsed = own.command(imports.spelled_out(words))
+    program, words = _parted(_apart(found.words, report), imports)
+    words = imports.spelled_out(words)
+    if found.kind == docker_line.KIND:
+        words = docker_line.taken_from(words, _is_flag(own), found, report)
+    _refuse_short(words, imports)
+    parsed = own.command(words)
     flags = dict(parsed.flags)
     model = parsed.model or _stray_model(flags, own)
     for name in flags:
         _say(name, own, report)
     return Serving(own, imports, model, flags, program)
+
+
+#: an option and its value in one item of a list, as `--port 8000`; JSON and `--name=some text` are none
+_TWO_WORDS = re.compile(r"--?[A-Za-z][\w.-]{0,100}\s+\S.*", re.S)
+#: an option with one dash; a number is a value
+_SHORT = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
+
+
+def _apart(words: Sequence[str], report: Report) -> list[str]:
+    """The words with an item of a list that holds an option and its value, or a program and its first words, as several."""
+    found: list[str] = []
+    for word in words:
+        leading = not any(one.startswith("-") for one in found)
+        if _TWO_WORDS.fullmatch(word) or (leading and " " in word.strip() and not word.startswith(("-", "{"))):
+            parts = split(word)
+            report.add(
+                "note", one_line(word, at_most=80), f"one item with several words: read as {' and '.join(parts[:4])}"
+            )
+            found += parts
+        else:
+            found.append(word)
+    return found
+
+
+def _is_flag(own: Engine) -> Callable[[str], bool]:
+    """Whether a word is an option of this engine."""
+    known = own.flags.properties()
+
+    def check(word: str) -> bool:
+        name = word.lstrip("-").partition("=")[0].replace("_", "-")
+        bare = name.removeprefix("no-")
+        return (own.imports is not None and own.imports.one_dash) or name.partition(".")[0] in known or bare in known
+
+    return check
+
+
+def _refuse_short(words: Sequence[str], imports: Imports) -> None:
+    """Raises Refused for an option with one dash that the engine does not have: it is no value of the flag before it."""
+    short = "" if imports.one_dash else next((word for word in words if _SHORT.fullmatch(word)), "")
+    if short:
+        fix = "Where it was meant for Docker, put it before the image; else write the engine's own option, or take it out."
+        raise Refused(f"`{one_line(short, at_most=60)}` in the command is none of the engine's options.", fix=fix)
 
 
 def _engine_of(found: Foreign, report: Report) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.project.importing import environment
 from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.foreign import Foreign, shown
 from sparkwright.project.importing.report import Report
 from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.network_words import HOST
@@ -32,12 +32,12 @@ def of(
         return box | _as_it_runs(found, serving, report)
     for option, value in found.options.items():
         if option in DROPPED_OPTIONS:
-            report.add("dropped", f"{option} {one_line(str(value), at_most=60)}", DROPPED_OPTIONS[option])
+            report.add("dropped", f"{option} {one_line(shown(value), at_most=60)}", DROPPED_OPTIONS[option])
         elif option == "name":
             report.add("translated", f"container {value}", f"container.name: {name}")
         else:
             box[option] = list(value) if isinstance(value, tuple) else value
-            report.add("kept", f"{option} {one_line(str(value), at_most=60)}")
+            report.add("kept", f"{option} {one_line(shown(value), at_most=60)}")
     if found.network and not cluster:
         why = (
             "the port is published instead"
@@ -89,7 +89,7 @@ def _as_it_runs(found: Foreign, serving: Serving, report: Report) -> dict[str, A
     if found.volumes:
         box["volumes"] = found.volumes
     for name, value in box.items():
-        report.add("kept", f"container.{name} {one_line(str(value), at_most=60)}")
+        report.add("kept", f"container.{name} {one_line(shown(value), at_most=60)}")
     return box
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 from sparkwright.errors import Refused
@@ -64,6 +65,39 @@ def read(line: str, report: Report) -> Foreign:
     found.env |= env
     found.name = str(found.options.get("name") or "")
     return found
+
+
+def taken_from(words: Sequence[str], is_flag: Callable[[str], bool], found: Foreign, report: Report) -> list[str]:
+    """Take Docker's options out of the words behind the image, where Docker hands them to the engine, which does not have them.
+
+    Args:
+        words: of the engine's command.
+        is_flag: whether a word is the engine's own option.
+        found: gets the options.
+        report: gets a row for each.
+
+    Returns:
+        The engine's words.
+    """
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        flag = rest[0].partition("=")[0]
+        docker = ALIASES.get(flag, flag)
+        if (
+            not docker.startswith("-")
+            or is_flag(rest[0])
+            or not (docker in BARE or docker in FIELDS or docker in DROPPED)
+        ):
+            kept.append(rest.pop(0))
+            continue
+        left = _option(rest, found, report)
+        option = " ".join(rest[: len(rest) - len(left)])
+        report.add(
+            "translated", option, "it stands behind the image, where the engine would get it: read as Docker's option"
+        )
+        rest = left
+    return kept
 
 
 def _plain(line: str) -> str:

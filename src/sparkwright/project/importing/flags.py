@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.foreign import Foreign, shown
 from sparkwright.project.importing.report import DROP, KEEP, Report
 from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.visible import one_line
@@ -29,7 +29,7 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
     for name in imports.replicas:
         if _count(flags.get(name, 1)) > 1:
             fix = "A recipe starts one server; `gateway:` gives several one address (docs/gateway.md)."
-            raise Refused(f"`--{name} {flags[name]}` starts several copies of the model.", fix=fix)
+            raise Refused(f"`--{name} {shown(flags[name])}` starts several copies of the model.", fix=fix)
         flags.pop(name, None)
     asked = tensor * pipeline
     if asked == 1 and found.hosts > 1:
@@ -47,7 +47,7 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
     for name in imports.backends:
         if name in flags:
             why = "the cluster sets it for each member" if asked > 1 else "there is one host"
-            report.add("dropped", f"--{name} {flags.pop(name)}", why)
+            report.add("dropped", f"--{name} {shown(flags.pop(name))}", why)
     if asked == 1:
         return {}
     if asked > MOST_HOSTS:
@@ -67,7 +67,9 @@ def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -
         flags[imports.host] = address
     elif address is not None and not cluster:
         report.add(
-            "dropped", f"--{imports.host} {address}", "`publish` and `container.ports` say who reaches the server"
+            "dropped",
+            f"--{imports.host} {shown(address)}",
+            "`publish` and `container.ports` say who reaches the server",
         )
     elif cluster and address not in (None, "0.0.0.0", "::"):
         flags[imports.host] = address
@@ -90,7 +92,9 @@ def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -
             report.add("secret", f"--{name}", "not written: the host downloads the model itself")
     for name in imports.downloads:
         if name in flags:
-            report.add("dropped", f"--{name} {flags.pop(name)}", "the host downloads the model, and mounts its folder")
+            report.add(
+                "dropped", f"--{name} {shown(flags.pop(name))}", "the host downloads the model, and mounts its folder"
+            )
     files = {} if adopted else _files(serving, report)
     if not adopted:
         _further_models(serving, report)

@@ -14,7 +14,7 @@ from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
 from sparkwright.visible import one_line
 
-MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS = 2_000, 64_000, 200
+MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS, MOST_SHOWN = 2_000, 64_000, 200, 200
 #: YAML's key for "what that mapping has, too"
 MERGED = "<<"
 #: of the checks of `shapes`, as a person who writes YAML says it
@@ -138,6 +138,17 @@ def either(what: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
 def partly(**fields: Shape) -> dict[str, Usual]:
     """A shape: a mapping in which each of these keys may be missing or empty, and others are not judged."""
     return {name: optional(shape) for name, shape in fields.items()}
+
+
+def shown(value: Any) -> str:
+    """A value as a person writes it, on one line: true, 8, a, b, NAME=VALUE. Never Python's own form."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ", ".join(f"{one_line(str(name), at_most=60)}={shown(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value))
+    return "nothing" if value is None else one_line(str(value), at_most=MOST_SHOWN)
 
 
 #: shapes: variables, and a command, as a mapping or in words

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from sparkwright.engines import dangers
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
@@ -19,6 +21,7 @@ from sparkwright.project.documents.checked import check
 from sparkwright.project.importing import command, container, flags, model
 from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.foreign import Foreign
+from sparkwright.project.importing.model import Model
 from sparkwright.project.importing.report import Report
 from sparkwright.project.recipe import parallel_rules, rules
 from sparkwright.project.recipe.models import RecipeFile
@@ -51,10 +54,12 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
     """
     _answered_image(found, report)
     serving = command.read(found, report)
+    source_name = serving.model or found.model
     chosen = model.of(found, serving, report)
     own_name = slug(name or found.name or chosen.id.rpartition("/")[2])
     parallel = flags.split(found, serving, report)
     section, more = flags.settled(serving, report, cluster=bool(parallel), adopted=found.adopted)
+    section |= _served_name(serving, section, source_name, chosen, report)
     found.task = found.task or _task(found, serving, section, report)
     image, digest = _image(found, serving.imports, report)
     data: dict[str, Any] = {
@@ -78,6 +83,8 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
         data["parallel"] = parallel
     if not found.task:
         _probes(serving, section, report)
+    for danger in dangers.of(data["container"], section):
+        report.add("warning", danger.value, danger.why)
     report.refuse_unheard()
     if report.questions:
         return Taken(own_name, "", report, digest)
@@ -86,6 +93,20 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
     text = head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     _checked(text, own_name)
     return Taken(own_name, text, report, digest, math.prod(parallel.values()))
+
+
+def _served_name(
+    serving: Serving, section: Mapping[str, Any], source_name: str, chosen: Model, report: Report
+) -> dict[str, Any]:
+    """The flag that keeps the name under which clients ask for the model; empty where it stays without one.
+
+    Without the flag an engine takes the model as it is written, which here would be the folder in which it is mounted.
+    """
+    flag = serving.imports.served_name
+    if not flag or section.get(flag) or not source_name or source_name == chosen.to_yaml()["mount"]:
+        return {}
+    report.add("translated", f"model {source_name}", f"--{flag}: clients ask for the model by this name")
+    return {flag: source_name}
 
 
 def _probes(serving: Serving, section: dict[str, Any], report: Report) -> None:

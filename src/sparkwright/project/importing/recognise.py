@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from sparkwright.errors import Refused
@@ -16,6 +17,29 @@ FORMATS = (
 )
 
 
+#: what people have a server's start in besides these formats, by the file's ending and by how such a file begins
+OTHER_KINDS = (
+    (
+        "a systemd unit",
+        (".service", ".container", ".timer"),
+        re.compile(r"\s*(?:[#;].*\n\s*)*\[(?:Unit|Service|Install|Container)\]"),
+    ),
+    ("a shell script", (".sh", ".bash"), re.compile(r"#!.{0,80}\b(?:ba|z|da)?sh\b|\s*(?:set -[a-z]|export [A-Z_]+=)")),
+    ("a text for people", (".md", ".rst", ".txt"), re.compile(r"\s*# .{0,200}\n(?:.{0,400}\n){0,40}?```|```")),
+    ("a Dockerfile", (".dockerfile",), re.compile(r"\s*(?:#.*\n\s*)*(?:ARG .{1,200}\n\s*)*FROM \S+")),
+    ("a file of variables", (".env",), re.compile(r"\s*(?:#.*\n\s*)*[A-Z][A-Z0-9_]{1,60}=\S")),
+    ("a Python program", (".py",), re.compile(r"#!.{0,80}\bpython")),
+)
+
+
+def _other_kind(text: str, path: Path) -> str:
+    """The kind of a file that is none of the formats, where it is a usual one; "" for any other."""
+    for kind, endings, begins in OTHER_KINDS:
+        if path.suffix.lower() in endings or begins.match(text[:20_000]):
+            return kind
+    return "a Dockerfile" if path.name == "Dockerfile" else ""
+
+
 def read(text: str, path: Path, report: Report) -> Foreign:
     """What a text describes. path: of its file, for messages and for what lies beside it.
 
@@ -23,6 +47,9 @@ def read(text: str, path: Path, report: Report) -> Foreign:
     """
     if docker_line.is_one(text):
         return docker_line.read(text, report)
+    if kind := _other_kind(text, path):
+        fix = f"It must be {FORMATS}: `recipe.import 'docker run ...'` takes a line as it stands there."
+        raise Refused(f"this is {kind}, which is not read.", where=document.shown(path), fix=fix)
     parsed = document.parse(text, path)
     where = document.shown(path)
     if not isinstance(parsed.data, dict):

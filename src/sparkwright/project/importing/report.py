@@ -10,9 +10,9 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
 from sparkwright.visible import one_line
 
-Sort = Literal["kept", "translated", "dropped", "secret", "note"]
+Sort = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
 #: in the report's order
-SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note")
+SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
 #: an answer that takes out what is asked about
 DROP = "drop"
 #: an answer that leaves it as it is

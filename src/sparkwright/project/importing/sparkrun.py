@@ -13,7 +13,7 @@ from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
 from sparkwright.project.importing import mods, overrides
 from sparkwright.project.importing.command import RUNTIMES
-from sparkwright.project.importing.foreign import VARIABLES, Foreign, mapping, partly, scalar, text, words
+from sparkwright.project.importing.foreign import VARIABLES, Foreign, mapping, partly, scalar, shown, text, words
 from sparkwright.project.importing.placeholders import filled
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.project.importing.shell_words import assignments, split, unwrapped
@@ -168,13 +168,13 @@ def _number(value: Any) -> int:
 
 
 def _hook(name: str, what: str, given: Any, report: Report) -> None:
-    shown = one_line(text(given, name) if isinstance(given, str) else repr(given), at_most=200)
+    would_run = one_line(shown(given), at_most=200)
     if report.answers.get(name) != DROP:
         report.heard.add(name)
         fix = f"Give an image in which that is done, and `--answer {name}={DROP}`."
-        raise Refused(f"`{name}` would run {what}: {shown}.", fix=fix)
+        raise Refused(f"`{name}` would run {what}: {would_run}.", fix=fix)
     report.heard.add(name)
-    report.add("dropped", name, f"as answered; it would run {shown}")
+    report.add("dropped", name, f"as answered; it would run {would_run}")
 
 
 def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> list[str]:

@@ -1,0 +1,247 @@
+"""Mounts, devices, capabilities, variables and flags that give a server more than serving needs, each with the sentence that says so.
+
+One table, read by `lint`, by `plan` and by `recipe.import`. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's
+documentation ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and variable.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.trust import security_words
+from sparkwright.visible import one_line
+
+#: of a value in a sentence
+SHOWN_CHARS = 80
+Kind = Literal["root", "data", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """A row of the table."""
+
+    #: of the value: a path of the host, a device, a capability, a variable or a flag
+    pattern: re.Pattern[str]
+    #: what it gives away: the rest of a sentence that begins with the value
+    sentence: str
+    #: a way out, as a clause
+    fix: str = "remove it"
+    #: root: as good as root on the host; data: shows or changes what is not the server's; code: runs code of others
+    kind: Kind = "root"
+    #: of a mount, whether it is harmless when it is read-only
+    only_writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A danger in a recipe."""
+
+    kind: Kind
+    #: `container.volumes`, or a flag's name
+    option: str
+    #: as the recipe has it: `volumes: /:/host`
+    value: str
+    #: what it gives away, the rest of a sentence that begins with the value
+    why: str
+    fix: str
+
+    @property
+    def sentence(self) -> str:
+        """The whole of it."""
+        return f"{self.value} {self.why}."
+
+
+def _row(
+    pattern: str, sentence: str, fix: str = "remove it", kind: Kind = "root", *, only_writable: bool = False
+) -> Danger:
+    return Danger(re.compile(pattern), sentence, fix, kind, only_writable)
+
+
+_HOME = r"(?:~|/root|/home/[^/]{1,64})"
+_ONE_FOLDER = "mount the one folder that it needs, read-only"
+#: a folder of the host, by its shortest path; the first row that matches
+MOUNTS: tuple[Danger, ...] = (
+    _row(r"/", "gives the container every file of the host, which is as good as root on the host", _ONE_FOLDER),
+    _row(
+        r"(?:/var)?/run(?:/docker\.sock|/containerd(?:/containerd\.sock)?|/podman(?:/podman\.sock)?|/user(?:/\d+)?|/user/\d+/docker\.sock)?|/var",
+        "gives the container the Docker socket, which is as good as root on the host",
+    ),
+    _row(r"/dev", "gives the container every device of the host", "name the device that it needs in `devices`"),
+    _row(
+        r"/etc(?:/(?:passwd|shadow|group|gshadow|sudoers|ssh|pam\.d|systemd|profile\.d|ld\.so\.preload|cron[.\w]{0,20}|init\.d|docker)(?:/.*)?)?",
+        "gives the container the accounts, keys and services of the host",
+        _ONE_FOLDER,
+    ),
+    _row(
+        r"/var/lib(?:/(?:docker|containerd|kubelet)(?:/.*)?)?|/var/spool(?:/cron(?:/.*)?)?",
+        "gives the container what the host runs as root: the files of all containers, its timed jobs",
+        _ONE_FOLDER,
+    ),
+    _row(
+        r"/(?:boot|bin|sbin|usr|lib|lib64)(?:/.*)?",
+        "is writable, and holds programs that the host runs as root",
+        "add `:ro`, or remove it",
+        only_writable=True,
+    ),
+    _row(
+        r"/(?:proc|sys)(?:/.*)?",
+        "is writable: settings of the host's kernel",
+        "add `:ro`, or remove it",
+        only_writable=True,
+    ),
+    _row(
+        _HOME
+        + r"/(?:\.ssh|\.aws|\.azure|\.kube|\.docker|\.gnupg|\.netrc|\.git-credentials|\.password-store|\.local/share/keyrings"
+        r"|\.config(?:/gcloud)?|\.cache/huggingface/(?:token|stored_tokens))(?:/.{0,4096})?",
+        "shows the container keys and passwords of the user",
+        kind="data",
+    ),
+    _row(
+        _HOME
+        + r"/(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|\.config/(?:systemd|autostart)|\.local|\.local/bin)(?:/.{0,4096})?",
+        "is writable, and holds what the user runs at the next login",
+        "add `:ro`, or remove it",
+        "data",
+        only_writable=True,
+    ),
+    _row(
+        _HOME + r"|/home",
+        "gives the container all of a home: keys, tokens, and what its owner runs",
+        _ONE_FOLDER,
+        "data",
+    ),
+)
+#: a device, or a mount of one
+DEVICES: tuple[Danger, ...] = (
+    _row(r"/dev/(?:mem|kmem|port)", "is the memory of the host"),
+    _row(
+        r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|dm-|md|loop|mapper/|disk/|nbd)\S*",
+        "is a disk of the host, without its files' rights",
+    ),
+    _row(
+        r"/dev/(?:kmsg|console|tty\d*|input(?:/\S*)?|uinput|hidraw\d*)",
+        "shows what is typed or logged on the host",
+        kind="data",
+    ),
+    _row(
+        r"/dev/(?:vfio(?:/\S*)?|cpu(?:/\S*)?|ipmi\d*|watchdog\d*|sg\d+|bsg(?:/\S*)?)",
+        "drives hardware of the host directly",
+    ),
+    _row(r"/dev", "is every device of the host", "name the device that it needs"),
+)
+CAPABILITIES: tuple[Danger, ...] = (
+    _row(
+        "ALL|SYS_ADMIN|SYS_MODULE|SYS_RAWIO",
+        "is as good as root on the host",
+        "remove it, or add only the capabilities that it needs",
+    ),
+    _row("DAC_READ_SEARCH", "reads any file of the host whose disk the container has a file of"),
+    _row("BPF|PERFMON", "reads memory of the host's kernel"),
+    _row(
+        "SYS_BOOT|SYS_TIME|MAC_ADMIN|MAC_OVERRIDE|LINUX_IMMUTABLE|SYSLOG|AUDIT_CONTROL",
+        "changes or reads the host, not the container",
+        kind="data",
+    ),
+)
+_ELSEWHERE = "build it into the image that spark.lock pins"
+#: a variable by its name
+VARIABLES: tuple[Danger, ...] = (
+    _row(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program of the container", _ELSEWHERE, "code"),
+    _row(
+        r"LD_LIBRARY_PATH|PYTHON(?:PATH|HOME|STARTUP|USERBASE)|PATH|NODE_PATH|NODE_OPTIONS|PERL5(?:LIB|OPT)|RUBYOPT|BASH_ENV|ENV",
+        "says where the container's programs take code from",
+        _ELSEWHERE,
+        "code",
+    ),
+    _row(
+        r"(?:PIP|UV)_(?:EXTRA_)?INDEX_URL|UV_INDEX|UV_DEFAULT_INDEX|PIP_CONFIG_FILE|PIP_TRUSTED_HOST",
+        "says where packages are installed from",
+        _ELSEWHERE,
+        "code",
+    ),
+    _row(
+        r"(?i:https?_proxy|all_proxy)|HF_ENDPOINT|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_NO_VERIFY|PYTHONHTTPSVERIFY",
+        "leads what the container downloads and sends through another server, or trusts other certificates",
+        "remove it; the host downloads the model",
+        "data",
+    ),
+    _row(
+        r"VLLM_ALLOW_INSECURE_SERIALIZATION|SGLANG_ALLOW_\w{0,60}PICKLE\w{0,60}",
+        "lets whoever reaches the engine's inner ports run code in it",
+        kind="code",
+    ),
+    _row(r"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "lets clients load files of the container as adapters", kind="data"),
+    _row(r"VLLM_SERVER_DEV_MODE", "opens endpoints for developers to every client", kind="data"),
+    _row(r"VLLM_PLUGINS", "names packages whose code the engine runs at its start", _ELSEWHERE, "code"),
+)
+#: a flag by its name; one that is off or empty is none
+FLAGS: tuple[Danger, ...] = (
+    _row(
+        "trust-remote-code",
+        "runs Python code that comes with the model",
+        "remove it, if the engine knows the architecture",
+        "code",
+    ),
+    _row(
+        r"(?:tool-parser|reasoning-parser)-plugin|custom-weight-loader|middleware|worker-cls|worker-extension-cls|scheduler-cls"
+        r"|logits-processors|io-processor-plugin|custom-pipeline-class",
+        "runs Python code that is not the engine's",
+        _ELSEWHERE,
+        "code",
+    ),
+    _row("trust-request-chat-template", "runs chat templates that clients send", kind="code"),
+    _row("enable-custom-logit-processor", "runs code that clients send", kind="code"),
+    _row("allowed-local-media-path", "lets clients read files of the container below that folder", kind="data"),
+)
+#: values of `load-format` that are unpickled
+_PICKLED = frozenset({"pt", "pickle", "npcache"})
+
+
+def of(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield the dangers of a recipe.
+
+    Args:
+        container: options of `docker run`, by their names in a recipe.
+        flags: of the engine, by their names.
+    """
+    for volume in container.get("volumes") or ():
+        yield from _of_mount(str(volume))
+    for device in container.get("devices") or ():
+        path = posixpath.normpath(str(device).partition(":")[0])
+        yield from _first(DEVICES, path, "container.devices", f"devices: {one_line(str(device), at_most=SHOWN_CHARS)}")
+    for capability in container.get("cap_add") or ():
+        name = security_words.capability_name(str(capability))
+        yield from _first(CAPABILITIES, name, "container.cap_add", f"cap_add: {name}")
+    for name in container.get("env") or {}:
+        yield from _first(VARIABLES, str(name), "container.env", f"env: {name}")
+    for name, value in flags.items():
+        if value not in (False, None, ""):
+            yield from _first(FLAGS, name, name, f"--{name}")
+    if str(flags.get("load-format")) in _PICKLED:
+        why = "unpickles the weights, and so runs code that comes with the model"
+        yield Found("code", "load-format", f"--load-format {flags['load-format']}", why, "take weights as safetensors")
+
+
+def _of_mount(volume: str) -> Iterator[Found]:
+    source, _, rest = volume.partition(":")
+    modes = rest.partition(":")[2].split(",")
+    if not source.startswith(("/", "~")):
+        return
+    path = re.sub("^//", "/", posixpath.normpath(source))
+    shown = f"volumes: {one_line(volume, at_most=SHOWN_CHARS)}"
+    for danger in MOUNTS:
+        if danger.pattern.fullmatch(path) and not (danger.only_writable and "ro" in modes):
+            yield Found(danger.kind, "container.volumes", shown, danger.sentence, danger.fix)
+            return
+    yield from _first(DEVICES, path, "container.volumes", shown)
+
+
+def _first(table: tuple[Danger, ...], value: str, option: str, shown: str) -> Iterator[Found]:
+    for danger in table:
+        if danger.pattern.fullmatch(value):
+            yield Found(danger.kind, option, shown, danger.sentence, danger.fix)
+            return
