@@ -144,6 +144,7 @@ class Bench:
         daemon = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
         with contextlib.suppress(OSError, ValueError, psutil.Error):
             runner = psutil.Process(json.loads((self.state.path / "lock").read_text())["pid"])
+            runner.suspend()  # it starts nothing more
             for process in (runner, *runner.children(recursive=True)):
                 process.kill()
         os.kill(daemon, signal.SIGKILL)
