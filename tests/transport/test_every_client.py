@@ -69,7 +69,7 @@ CLIENTS: dict[str, Client] = {
         ((operating, "ANSWER_S"),),
     ),
     "a gateway's client": Client(
-        lambda server, _: client.ask(server.port, "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+        lambda server, _: client.ask(client.Door(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
     ),
     "HAProxy's admin socket": Client(
         lambda _, folder: admin.running_digest(folder), limits=((admin, "ANSWER_S"),), unix=True

@@ -228,6 +228,14 @@ def read(recording: Recording, counted: Counted = USAGE) -> Stream:
     return reader.finish()
 
 
+def chunks(recording: Recording) -> list[dict[str, Any]]:
+    """Return the JSON of each chunk of a recording. Raises StreamError as `read` does."""
+    read(recording)
+    lines = b"".join(piece for _, piece in recording.pieces).split(b"\n")
+    data = (line[5:].strip() for line in lines if line.startswith(b"data:"))
+    return [bounds.json_of(text) for text in data if text != b"[DONE]"]
+
+
 class _Reader:
     """Lines of server-sent events become points."""
 
