@@ -185,7 +185,7 @@ class Guards:
         return seen.lowest_bytes if seen else None
 
     def danger(self) -> Danger | None:
-        """What the guard killed the server for; None when it did not."""
+        """Return the danger for which the guard killed the server; None when it did not."""
         if self._danger is None and self.current is not None:
             line = self.current.line(0)
             words = line.split()
@@ -209,7 +209,7 @@ class Guards:
         return Result(failed=True, msg=self.sentence(), fix=self.advice, data=data)
 
     def sentence(self) -> str:
-        """Why the server was killed, with the figures of that moment."""
+        """Return why the server was killed, with the figures of that moment."""
         danger, guard_of = self.danger(), self.current or (self._ended[-1] if self._ended else None)
         assert danger is not None and guard_of is not None
         falling = f" and falling {danger.rate / GIB:.1f} GiB/s" if danger.rate > GIB / 20 else ""
