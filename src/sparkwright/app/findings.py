@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pinning import entries, simulated
 from sparkwright.console.out import say, say_json
-from sparkwright.engines import container_rules, engine
+from sparkwright.engines import container_rules, engine, memory_rules
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.finding import Finding
 from sparkwright.errors import Refused, SparkwrightError
@@ -129,7 +129,11 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 def explained(name: str) -> list[Explained]:
     """A rule, of each engine that has one of this name, or of them all."""
-    found = (container_rules.explained(name), *(one.advice.explained(name) for one in engine.served()))
+    found = (
+        container_rules.explained(name),
+        memory_rules.explained(name),
+        *(one.advice.explained(name) for one in engine.served()),
+    )
     return [rule for rule in found if rule is not None]
 
 
@@ -148,7 +152,11 @@ def _nearest_first(found: list[Explained]) -> list[Explained]:
 
 def rules() -> dict[str, str]:
     """The rules of all engines, by name with what each says."""
-    titles = (container_rules.RULES.titles(), *(one.advice.titles() for one in engine.served()))
+    titles = (
+        container_rules.RULES.titles(),
+        memory_rules.RULES.titles(),
+        *(one.advice.titles() for one in engine.served()),
+    )
     return {name: title for one in reversed(titles) for name, title in one.items()}
 
 

@@ -98,6 +98,13 @@ class FileSource(Strict):
         return self
 
 
+class Load(Strict):
+    """What clients are promised, proved after each verification."""
+
+    context: words.Tokens = Field(description='tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
+    streams: int = Field(1, description="how many such prompts at once", ge=1, le=64)
+
+
 class Expect(Strict):
     """What must be true once it runs."""
 
@@ -130,6 +137,11 @@ class Expect(Strict):
         default_factory=list,
         description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
         "{embedding_dimension: N}, {language: de}",
+    )
+    load: Load | None = Field(
+        None,
+        description="the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "
+        "the lowest memory, decode rate and TTFT of each step are recorded",
     )
 
 
