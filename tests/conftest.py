@@ -34,6 +34,8 @@ DOCKER = (
     "tests/cluster/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
+    "tests/guard/test_start_guard.py",
+    "tests/guard/test_service.py",
     "tests/importing/test_running_docker.py",
     "tests/modules/test_engine_of_log.py",
     "tests/modules/test_gpu_used.py",

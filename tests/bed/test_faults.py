@@ -134,6 +134,11 @@ def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str
         again = host.lab.run("deploy", "--host", "spark1", "--json")
         assert again.code == 0, again.out[-3000:]
         assert "an earlier run was interrupted" in again.out and "in: Gate" in again.out
+        guarded = step == "Check that it generates" and fault == "power"
+        assert ("the host went down at" in again.out) == guarded
+        if guarded:
+            assert "while qwen35 was starting" in again.out
+            assert "host went down" in host.lab.run("history", "--host", "spark1").out
     else:
         assert laptop.returncode == (0 if expected == "new" else 1)
     now = host.serves()

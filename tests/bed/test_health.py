@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.bed
 
 #: everything that an install or a check may write, and what systemd knows of it
 TRACES = r"""
-find ~ /etc/systemd /var/lib/systemd/linger /srv/textfile \( -iname '*health*' -o -iname 'in-use' -o -name 'sparkwright.prom' \
+find ~ /etc/systemd /var/lib/systemd/linger /srv/textfile \( -iname '*health*' -o -iname 'sparkwright-guard*' -o -iname 'in-use' -o -name 'sparkwright.prom' \
   -o -path '/var/lib/systemd/linger/*' \) -not -path '*/runtime/*/lib/*' 2>/dev/null | sort
 sudo systemctl list-units --all --no-legend 'sparkwright*'; crontab -l 2>/dev/null | grep -i sparkwright
 XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user list-units --all --no-legend 'sparkwright*' 2>/dev/null
@@ -113,5 +114,30 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     told = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
     finished = [one for one in map(json.loads, told.splitlines()) if one["event"] == "task_finished"]
     assert {"drain", "verify_logs", "smoke_test"} <= {one["module"] for one in finished if one["status"] == "ok"}
+    assert clean.run("health.uninstall", "--host", "spark1").code == 0
+    assert clean.on("spark1", TRACES) == ""
+
+
+def test_the_guard_of_the_memory_is_a_unit_that_stops_the_server_and_has_the_check_tell_of_it(clean: Lab) -> None:
+    assert clean.run("deploy", "--host", "spark1", "--json").code == 0
+    done = clean.run("health.install", "--host", "spark1", "--smoke-every", "0", "--json")
+    assert done.code == 0, done.out + done.err
+    assert clean.on("spark1", AS_USER + "is-active sparkwright-guard.service") == "active"
+    guard = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+    assert [one["level"] for one in guard["evidence"] if one["check"] == "guard"] == ["ok"]
+    folder = ".local/state/sparkwright/guard"
+    assert "state guarding" in clean.on("spark1", f"head -c 2048 {folder}/service.ring")
+    # from now on the host wants more memory for itself than it has: the server has to go
+    clean.on("spark1", f"sed -i '/^floor/d' {folder}/service.conf; echo floor 999999999999 >> {folder}/service.conf")
+    for _ in range(60):
+        latest = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+        if latest["state"] == "down":
+            break
+        time.sleep(0.5)
+    assert latest["state"] == "down", latest
+    assert "qwen35 was killed at" in latest["why"] and "to save the host" in latest["why"]
+    assert latest["cure"] == "restart"
+    assert clean.on("spark1", "docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' qwen35") == "exited 137"
+    assert "stopped to save the host" in clean.run("history", "--host", "spark1").out
     assert clean.run("health.uninstall", "--host", "spark1").code == 0
     assert clean.on("spark1", TRACES) == ""

@@ -29,6 +29,7 @@ CASES: dict[str, tuple[str, str, int, int, str]] = {
     "Slow": ("decode_tokens_per_second", "40x9 38x9", 9, 10, "generates 38 tok/s"),
     "Queue": ("server_waiting_requests", "3x60", 29, 30, "3 requests wait at spark1"),
     "MemoryLow": ("memory_available_bytes", f"{3 * GIB}x9 {GIB}x20", 14, 15, "has 1GiB of memory left"),
+    "MemoryGrowing": ("memory_growing", "0x9 1x20", 9, 10, "has grown"),
     "DiskLow": ("disk_free_bytes", f"{6 * GIB}x9 {4 * GIB}x20", 14, 15, "has 4GiB of disk left"),
     "Hot": ("gpu_temperature_celsius", "90x9 93x30", 19, 20, "is at 93"),
     "Drift": ("drift_fields", "1x90", 59, 60, "differs from what was verified"),

@@ -118,7 +118,10 @@ OWN_NAME = Known("sudo and inference engines resolve the hostname", "hostname(7)
 
 #: earlyoom(1): acts when memory AND swap are below their shares; kills at half of them
 EARLYOOM_DEFAULT_PERCENT = 10.0
-EARLYOOM = Known("it kills the largest process, which is the engine", "earlyoom(1); SGLang cookbook for DGX Spark")
+EARLYOOM = Known(
+    "it chooses by resident memory, 2 GiB of an engine on a GB10: it ends somebody else and frees little, or ends the server",
+    "earlyoom(1); SGLang cookbook for DGX Spark; vLLM #54200",
+)
 
 SWAP_USED_BYTES = 2 * GIB
 SWAP = Known("weights in swap decode slowly; never swapoff with a model loaded", WIKI)

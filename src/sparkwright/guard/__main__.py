@@ -1,4 +1,4 @@
-"""The guard's process: `python -I -S .../sparkwright/guard start RING` under a runner.
+"""The guard's process: `python -I -S .../sparkwright/guard start RING` under a runner, or `service FOLDER` under systemd or cron.
 
 Nothing but built-in modules is imported, and not the package above: what is imported is what has to stay in memory.
 """
@@ -16,12 +16,16 @@ def _package() -> None:
 
 
 def main(words: list[str]) -> int:
-    """Guard a start. Returns the exit code."""
+    """Guard a start, or the service. Returns the exit code."""
     if words[:1] == ["start"] and len(words) == 2:
         from sparkwright.guard import start
 
         return start.main(words[1])
-    sys.stderr.write("usage: guard start RING\n")
+    if words[:1] == ["service"] and len(words) == 2:
+        from sparkwright.guard import service
+
+        return service.main(words[1])
+    sys.stderr.write("usage: guard start RING | service FOLDER\n")
     return 2
 
 

@@ -31,15 +31,27 @@ class Target:
         self.pid, self._pidfd, self._cgroup = 0, -1, -1
         self._connection = self._connected()
 
-    def runs_as(self, pid: int) -> None:
-        """Hold its first process, whose end is the end of all in its namespace."""
+    def runs_as(self, pid: int) -> bool:
+        """Hold its first process, whose end is the end of all in its namespace.
+
+        Returns False, and holds nothing, for a process that is in no cgroup of this container: a number may mean another
+        process by now.
+        """
         self.release()
-        self.pid = pid
+        self.pid = 0
         try:
             self._pidfd = os.pidfd_open(pid)
-            self._cgroup = os.open(CGROUP_KILL.format(_cgroup_of(pid)), os.O_WRONLY | os.O_CLOEXEC)
+            rows = _cgroups_of(pid)
+            if not any(self.id in row for row in rows):
+                self.release()
+                return False
+            self.pid = pid
+            path = next((row[3:] for row in rows if row.startswith("0::") and self.id in row), "")
+            if path:
+                self._cgroup = os.open(CGROUP_KILL.format(path), os.O_WRONLY | os.O_CLOEXEC)
         except OSError:  # it has ended, or only root may kill a cgroup
             pass
+        return self.pid > 0
 
     def release(self) -> None:
         """Hold no process any more."""
@@ -123,11 +135,10 @@ def _request(container_id: str, verb: str) -> bytes:
     return f"POST /containers/{container_id}/{verb} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def _cgroup_of(pid: int) -> str:
-    """The cgroup (version 2) of a process."""
+def _cgroups_of(pid: int) -> list[str]:
+    """The cgroups of a process, a row each. Docker names them after the container."""
     with open(f"/proc/{pid}/cgroup") as file:
-        rows = file.read().splitlines()
-    return next((row[3:] for row in rows if row.startswith("0::")), "")
+        return file.read().splitlines()
 
 
 def _zombie(pid: int) -> bool:

@@ -18,8 +18,8 @@ from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
-from sparkwright.host.containers import crash_loop
-from sparkwright.host.memory import host_lost
+from sparkwright.host.containers import crash_loop, engine_socket
+from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
@@ -53,6 +53,7 @@ class Check:
         """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
         if not self.context.check and not _who_works(self.context):
             host_lost.settle(self.context)
+            service_guard.settle(self.context)
         with store.one_at_a_time(self.context.state):
             record, remembered, decision = self._once()
         if not self.scheduled:
@@ -102,6 +103,7 @@ class Check:
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
         record = replace(record, healed=healed or decision.message, cost=cost)
         self._leave(observed, record, remembered, prober)
+        self._tell_the_guard(observed)
         return record, remembered, decision
 
     def _record(self, observed: Observation, judgement: Judgement, remembered: Remembered, prober: Prober) -> Record:
@@ -164,6 +166,15 @@ class Check:
         except OSError as error:
             self.context.note(f"cannot save the check: {error.strerror}")
         textfile.write(self.context, record, remembered, self.settings)
+
+    def _tell_the_guard(self, observed: Observation) -> None:
+        """Tell the guard of the service which containers run now, where one is installed."""
+        if self.context.check or observed.busy or observed.engine_error or not self.settings.every_s:
+            return
+        try:
+            service_guard.write(self.context)
+        except Exception as error:  # an engine that is being restarted: the next check tells it
+            self.context.note(f"cannot tell the guard what runs: {engine_socket.silent(error)}")
 
     # -- what one observation can't do ------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.gateway import now as gateway_now
-from sparkwright.host.memory import host_lost
+from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe, server_metrics, token_check
@@ -65,7 +65,11 @@ class Prober:
             self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
         )
         lost = str(host_lost.remembered(self.context.state).get("why", ""))
-        found = replace(found, gateway=None if busy else gateway_of(self.context), lost=lost)
+        level = service_guard.level(self.context.state)
+        left, lowest = level.left_bytes, level.lowest_bytes
+        machine = replace(found.machine, mem_verified_bytes=left, mem_lowest_bytes=lowest)
+        gateway = None if busy else gateway_of(self.context)
+        found = replace(found, gateway=gateway, lost=lost, level=level, machine=machine)
         if busy or not self.good:
             return found
         asleep = turns.in_place_of(self.context.state)
@@ -105,7 +109,8 @@ class Prober:
         why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
         ours = self.remembered.stopped_by(self.context.state, box.id)
-        found = replace(found, container=box, loop=loop, broken=why, stopped=ours, rank=rank)
+        saved = service_guard.of_container(self.context.state, box.id, box.started_s or 0)
+        found = replace(found, container=box, loop=loop, broken=why, stopped=ours, rank=rank, saved=saved)
         return inspected, replace(found, drift=differs, answered=answered)
 
     # -- the server ----------------------------------------------------------------------------------------------------

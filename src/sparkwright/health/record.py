@@ -134,6 +134,9 @@ class Machine:
     swap_used_bytes: int | None = None
     disk_free_bytes: int | None = None
     uptime_s: float | None = None
+    #: available when the server was verified, and the lowest since, as the guard of the service has seen it
+    mem_verified_bytes: int | None = None
+    mem_lowest_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

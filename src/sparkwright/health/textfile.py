@@ -16,6 +16,7 @@ from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
+from sparkwright.protocol.memory_level import Level
 from sparkwright.trust import private
 from sparkwright.trust.names import below_home
 
@@ -35,6 +36,16 @@ class Metric:
 
 def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
+
+
+def _grows(record: Record) -> float | None:
+    machine = record.machine
+    level = Level(
+        total_bytes=machine.mem_total_bytes or 0,
+        left_bytes=machine.mem_verified_bytes,
+        lowest_bytes=machine.mem_lowest_bytes,
+    )
+    return None if level.left_bytes is None else float(level.grows_on)
 
 
 #: one sample each; the unit is Prometheus' base unit: seconds, bytes, hertz, watts, celsius, ratios
@@ -78,6 +89,21 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("memory_total_bytes", "Unified memory, total.", lambda r: r.machine.mem_total_bytes),
     Metric("memory_available_bytes", "Unified memory available.", lambda r: r.machine.mem_available_bytes),
+    Metric(
+        "memory_verified_bytes",
+        "Unified memory available when the server was verified.",
+        lambda r: r.machine.mem_verified_bytes,
+    ),
+    Metric(
+        "memory_lowest_bytes",
+        "Lowest unified memory available since the server was verified.",
+        lambda r: r.machine.mem_lowest_bytes,
+    ),
+    Metric(
+        "memory_growing",
+        "1 when as much growth again as since the verification would take the host down.",
+        _grows,
+    ),
     Metric("swap_used_bytes", "Swap in use.", lambda r: r.machine.swap_used_bytes),
     Metric("disk_free_bytes", "Free space on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
     Metric("gpu_temperature_celsius", "GPU temperature.", lambda r: r.gpu.temperature_c),

@@ -21,7 +21,7 @@ from sparkwright.trust.names import STEP, matched
 OF_SERVER = frozenset(
     (
         *("verified", "verified_before", "previous", "restarts", "stopping", "before_start", "restart_plans"),
-        *("health-remembered", "history", "health", "drained", "interim", "lost"),
+        *("health-remembered", "history", "health", "drained", "interim", "lost", "guarded"),
     )
 )
 SERVERS = "servers"

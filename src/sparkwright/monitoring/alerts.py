@@ -125,10 +125,20 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "SparkwrightMemoryLow",
-        _m(f"%memory_available_bytes < {_LIMITS.available_bytes}"),
+        _m(
+            f"%memory_available_bytes < {_LIMITS.available_bytes}"
+            " unless %memory_available_bytes >= 0.5 * %memory_verified_bytes"
+        ),
         "5m",
         "warning",
         f"{_HOST} has {{{{ $value | humanize1024 }}}}B of memory left.",
+    ),
+    Alert(
+        "SparkwrightMemoryGrowing",
+        _m("%memory_growing == 1"),
+        "0m",
+        "warning",
+        f"The server on {_SERVER} has grown; as much growth again would take the host down.",
     ),
     Alert(
         "SparkwrightDiskLow",

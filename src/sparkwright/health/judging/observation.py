@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sparkwright import defaults
 from sparkwright.health.record import Container, Gpu, Machine, Rank, Server, Speed
+from sparkwright.protocol.memory_level import Level
 from sparkwright.units import GIB
 
 
@@ -76,3 +77,7 @@ class Observation:
     gateway: str | None = None
     #: how the host went down while the server started or served; empty: it did not, or the server was verified since
     lost: str = ""
+    #: why the guard of the service stopped this container; empty: it did not
+    saved: str = ""
+    #: the memory since it was verified
+    level: Level = field(default_factory=Level)

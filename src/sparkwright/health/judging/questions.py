@@ -52,6 +52,8 @@ def _container(observed: Observation, limits: Limits) -> Answer:
     if box.status == "restarting":
         message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
         return "bad", message, restarts.state(box, observed.time_s)
+    if box.status != "running" and observed.saved:
+        return "bad", observed.saved, "down", "restart"
     if box.status != "running" and observed.rank.cluster:
         return ranks.ended(observed)
     if box.status != "running":
@@ -218,10 +220,17 @@ def _memory(observed: Observation, limits: Limits) -> Answer:
     if left is None or total is None:
         return None if observed.busy else ("unknown", "cannot read /proc/meminfo")
     message = f"{gib(left)} of {gib(total)} GiB available"
-    if left < limits.available_bytes:
-        message = f"{message}: below {gib(limits.available_bytes)} GiB the host may run out of memory"
+    least = _least_bytes(observed, limits)
+    if left < least:
+        message = f"{message}: below {gib(least)} GiB the host may run out of memory"
         return "bad", message, "degraded", "person"
     return "ok", message
+
+
+def _least_bytes(observed: Observation, limits: Limits) -> int:
+    """The level that is too low: a server that was verified with less left serves for weeks with it."""
+    verified = observed.level.left_bytes
+    return limits.available_bytes if verified is None else min(limits.available_bytes, verified // 2)
 
 
 def _swap(observed: Observation, limits: Limits) -> Answer:
@@ -256,6 +265,26 @@ def _gateway(observed: Observation, limits: Limits) -> Answer:
     if observed.gateway:
         return "bad", f"{observed.gateway}; `gateway.deploy` brings it back", "degraded", "deploy"
     return "ok", "the gateway runs as it was verified"
+
+
+def _growth(observed: Observation, limits: Limits) -> Answer:
+    """A server that grew once grows again with the next longer prompt."""
+    level = observed.level
+    if not level.growth or observed.busy:
+        return None
+    if not level.grows_on:
+        return "ok", level.growth
+    message = f"{level.growth}: as much again would take the host down"
+    return "bad", message, "degraded", "person"
+
+
+def _guard(observed: Observation, limits: Limits) -> Answer:
+    """The guard of the service, where one was installed."""
+    if observed.level.left_bytes is None:
+        return None
+    if observed.level.running:
+        return "ok", "the guard of the memory runs"
+    return "warn", "the guard of the memory does not run; `health.install` starts it"
 
 
 def _host(observed: Observation, limits: Limits) -> Answer:
@@ -293,4 +322,6 @@ QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "drift": _drift,
     "gateway": _gateway,
     "host": _host,
+    "growth": _growth,
+    "guard": _guard,
 }

@@ -13,6 +13,7 @@ from typing import Literal
 from sparkwright.health import record, remembered, store, textfile
 from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
+from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import heal_token
 from sparkwright.host.state import StateFolder
@@ -43,7 +44,7 @@ class Place:
     @property
     def files(self) -> list[Path]:
         """The unit files, whether they are there or not."""
-        return [self.folder / name for name in (units.SERVICE, units.TIMER)] if self.folder else []
+        return [self.folder / name for name in (units.SERVICE, units.TIMER, units.GUARD)] if self.folder else []
 
     @property
     def there(self) -> bool:
@@ -56,7 +57,8 @@ class Place:
         writes = [context.state.path, *([below_home(given.textfile)] if given.textfile else [])]
         user = self.user if self.scope == "system" else ""
         heals = given.heal != "none"
-        return units.Clock(program(), given.every_s, writes, env, user, heals, confined)
+        guard = guard_program(context.state)
+        return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard)
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
         """Ask this scope's systemd."""
@@ -75,6 +77,11 @@ def program() -> list[str]:
     script = Path(__file__).parents[2] / "runner/health_scheduled.py"
     home = runtime()
     return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
+
+
+def guard_program(state: StateFolder) -> list[str]:
+    """The words that guard the memory all the time."""
+    return [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
 
 
 def runtime() -> Path | None:
@@ -101,6 +108,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
     names += [f"{remembered.NAME}.json", f"{heal_token.NAME}.json"]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
+    yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     folders = dict.fromkeys([state, *(one.memory for one in StateFolder(state).servers())])
     yield from (folder / name for folder in folders for name in names)
     if given.textfile:

@@ -17,7 +17,9 @@ from sparkwright.visible import one_line
 
 SERVICE = "sparkwright-health.service"
 TIMER = "sparkwright-health.timer"
+GUARD = "sparkwright-guard.service"
 CRON_MARK = "# sparkwright health"
+CRON_GUARD = "# sparkwright guard"
 
 #: without namespaces: privileges, system calls, address families
 HARDENED: tuple[str, ...] = (
@@ -60,7 +62,8 @@ HEAL_S = 7200
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What is started how often. program: its words. writes: folders it may write to. env: names and values.
+    """What is started how often. program: its words. guard: those of the guard of the memory, which runs all the time.
+    writes: folders they may write to. env: names and values.
 
     user: who it runs as, for root's systemd; empty for the user's own. confined: with the namespaces.
     """
@@ -72,6 +75,42 @@ class Clock:
     user: str = ""
     heals: bool = False
     confined: bool = True
+    guard: Sequence[str] = ()
+
+
+def guard(clock: Clock) -> str:
+    """The service that guards the memory all the time."""
+    rows = [
+        "# written by sparkwright: `sparkwright health.install`",
+        "[Unit]",
+        "Description=sparkwright: guard of the memory beside the model server",
+        "",
+        "[Service]",
+        *((f"User={_shown(clock.user)}",) if clock.user else ()),
+        f"ExecStart={' '.join(_word(one) for one in clock.guard)}",
+        "Environment=MALLOC_ARENA_MAX=1",
+        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
+        "Restart=on-failure",
+        "RestartSec=10",
+        "LimitMEMLOCK=infinity",
+        *(("OOMScoreAdjust=-900",) if clock.user else ()),
+        *_hardening(clock),
+        "",
+        "[Install]",
+        f"WantedBy={'multi-user.target' if clock.user else 'default.target'}",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _hardening(clock: Clock) -> list[str]:
+    """The settings that confine both services."""
+    return [
+        *HARDENED,
+        *(CONFINED if clock.confined else ()),
+        *(USERS if clock.confined and not clock.user else ()),
+        *(f"ReadWritePaths={_quoted(str(path))}" for path in (clock.writes if clock.confined else ())),
+        *(ROOTS if clock.user else ()),
+    ]
 
 
 def service(clock: Clock) -> str:
@@ -91,11 +130,7 @@ def service(clock: Clock) -> str:
         "Nice=5",
         "MemoryMax=2G",
         "TasksMax=256",
-        *HARDENED,
-        *(CONFINED if clock.confined else ()),
-        *(USERS if clock.confined and not clock.user else ()),
-        *(f"ReadWritePaths={_quoted(str(path))}" for path in (clock.writes if clock.confined else ())),
-        *(ROOTS if clock.user else ()),
+        *_hardening(clock),
     ]
     return "\n".join(rows) + "\n"
 
@@ -127,18 +162,29 @@ def timer(clock: Clock) -> str:
 
 
 def cron_line(clock: Clock) -> str:
-    """The line for a host without systemd. Cron counts in minutes and hours; what lies between is rounded down."""
+    """The lines for a host without systemd: the check, and what starts the guard again when it has ended.
+
+    Cron counts in minutes and hours; what lies between is rounded down. A guard that finds another one running ends at once.
+    """
     minutes = max(1, int(clock.every_s // 60))
     when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
     env = ["env", *(f"{k}={v}" for k, v in sorted(clock.env.items()))] if clock.env else []
-    line = f"{when} {join([_shown(one) for one in [*env, *clock.program]])} >/dev/null 2>&1 {CRON_MARK}"
+    lines = [f"{when} {join([_shown(one) for one in [*env, *clock.program]])} >/dev/null 2>&1 {CRON_MARK}"]
+    if clock.guard:
+        lines.append(f"* * * * * {join([_shown(one) for one in [*env, *clock.guard]])} >/dev/null 2>&1 {CRON_GUARD}")
+    return "\n".join(map(_of_cron, lines))
+
+
+def _of_cron(line: str) -> str:
+    """A line with what cron takes out of it put in."""
     # cron takes the backslash before a percent sign away, and knows no escape for a backslash: quotes keep the two apart
     return line.replace("\\%", "\\''%").replace("%", "\\%")
 
 
 def with_cron(table: str, line: str) -> str:
-    """A crontab with this line as sparkwright's only one; an empty line takes it away."""
-    rows = [row for row in table.removesuffix("\n").split("\n") if not row.endswith(CRON_MARK)] if table else []
+    """A crontab with these lines as sparkwright's only ones; an empty text removes them."""
+    ours = (CRON_MARK, CRON_GUARD)
+    rows = [row for row in table.removesuffix("\n").split("\n") if not row.endswith(ours)] if table else []
     return "".join(f"{row}\n" for row in [*rows, *([line] if line else [])])
 
 

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from sparkwright import guard
 from sparkwright.errors import Failed
+from sparkwright.guard import memory
 from sparkwright.guard import ring as rings
 from sparkwright.guard.judge import Danger
 from sparkwright.host.containers import engine_socket
@@ -130,7 +131,7 @@ class Guards:
         order = {
             "id": str(container.get("Id", "")),
             "name": name,
-            "address": _address(machine),
+            "address": address_of(machine),
             "root": machine.root,
             "floor": str(int(self.floor_gib * GIB)),
             "expected": str(self.expected_bytes or max(0, self.left_bytes or 0)),
@@ -276,13 +277,8 @@ def key_of(spec: Mapping[str, Any]) -> str:
 
 
 def boot_of(machine: Machine) -> str:
-    """This boot's identity: the kernel's, and when the first process began, which differs where a container is the host."""
-    found = []
-    for path in ("/proc/sys/kernel/random/boot_id", "/proc/1/stat"):
-        with contextlib.suppress(OSError, IndexError):
-            text = machine.path(path).read_text()
-            found.append(text.strip() if path.endswith("_id") else text.rpartition(")")[2].split()[19])
-    return ":".join(found)
+    """This boot's identity; see `guard.memory.boot`."""
+    return memory.boot(machine.root)
 
 
 def folder(state: StateFolder) -> Path:
@@ -299,7 +295,7 @@ def _ring(state: StateFolder, run_id: str, number: int) -> Path:
     return at / f"{run_id}-{number}{SUFFIX}"
 
 
-def _address(machine: Machine) -> str:
+def address_of(machine: Machine) -> str:
     """The engine's unix socket, or HOST:PORT; empty where it is reached in another way."""
     url = urlsplit(machine.docker_host or engine_socket.DEFAULT)
     if url.scheme == "unix":

@@ -48,6 +48,8 @@ GOOD = Partial(
         "serve": _SERVE,
         "measured": Partial({"ready_s": (None, number)}),
         "held_bytes": (None, number),
+        "left_bytes": (None, number),
+        "guard_gib": number,
         "since": number,
         "restart_count": integer,
         "container_id": text,
@@ -155,6 +157,7 @@ SHAPES: dict[str, Partial] = {
     "health-settings": _SETTINGS,
     "gateway-key": Partial({"key": text}, ("key",), strict=True),
     "drained": Partial({"gateways": [{text: writable}], "since": number, "run": text}, ("gateways", "since")),
+    "guarded": Partial({"seen_s": number}),
     "lost": Partial(
         {**dict.fromkeys(("key", "name", "container_id", "why"), text), "since": number, "available_bytes": number},
         ("key", "why"),

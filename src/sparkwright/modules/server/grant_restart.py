@@ -17,7 +17,7 @@ from sparkwright.host.containers import (
     replaced,
     server_key,
 )
-from sparkwright.host.memory import footprint, host_lost
+from sparkwright.host.memory import footprint, host_lost, service_guard
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -89,6 +89,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         measured = {**args.measured, **_load(name, context)}
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
+        service_guard.write(context)
         lifecycle.set_policy(context, found.current, args.spec["restart"])
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
@@ -115,6 +116,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve}
         ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
         ids |= {"generation": context.cluster.generation} if context.cluster else {}
+        ids["left_bytes"] = context.machine.meminfo()["MemAvailable"]
+        ids |= {"guard_gib": context.guards.floor_gib} if context.guards.floor_gib else {}
         return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}
 
 

@@ -13,6 +13,7 @@ from sparkwright.health.notify_shapes import Shape
 from sparkwright.health.schedule import places, units
 from sparkwright.health.schedule.places import Place
 from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules import systemd
@@ -98,7 +99,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             place=place,
             standing=standing,
             wanted=wanted,
-            active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER).ok,
+            active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER, units.GUARD).ok,
             lingers=place.scope != "user" or _linger_file(place).exists(),
             marked=runtime is None or (runtime / places.MARK).exists(),
             elsewhere=tuple(one.scope for one in others if one.there),
@@ -155,8 +156,9 @@ def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
         return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
-    service, timer = map(str, place.files)
-    return {**wanted, service: tuple(units.service(one) for one in clocks), timer: (units.timer(clocks[0]),)}
+    service, timer, guard = map(str, place.files)
+    texts = {service: tuple(map(units.service, clocks)), guard: tuple(map(units.guard, clocks))}
+    return {**wanted, **texts, timer: (units.timer(clocks[0]),)}
 
 
 def _text(given: Settings, *, lingers: bool) -> str:
@@ -165,7 +167,7 @@ def _text(given: Settings, *, lingers: bool) -> str:
 
 def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
     standing = found.standing.get(name, "")
-    return texts[0] in standing.splitlines() if name == CRONTAB else standing in texts
+    return set(texts[0].splitlines()) <= set(standing.splitlines()) if name == CRONTAB else standing in texts
 
 
 # -- making it so ------------------------------------------------------------------------------------------------------
@@ -178,6 +180,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     ours = found.before.lingers or not found.lingers
     if not found.lingers:
         _linger(place, context)
+    service_guard.write(context, places.program())
     for name, texts in found.wanted.items():
         if name == str(place.settings_file):
             home = context.machine.home.stat()
@@ -191,6 +194,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         for server in dict.fromkeys(["", *(one.server for one in context.state.servers())]):
             (below_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
+    _start_guard(found, context, confined=confined)
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
     checked = {one.server: store.latest(one.memory) for one in StateFolder(context.state.path).servers()}
@@ -233,6 +237,19 @@ def _start(found: Found, context: Context) -> bool:
         confined = False
     last = systemd.last_words(context, units.SERVICE, place.scope)
     raise Failed(f"the check failed to run: {last}", fix=systemd.journal(units.SERVICE, place.scope))
+
+
+def _start_guard(found: Found, context: Context, *, confined: bool) -> None:
+    """Start the guard of the memory, as it is now. Cron starts it again within a minute."""
+    place = found.place
+    if place.scope == "cron":
+        service_guard.end(context.state)
+        return
+    path = str(place.files[2])
+    write_atomically(Path(path), found.wanted[path][0 if confined else 1].encode(), mode=0o644)
+    _ask(place, context, "daemon-reload")
+    _ask(place, context, "enable", units.GUARD)
+    _ask(place, context, "restart", units.GUARD)
 
 
 def _ask(place: Place, context: Context, *words: str) -> None:
@@ -283,12 +300,14 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     if place.there:
         place.systemctl(context, "disable", "--now", units.TIMER)
         place.systemctl(context, "stop", units.SERVICE)
+        place.systemctl(context, "disable", "--now", units.GUARD)
         for path in place.files:
             path.unlink(missing_ok=True)
         _ask(place, context, "daemon-reload")
         place.systemctl(context, "reset-failed", units.SERVICE)
     if units.CRON_MARK in found.standing[CRONTAB]:
         _write_crontab(units.with_cron(found.standing[CRONTAB], ""), context)
+        service_guard.end(context.state)
     if found.before.lingers:
         _loginctl("disable-linger", place, context)
     if found.elsewhere:

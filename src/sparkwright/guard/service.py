@@ -1,0 +1,317 @@
+"""The guard of the service: watches the memory beside verified servers, and stops the one that grew before the host is lost.
+
+    python -I -S .../sparkwright/guard service FOLDER
+
+FOLDER holds what the checks and deploys write for it (`service.conf`, rows of words) and what it writes: its samples
+(`service.ring`), what it did (`service.events`, a line an act) and a lock that says that it runs. A second one ends at once.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import fcntl
+import os
+import time
+
+from sparkwright.guard import memory
+from sparkwright.guard import ring as rings
+from sparkwright.guard.judge import Danger, Floors, Judge
+from sparkwright.guard.kill import Target
+from sparkwright.guard.memory import Meter
+from sparkwright.guard.process import Writer, stay_in_memory
+
+CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
+#: the longest pause between two samples, seconds: less than 0.1 % of a core
+PAUSE_S = 1.0
+#: how often samples are written: on a quiet host, and below `NEAR` times the floor
+WRITE_S, WRITE_NEAR_S, NEAR = 30.0, 0.5, 4
+#: the level that is known to be healthy is the lowest of the time before so many seconds
+SETTLES_S = 60.0
+#: how long the engine has to kill before the processes are killed, seconds: its restart policy would start them again
+ENGINE_S = 0.5
+#: after an act: how long nothing else is done, seconds
+QUIET_S = 15.0
+#: of events that are kept, bytes
+EVENTS_BYTES = 64 * 1024
+
+
+class Server:
+    """A verified server: a row of the conf. held: what it held when it was verified, bytes."""
+
+    __slots__ = ("anon", "cgroup", "held", "name", "target")
+
+    def __init__(self, words: list[str], address: str) -> None:
+        self.name, container_id, pid, held = words[0], words[1], int(words[2]), int(words[3])
+        self.target = Target(container_id, address)
+        self.held = held
+        if pid > 0:
+            self.target.runs_as(pid)
+        self.cgroup = _memory_of(pid)
+        self.anon = _taken(self.cgroup)
+
+    def grown(self) -> int:
+        """What its cgroup holds more than when it was first seen, bytes. What CUDA takes is in no cgroup."""
+        return _taken(self.cgroup) - self.anon
+
+
+class Conf:
+    """What the guard is to watch.
+
+    Rows: `server NAME ID PID HELD`, `left BYTES`, `floor BYTES`, `address PATH`, `root FOLDER`, `key KEY`, `of SERVER`,
+    `tell WORD` (one for each word of the program that is started after an act).
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.rows: dict[str, str] = {}
+        self.tell: list[str] = []
+        named: list[list[str]] = []
+        for row in _rows(f"{folder}/{CONF}"):
+            name, _, rest = row.partition(" ")
+            if name == "server":
+                named.append(rest.split(" "))
+            elif name == "tell":
+                self.tell.append(rest)
+            else:
+                self.rows[name] = rest
+        address = self.rows.get("address", "")
+        self.servers = [Server(words, address) for words in named if len(words) == 4]
+
+    def number(self, name: str) -> int:
+        """A row that is a number; 0 where there is none."""
+        value = self.rows.get(name, "")
+        return int(value) if value.isdigit() else 0
+
+
+class Service:
+    """One guard over the servers of a host."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.changed_ns = -2
+        self.ended = False
+        self.acted_s = self.kill_s = 0.0
+        self.victim: Server | None = None
+        self.conf = Conf(folder)
+        self.meter = Meter(self.conf.rows.get("root", ""))
+        self.ring = rings.Ring(f"{folder}/{RING}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())})
+        self.ring.say("locked", stay_in_memory() or "yes")
+        self.settled = self.minute = self.meter.total
+        self.minute_s = time.monotonic()
+        self._reload()
+
+    def _reload(self) -> None:
+        """Read the conf again when it changed."""
+        changed_ns = _changed_ns(f"{self.folder}/{CONF}")
+        if changed_ns == self.changed_ns:
+            return
+        try:
+            self.conf = Conf(self.folder)
+        except (OSError, ValueError, IndexError):
+            return
+        self.changed_ns = changed_ns
+        left = self.conf.number("left")
+        if self.ring.about.get("left") != str(left):  # verified anew: what was lowest before counts no more
+            self.settled = self.minute = self.meter.total
+        rows = {"key": "", **self.conf.rows, "left": str(left)}
+        rows["name"] = " ".join(one.name for one in self.conf.servers)
+        rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
+        rows["boot"] = memory.boot(self.conf.rows.get("root", ""))
+        rows["server"] = rows.get("of", "")
+        for name in ("boot", "key", "name", "id", "left", "server"):
+            self.ring.say(name, rows.get(name, ""))
+        self.ring.say("total", str(self.meter.total))
+        self.judge = Judge(Floors(self.meter.total, self.conf.number("floor"), left, left))
+
+    def run(self) -> None:
+        """Sample until it is told to end."""
+        _signal.signal(_signal.SIGTERM, self._end)
+        writer = Writer(self.ring.flush, WRITE_S)
+        while not self.ended:
+            self._reload()
+            danger = self._sample()
+            if danger is not None and self.conf.servers:
+                self._act(danger)
+            if self.victim is not None:
+                self._finish()
+            near = self.meter.available < NEAR * self.judge.floors.floor
+            writer.every_s = WRITE_NEAR_S if near or self.victim else WRITE_S
+            time.sleep(self.judge.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
+        self.ring.say("state", "ended")
+        writer.stop()
+
+    def _end(self, *signal: object) -> None:
+        self.ended = True
+
+    def _sample(self) -> Danger | None:
+        try:
+            self.meter.read()
+        except (OSError, ValueError):
+            return None
+        meter, now_s = self.meter, time.monotonic()
+        self.ring.add(time.time(), meter.available, meter.free, meter.stall_s)
+        if now_s - self.minute_s > SETTLES_S:
+            self.settled, self.minute, self.minute_s = min(self.settled, self.minute), meter.available, now_s
+            self.ring.say("lowest", f"{self.settled} {time.time():.3f}")
+            self.judge.floors.expected = min(self.settled, self.judge.floors.left or self.settled)
+        self.minute = min(self.minute, meter.available)
+        return self.judge.push(now_s, meter.available, meter.free, meter.stall_s)
+
+    # -- in danger ---------------------------------------------------------------------------------------------------
+
+    def _act(self, danger: Danger) -> None:
+        """Stop the server that grew. A start that is guarded is that guard's."""
+        now_s = time.monotonic()
+        waits = self.victim is not None or now_s - self.acted_s < QUIET_S
+        if (waits and not (self.victim and not danger.graceful and not self.kill_s)) or starting(self.folder):
+            return
+        server = self.victim or self._grown()
+        how = "stopped" if danger.graceful else "killed"
+        why = server.target.stop_by_engine() if danger.graceful else server.target.kill_by_engine()
+        self.victim, self.acted_s = server, now_s
+        self.kill_s = 0.0 if danger.graceful and not why else now_s + ENGINE_S
+        self.ring.say("danger", f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}")
+        self._event(server, how, danger)
+
+    def _grown(self) -> Server:
+        """The server that grew most: what its cgroup holds, or where none shows it, the largest: CUDA's memory is in none."""
+        most = max(self.conf.servers, key=lambda one: one.grown())
+        if most.grown() > self.judge.floors.total // 200:
+            return most
+        return max(self.conf.servers, key=lambda one: one.held)
+
+    def _finish(self) -> None:
+        """Kill what the engine did not, and start the check that tells of it."""
+        assert self.victim is not None
+        target, now_s = self.victim.target, time.monotonic()
+        if target.gone or (target.pid == 0 and now_s > self.acted_s + QUIET_S):
+            self.victim, self.kill_s = None, 0.0
+            _start(self.conf.tell)
+        elif self.kill_s and now_s > self.kill_s:
+            self.kill_s = now_s + ENGINE_S
+            target.kill_by_engine()
+            target.kill_processes()
+
+    def _event(self, server: Server, how: str, danger: Danger) -> None:
+        """Write down what was done: time, how, name, id, kind, available, free, rate."""
+        words = (f"{time.time():.3f}", how, server.name, server.target.id, danger.kind)
+        line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            file = os.open(f"{self.folder}/{EVENTS}", flags, 0o600)
+            try:
+                if os.fstat(file).st_size > EVENTS_BYTES:
+                    os.ftruncate(file, 0)
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
+        except OSError:  # a full disk must not keep it from its work
+            pass
+
+
+def starting(folder: str) -> bool:
+    """Whether the guard of a start is at work."""
+    for name in os.listdir(folder):  # noqa: PTH208
+        if not name.endswith(".ring") or name == RING:
+            continue
+        try:
+            with open(f"{folder}/{name}", "rb") as file:
+                rows = file.read(rings.HEADER_BYTES).decode(errors="replace").splitlines()
+            about = dict(row.partition(" ")[::2] for row in rows)
+            if about.get("state") == "guarding":
+                os.kill(int(about["pid"]), 0)
+                return True
+        except (OSError, ValueError, KeyError):
+            continue
+    return False
+
+
+def _memory_of(pid: int) -> str:
+    """The file that counts the anonymous memory of a process's cgroup; "" where it is not to be had."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            rows = file.read().splitlines()
+    except OSError:
+        return ""
+    for row in rows:
+        _, kinds, path = row.split(":", 2)
+        if kinds == "":
+            file_name = f"/sys/fs/cgroup{path}/memory.stat"
+        elif "memory" in kinds.split(","):
+            file_name = f"/sys/fs/cgroup/memory{path}/memory.stat"
+        else:
+            continue
+        if os.access(file_name, os.R_OK):
+            return file_name
+    return ""
+
+
+def _taken(file_name: str) -> int:
+    """Anonymous and shared memory of a cgroup, bytes."""
+    if not file_name:
+        return 0
+    try:
+        with open(file_name) as file:
+            rows = dict(row.split(" ", 1) for row in file.read().splitlines())
+        return int(rows.get("anon") or rows.get("total_rss") or 0) + int(
+            rows.get("shmem") or rows.get("total_shmem") or 0
+        )
+    except (OSError, ValueError):
+        return 0
+
+
+def _rows(path: str) -> list[str]:
+    """The rows of the conf; none where no server was verified yet."""
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return -1
+
+
+def _start(words: list[str]) -> None:
+    """Start a program and do not wait for it; who waited before is collected."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    if words:
+        try:
+            os.posix_spawn(words[0], words, dict(os.environ))
+        except OSError:
+            pass
+
+
+def main(folder: str) -> int:
+    """Guard until SIGTERM. Returns 0 when another one does already, 1 without a conf."""
+    lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return 0
+    try:
+        _keep(folder)
+        Service(folder).run()
+    except (OSError, ValueError, IndexError) as error:
+        os.write(2, f"cannot guard: {error}\n".encode())
+        return 1
+    return 0
+
+
+def _keep(folder: str) -> None:
+    """Leave the samples of an earlier boot to whoever tells of it."""
+    path = f"{folder}/{RING}"
+    try:
+        about, _ = rings.read(path)
+        boot = memory.boot(Conf(folder).rows.get("root", ""))
+        if about.get("state") == "guarding" and about.get("boot") not in (None, "", boot):
+            os.rename(path, f"{folder}/serving-{int(time.time())}.ring")  # noqa: PTH104
+    except (OSError, ValueError):
+        return

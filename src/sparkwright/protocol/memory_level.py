@@ -1,0 +1,44 @@
+"""The memory beside a verified server, as the guard of the service has seen it, and what its growth means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.guard.judge import FLOOR_SHARE
+from sparkwright.units import gib
+
+#: growth that is worth a word, as a share of MemTotal: 2 GiB of 121.7, what one long prompt adds (vLLM on GB10, 2026)
+GROWTH_SHARE = 0.0165
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The memory beside the verified server, bytes; None: not known."""
+
+    running: bool = False
+    total_bytes: int = 0
+    #: available when it was verified
+    left_bytes: int | None = None
+    #: the lowest since then
+    lowest_bytes: int | None = None
+
+    @property
+    def grown_bytes(self) -> int:
+        """What the server, or what runs beside it, took since it was verified."""
+        if self.left_bytes is None or self.lowest_bytes is None:
+            return 0
+        return max(0, self.left_bytes - self.lowest_bytes)
+
+    @property
+    def growth(self) -> str:
+        """The growth in words; empty where it is none to speak of."""
+        if self.grown_bytes < GROWTH_SHARE * self.total_bytes or self.lowest_bytes is None or self.left_bytes is None:
+            return ""
+        grown = f"{gib(self.grown_bytes)} GiB more are in use than when it was verified"
+        return f"{grown}: {gib(self.left_bytes)} GiB were available then, {gib(self.lowest_bytes)} at the lowest since"
+
+    @property
+    def grows_on(self) -> bool:
+        """Whether as much growth again would take the host down."""
+        floor = FLOOR_SHARE * self.total_bytes
+        return bool(self.growth) and (self.lowest_bytes or 0) - self.grown_bytes < floor
