@@ -98,7 +98,7 @@ def _without_reader() -> Iterator[None]:
     if before is None or isinstance(before, Output) or before.isatty():
         yield
         return
-    sys.stdout = Output(before)  # type: ignore[assignment]
+    sys.stdout = Output(before)
     try:
         yield
     finally:
