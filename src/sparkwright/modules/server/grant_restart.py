@@ -18,11 +18,7 @@ from sparkwright.host.containers import (
     replaced,
     server_key,
 )
-<<<<<<< HEAD
-from sparkwright.host.memory import footprint, host_lost, verified_start
-=======
-from sparkwright.host.memory import footprint, host_lost, service_guard
->>>>>>> main
+from sparkwright.host.memory import footprint, host_lost, service_guard, verified_start
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history, start_memory
