@@ -174,6 +174,15 @@ class Guards:
         if isinstance(data.get("expected_lowest_bytes"), int):
             self.expected_bytes = data["expected_lowest_bytes"]
 
+    def expect(self, available_bytes: int | None) -> None:
+        """Forget the budget of another configuration: a server that was verified before starts again.
+
+        Args:
+            available_bytes: level at which the memory will settle, by what this server held then; None: not known.
+        """
+        self.left_bytes, self.advice = None, ""
+        self.expected_bytes = max(0, available_bytes) if available_bytes is not None else None
+
     def mark(self) -> None:
         """Begin a new lowest from now."""
         self._since_s = time.time()
