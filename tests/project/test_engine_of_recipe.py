@@ -51,6 +51,7 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     assert label == "bare" or kept["container"]["image"].endswith(digest)
     wanted = recipe.load(TODAY, "qwen3.5-35b")
     now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=wanted.name), "ops", wanted, pinned)))
+    assert now["serve"].pop("engine_memory")["share"] == 0.85
     now["recipe"].pop("container")
     assert now["recipe"]["model"].pop("page_cache") is None
     assert bool(now["container"].pop("caches", "")) == (label == "pinned")

@@ -37,6 +37,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _flags,
         _task,
         _probes,
+        _load,
         _ascend,
         _key,
         _secrets,
@@ -163,6 +164,19 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             if given.get(flag) in (None, False):
                 message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."
                 yield message, place, f"Add `{flag}`, or remove the probe."
+
+
+def _load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """A promise that the server cannot keep, whatever the memory."""
+    promised = file.expect.load
+    if promised is None:
+        return
+    if file.task != GENERATE:
+        yield f"`expect.load` has no meaning with `task: {file.task}`.", ("expect", "load"), "Remove it."
+    longest = engine.of(file.engine).of_section(file.flags).flags.context(file.flags)
+    if longest is not None and promised.context > longest:
+        message = f"`expect.load.context` {promised.context} is longer than the server's context of {longest} tokens."
+        yield message, ("expect", "load", "context"), f"Promise {longest} or less, or raise the server's context."
 
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
