@@ -84,8 +84,8 @@ def _version(of: engine.Engine, text: str) -> Version | None:
     return version
 
 
-def print_lines(checked: list[Checked]) -> None:
-    """A paragraph a recipe; findings with file and line, errors first."""
+def print_lines(checked: list[Checked], unreadable: int = 0) -> None:
+    """A paragraph a recipe; findings with file and line, errors first. unreadable: recipes that could not be read at all."""
     for one in checked:
         whose = "; as the sandbox pinned it" if one.simulated else ""
         say(f"{one.recipe.name}: {one.served.architecture.sentence}, {one.engine}{whose}")
@@ -96,7 +96,8 @@ def print_lines(checked: list[Checked]) -> None:
             say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
     found = [finding.severity for one in checked for finding in one.served.findings]
     counts = ", ".join(count(found.count(kind), kind) for kind in ("error", "warning"))
-    say(f"{count(len(checked), 'recipe')}: {counts}")
+    missing = f", {unreadable} not readable" if unreadable else ""
+    say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
 
 
 def print_json(checked: list[Checked]) -> None:

@@ -145,7 +145,15 @@ _REFERENCE = Partial(
     strict=True,
 )
 
-_PROVED = {text: row(number, number, number, text)}
+
+def _stamped(value: Any) -> Any:
+    """A file's stamp and its hash; earlier versions wrote no ctime."""
+    last = (text,) if isinstance(value, list) and len(value) == _BEFORE_CTIME else (number, text)
+    return fitted(value, row(number, number, number, *last), "")
+
+
+_BEFORE_CTIME = 4
+_PROVED = {text: _stamped}
 _MANIFEST = Partial(
     {
         "folder": text,
@@ -185,7 +193,9 @@ SHAPES: dict[str, Partial] = {
     "baselines": _BASELINE,
     "references": _REFERENCE,
     "compile_caches": Partial(
-        dict.fromkeys(("container", "image", "image_id", "model", "commit", "container_id", "why_aside"), text)
+        dict.fromkeys(
+            ("container", "image", "image_id", "model", "commit", "container_id", "why_aside", "frozen"), text
+        )
         | {"proved": bool, "warm": bool, "used_s": number}
     ),
     "model": _MANIFEST,

@@ -162,6 +162,11 @@ class Ascend(Strict):
 class RecipeFile(Strict):
     """recipes/NAME.yml: one way to serve one model."""
 
+    MEANT = dict.fromkeys(
+        ("flags", "args", "arguments", "command", "parameters"),
+        f"The engine's flags stand below its own name, as `{engine.USUAL}:`.",
+    )
+
     description: str = Field("", description="description, one line")
     image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")

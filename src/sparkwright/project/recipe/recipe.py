@@ -216,7 +216,7 @@ def container_spec(
     cluster.
     """
     file, box = recipe.file, recipe.file.container
-    volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
+    volumes = [f"{file.model.dir}:{file.model.mount}:ro", *box.volumes]
     entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None
     same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}
