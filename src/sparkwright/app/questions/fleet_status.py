@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright.app import outcome
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.pinning import entries, lock_folder
 from sparkwright.app.questions import fan_out, gateway_row
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.member import Member, hang_up
+from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
@@ -59,6 +60,8 @@ def again(chosen: Chosen, *, every_s: float, json: bool) -> int:
             started_s = time.monotonic()
             _print(ask(chosen, wanted), json=json)
             sys.stdout.flush()
+            if outcome.is_left():
+                return Exit.OK
             time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
     except KeyboardInterrupt:
         return Exit.OK
@@ -98,6 +101,8 @@ def _row(name: str, answer: fan_out.Answer, wanted: Pinned) -> Row:
             return row_of(name, answer, wanted, time.time())
         except ValueError as error:
             answer = Failed(f"its answer can't be used: {error}")
+        except Exception as error:
+            answer = broke(error)
     state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
     why = str(answer).removeprefix("unreachable: ")
     return Row(name, state, why, wanted.recipe, error=str(answer), exit=int(answer.exit))

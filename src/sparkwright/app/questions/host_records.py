@@ -8,11 +8,13 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Chosen, choose, machines
+from sparkwright.app.questions.one_module import host_row
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.log import load_stages
-from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
+from sparkwright.measure import load_ladder
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import evidence
@@ -24,14 +26,15 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     """Print the acts on each host. Returns the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
-        rows = acts(events, last)
-        for row in rows:
-            if json:
-                say_json({**row, "host": host})
-            else:
-                say("\n".join(_act(titles[host], row)))
-        if not rows and not json:
-            say(f"{titles[host]}: nothing was done to its server yet")
+        with host_row(host, codes, json=json):
+            rows = acts(events, last)
+            for row in rows:
+                if json:
+                    say_json({**row, "host": host})
+                else:
+                    say("\n".join(_act(titles[host], row)))
+            if not rows and not json:
+                say(f"{titles[host]}: nothing was done to its server yet")
     return codes
 
 
@@ -45,21 +48,17 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     """Write each host's bundle into a folder. Returns the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
-        try:
+        with host_row(host, codes, json=json):
             found, files = bundle(host, events, run)
             folder = Path(to) if to else Path("incidents") / host / found
             folder = folder / host if to and len(answers) > 1 else folder
             evidence.keep(folder, files)
-        except SparkwrightError as error:
-            say_error(error, json=json, host=host)
-            codes.append(int(error.exit))
-            continue
-        if json:
-            say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
-            continue
-        of = f"{titles[host]}: " if titles[host] != host else ""
-        say(f"{of}{folder}: {', '.join(sorted(files))}")
-        say(_why(files.get("about.json", "")), end="")
+            if json:
+                say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
+                continue
+            of = f"{titles[host]}: " if titles[host] != host else ""
+            say(f"{of}{folder}: {', '.join(sorted(files))}")
+            say(_why(files.get("about.json", "")), end="")
     return codes
 
 
@@ -151,7 +150,26 @@ def _act(host: str, row: Event) -> list[str]:
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
     lines += [f"    load: {load}"] if load else []
+    proved = load_ladder.shown(measured.get("load"))
+    lines += [f"    {proved}"] if proved else []
+    memory = _memory(row.get("memory") or {})
+    lines += [f"    memory: {memory}"] if memory else []
     return lines + ([f"    why: {row['why']}"] if row.get("why") else [])
+
+
+def _memory(start: Mapping[str, Any]) -> str:
+    """The memory figures of a verified start, one clause; empty where the host has none."""
+    names = ("lowest_bytes", "after_bytes", "host_bytes")
+    lowest, after, host = (_gib(start.get(name)) for name in names)
+    if not (lowest and after):
+        return ""
+    how = "cold" if start.get("cold") else "warm"
+    side = f"; {host} GiB on the host's side" if host else ""
+    return f"lowest {lowest} GiB available during the start ({how}), {after} after it{side}"
+
+
+def _gib(size_bytes: object) -> str:
+    return units.gib(size_bytes) if isinstance(size_bytes, int | float) and not isinstance(size_bytes, bool) else ""
 
 
 def _is_figure(value: object) -> bool:
