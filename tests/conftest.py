@@ -85,12 +85,14 @@ NOT_SLOW = (
 LONG = (
     "tests/cli/test_system_errors.py",
     "tests/engines/logs/test_reading.py",
+    "tests/fuzz/test_commands.py",
     "tests/fuzz/test_patterns.py",
     "tests/modules/test_hf_model.py",
     "tests/modules/test_neighbour.py",
     "tests/real_llama/",
     "tests/runner/test_requests.py",
     "tests/runner/test_sudo.py",
+    "tests/transport/test_every_client.py",
 )
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"

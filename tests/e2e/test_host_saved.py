@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from sparkwright.guard import ring as rings
-from sparkwright.host.memory import start_guard
+from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
@@ -83,3 +85,20 @@ def test_another_budget_needs_no_word(desk: Desk) -> None:
     control.fault(desk.sandbox, None)
     desk.edit("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 5")
     assert desk.deploy().proved
+
+
+def test_a_server_that_leaks_is_stopped_by_the_guard_of_the_service_and_the_check_says_why(desk: Desk) -> None:
+    desk.deployed()
+    state = StateFolder.of(desk.sandbox / "home")
+    words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
+    with subprocess.Popen(words) as guard:
+        until(lambda: service_guard.running(state), "the guard")
+        control.fault(desk.sandbox, "leak")
+        until(lambda: service_guard.acts(state), "an act of the guard")
+        until(lambda: desk.serving() == "", "the end of the server")
+        guard.terminate()
+    assert not control.lost(desk.sandbox)
+    done = desk.run("health", "--host", "sandbox", "--json")
+    assert "qwen35 was stopped at" in done.out, done.out
+    assert "to save the host" in done.out
+    assert "stopped to save the host" in desk.run("history", "--host", "sandbox").out

@@ -51,7 +51,7 @@ class Floors:
         self.ahead_s = AHEAD_S
         self.floor = floor or int(total * FLOOR_SHARE)
         self.last = floor or int(total * LAST_SHARE)
-        settles = min(one for one in (expected, left, total) if one)
+        settles = min(level for level in (expected, left, total) if level)
         if not floor and settles < total:
             self.floor, self.last = min(self.floor, settles // 2), min(self.last, settles // 4)
 
@@ -71,7 +71,7 @@ class Danger:
 
     @property
     def graceful(self) -> bool:
-        """Whether there is time to stop the server instead of killing it."""
+        """Return whether there is time to stop the server instead of killing it."""
         return self.kind == "leaking"
 
 
@@ -141,7 +141,7 @@ class Judge:
         return -(n * sum_ta - sum_t * sum_a) / spread if n >= 3 and spread > 0 else 0.0
 
     def _still_falls(self, rate: float) -> bool:
-        """Whether the newest sample goes on with the fall; one that stays level ends it."""
+        """Return whether the newest sample goes on with the fall; one that stays level ends it."""
         newest, before = (self._count - 1) % KEPT, (self._count - 2) % KEPT
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
@@ -159,7 +159,7 @@ class Judge:
         return (self._stall_s[newest % KEPT] - self._stall_s[at % KEPT]) / seconds if seconds >= 1 else 0.0
 
     def _spans(self, seconds: float) -> bool:
-        """Whether samples of so long a time are there."""
+        """Return whether samples of so long a time are there."""
         oldest = max(0, self._count - KEPT)
         return self._time_s[(self._count - 1) % KEPT] - self._time_s[oldest % KEPT] >= seconds
 

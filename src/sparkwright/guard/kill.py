@@ -62,7 +62,7 @@ class Target:
 
     @property
     def gone(self) -> bool:
-        """Whether its first process was held and has ended."""
+        """Return whether its first process was held and has ended."""
         if self._pidfd < 0:
             return self.pid > 0
         try:

@@ -50,12 +50,12 @@ class Server:
         self.anon = _taken(self.cgroup)
 
     def grown(self) -> int:
-        """What its cgroup holds more than when it was first seen, bytes. What CUDA takes is in no cgroup."""
+        """Return the bytes that its cgroup holds more than when it was first seen. What CUDA takes is in no cgroup."""
         return _taken(self.cgroup) - self.anon
 
 
 class Conf:
-    """What the guard is to watch.
+    """The servers that the guard watches, and its floors.
 
     Rows: `server NAME ID PID HELD`, `left BYTES`, `floor BYTES`, `address PATH`, `root FOLDER`, `key KEY`, `of SERVER`,
     `tell WORD` (one for each word of the program that is started after an act).
@@ -113,7 +113,7 @@ class Service:
         if self.ring.about.get("left") != str(left):  # verified anew: what was lowest before counts no more
             self.settled = self.minute = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
-        rows["name"] = " ".join(one.name for one in self.conf.servers)
+        rows["name"] = " ".join(server.name for server in self.conf.servers)
         rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
         rows["boot"] = memory.boot(self.conf.rows.get("root", ""))
         rows["server"] = rows.get("of", "")
@@ -174,10 +174,10 @@ class Service:
 
     def _grown(self) -> Server:
         """The server that grew most: what its cgroup holds, or where none shows it, the largest: CUDA's memory is in none."""
-        most = max(self.conf.servers, key=lambda one: one.grown())
+        most = max(self.conf.servers, key=Server.grown)
         if most.grown() > self.judge.floors.total // 200:
             return most
-        return max(self.conf.servers, key=lambda one: one.held)
+        return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish(self) -> None:
         """Kill what the engine did not, and start the check that tells of it."""
@@ -209,7 +209,7 @@ class Service:
 
 
 def starting(folder: str) -> bool:
-    """Whether the guard of a start is at work."""
+    """Return whether the guard of a start is at work."""
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:
             continue

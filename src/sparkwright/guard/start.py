@@ -1,6 +1,6 @@
 """The guard of a start: samples until the server is verified, and kills its container before the host is lost.
 
-Reads lines from standard input: `pid N`, `stage TEXT`, `expect BYTES`, `end`. Writes one line to standard output when it is ready
+Reads lines from standard input: `pid N`, `stage TEXT`, `end`. Writes one line to standard output when it is ready
 and one when it killed. When the runner is gone it stays until the container's process has ended, an hour at most: nobody has
 verified that server.
 """
@@ -80,7 +80,7 @@ class Guard:
                 self.target.kill_processes()
 
     def _stuck(self) -> bool:
-        """Whether the container's process is known and has not ended."""
+        """Return whether the container's process is known and has not ended."""
         return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
@@ -131,7 +131,7 @@ class Guard:
                 self.ended = True
 
     def _left_alone(self) -> bool:
-        """Whether the runner is gone, and the container too or an hour has passed. Sleeps a little: no pipe wakes it."""
+        """Return whether the runner is gone, and the container too or an hour has passed. Sleeps a little: no pipe wakes it."""
         if not self.orphan_s:
             return False
         gone = self.target is None or self.target.gone

@@ -24,7 +24,7 @@ class Level:
 
     @property
     def grown_bytes(self) -> int:
-        """What the server, or what runs beside it, took since it was verified."""
+        """Bytes that the server, or what runs beside it, took since it was verified."""
         if self.left_bytes is None or self.lowest_bytes is None:
             return 0
         return max(0, self.left_bytes - self.lowest_bytes)
@@ -39,6 +39,6 @@ class Level:
 
     @property
     def grows_on(self) -> bool:
-        """Whether as much growth again would take the host down."""
+        """Return whether as much growth again would take the host down."""
         floor = FLOOR_SHARE * self.total_bytes
         return bool(self.growth) and (self.lowest_bytes or 0) - self.grown_bytes < floor

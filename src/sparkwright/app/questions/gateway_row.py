@@ -7,7 +7,7 @@ from sparkwright.app.questions.fan_out import Answer
 from sparkwright.console.status_row import GatewayRow, Routed, Upstream
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.inventory.gateway import Gateway
-from sparkwright.trust.shapes import fitted
+from sparkwright.trust.shapes import built, fitted
 from sparkwright.visible import first
 
 
@@ -23,7 +23,9 @@ def of(gateway: Gateway, answer: Answer) -> GatewayRow:
         found = fitted(answer["gateway"], GATEWAY, "gateway")
     except ValueError as error:
         return GatewayRow(name, port, "unknown", f"its answer can't be used: {error}", exit=int(Exit.INCONCLUSIVE))
-    models = [Routed(**{**one, "servers": [Upstream(**row) for row in one["servers"]]}) for one in found["models"]]
+    models = [
+        built(Routed, row, servers=[built(Upstream, server) for server in row["servers"]]) for row in found["models"]
+    ]
     if not found["running"]:
         return GatewayRow(name, port, "down", "HAProxy does not run", exit=int(Exit.FAILED))
     stand_in = found["stand_in"]

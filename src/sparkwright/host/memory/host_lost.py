@@ -59,7 +59,7 @@ class Lost:
 
     @property
     def sentence(self) -> str:
-        """When it went down, during what, and with how much memory."""
+        """One sentence: when it went down, during what, and with how much memory."""
         falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
         stage = f", stage {self.stage!r}" if self.stage else ""
         blame = "" if self.short else "; memory was not short"
@@ -70,7 +70,7 @@ class Lost:
 
 def find(state: StateFolder, machine: Machine) -> list[Lost]:
     """The times that this host went down under a guard and that were not recorded yet, oldest first."""
-    return sorted(_unsettled(state, start_guard.boot_of(machine)), key=lambda one: one.at_s)
+    return sorted(_unsettled(state, start_guard.boot_of(machine)), key=lambda lost: lost.at_s)
 
 
 def _unsettled(state: StateFolder, boot: str) -> Iterator[Lost]:
@@ -83,7 +83,7 @@ def _unsettled(state: StateFolder, boot: str) -> Iterator[Lost]:
 
 def _of(path: Path, about: dict[str, str], samples: list[tuple[float, int, int, float]]) -> Lost:
     at_s, available, _, _ = samples[-1]
-    before = next((one for one in samples if at_s - one[0] <= RATE_S), samples[-1])
+    before = next((sample for sample in samples if at_s - sample[0] <= RATE_S), samples[-1])
     rate = max(0.0, (before[1] - available) / (at_s - before[0])) if at_s > before[0] else 0.0
     total = int(about.get("total", "0"))
     server = about.get("server", "")
@@ -149,6 +149,6 @@ def remembered(state: StateFolder) -> dict[str, Any]:
 
 
 def forbids(state: StateFolder, spec: dict[str, Any]) -> str:
-    """Why this container must not be started without a person's word; empty when it may."""
+    """Return why this container must not be started without a person's word; empty when it may."""
     lost = remembered(state)
     return str(lost.get("why", "")) if lost and lost.get("key") == start_guard.key_of(spec) else ""

@@ -48,7 +48,7 @@ class Act:
 
     @property
     def sentence(self) -> str:
-        """When and why."""
+        """One sentence: the moment and the reason."""
         falling = f", falling {_rate(self.rate)}" if self.rate > GIB / 100 else ""
         stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
         at = units.moment(self.time_s, units.MINUTE)
@@ -61,12 +61,12 @@ def _rate(rate: float) -> str:
 
 
 def folder(state: StateFolder) -> Path:
-    """Where its files are."""
+    """Return the folder of its files."""
     return start_guard.folder(state)
 
 
 def running(state: StateFolder) -> bool:
-    """Whether the guard of the service runs: it holds its lock for as long as it does."""
+    """Return whether the guard of the service runs: it holds its lock for as long as it does."""
     return private.held(folder(state) / LOCK)
 
 
@@ -88,7 +88,7 @@ def write(context: Context, tell: Sequence[str] | None = None) -> None:
     known = _words(path)
     verified = [(state, found) for state in context.state.servers() if (found := good_states.last(state))]
     rows = [row for _, found in verified if (row := _row(context, found))]
-    newest, good = max(verified, key=lambda one: float(one[1].get("since") or 0), default=(context.state, {}))
+    newest, good = max(verified, key=lambda row: float(row[1].get("since") or 0), default=(context.state, {}))
     about = {
         "left": str(int(good.get("left_bytes") or 0)),
         "floor": str(int(float(good.get("guard_gib") or 0) * GIB)),
@@ -122,7 +122,7 @@ def _words(path: Path) -> list[str]:
 
 
 def level(state: StateFolder) -> Level:
-    """What the guard has seen since the server was verified."""
+    """Return the levels that the guard has seen since the server was verified."""
     try:
         about, _ = rings.read(str(folder(state) / RING))
     except OSError:
@@ -137,7 +137,7 @@ def _number(text: str) -> int | None:
 
 
 def acts(state: StateFolder) -> list[Act]:
-    """What it did, oldest first. A line that was cut off is left out."""
+    """Read the acts of the guard, oldest first. A line that was cut off is left out."""
     found = []
     for line in _words(folder(state) / EVENTS):
         with contextlib.suppress(ValueError):
@@ -148,8 +148,8 @@ def acts(state: StateFolder) -> list[Act]:
 
 
 def of_container(state: StateFolder, container_id: str, since_s: float) -> str:
-    """Why the guard stopped a container after this moment; empty when it did not."""
-    mine = [one for one in acts(state) if one.container_id == container_id and one.time_s >= since_s]
+    """Return why the guard stopped a container after this moment; empty when it did not."""
+    mine = [act for act in acts(state) if act.container_id == container_id and act.time_s >= since_s]
     return mine[-1].sentence if mine else ""
 
 
@@ -157,7 +157,7 @@ def settle(context: Context) -> None:
     """Record what the guard did since the last check: in the history, and as an incident."""
     seen_s = float((context.state.read(NAME) or {}).get("seen_s") or 0)
     good_id = good_states.last(context.state).get("container_id")
-    new = [one for one in acts(context.state) if one.time_s > seen_s and one.container_id == good_id]
+    new = [act for act in acts(context.state) if act.time_s > seen_s and act.container_id == good_id]
     for act in new:
         history.append(context, WHAT, container_id=act.container_id, why=act.sentence, who="the guard")
     if new:

@@ -174,6 +174,15 @@ class Guards:
         if isinstance(data.get("expected_lowest_bytes"), int):
             self.expected_bytes = data["expected_lowest_bytes"]
 
+    def expect(self, available_bytes: int | None) -> None:
+        """Forget the budget of another configuration: a server that was verified before starts again.
+
+        Args:
+            available_bytes: level at which the memory will settle, by what this server held then; None: not known.
+        """
+        self.left_bytes, self.advice = None, ""
+        self.expected_bytes = max(0, available_bytes) if available_bytes is not None else None
+
     def mark(self) -> None:
         """Begin a new lowest from now."""
         self._since_s = time.time()
@@ -185,7 +194,7 @@ class Guards:
         return seen.lowest_bytes if seen else None
 
     def danger(self) -> Danger | None:
-        """What the guard killed the server for; None when it did not."""
+        """Return the danger for which the guard killed the server; None when it did not."""
         if self._danger is None and self.current is not None:
             line = self.current.line(0)
             words = line.split()
@@ -209,7 +218,7 @@ class Guards:
         return Result(failed=True, msg=self.sentence(), fix=self.advice, data=data)
 
     def sentence(self) -> str:
-        """Why the server was killed, with the figures of that moment."""
+        """Return why the server was killed, with the figures of that moment."""
         danger, guard_of = self.danger(), self.current or (self._ended[-1] if self._ended else None)
         assert danger is not None and guard_of is not None
         falling = f" and falling {danger.rate / GIB:.1f} GiB/s" if danger.rate > GIB / 20 else ""

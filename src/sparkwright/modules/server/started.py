@@ -5,6 +5,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, containers, lifecycle, replaced
+from sparkwright.host.memory import footprint
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
@@ -46,6 +47,8 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
+            held = footprint.recorded(context, found["Id"])
+            context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
             key = key_of(spec) if (spec := good_states.spec_of(context.state, found["Id"])) else ""
             context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
         try:

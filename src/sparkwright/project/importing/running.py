@@ -30,9 +30,9 @@ def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
     )
     env, words = assignments(unwrapped([*settings["program"], *settings["command"]]))
     found.words = words
-    found.env = {name: value for name, value in {**settings["env"], **env}.items() if value != HIDDEN}
+    found.env = {name: value for name, value in {**settings["env"], **env}.items() if HIDDEN not in value}
     for name, value in settings["env"].items():
-        if value == HIDDEN:
+        if HIDDEN in value:
             why = "its value stays on the host: a recipe holds no secret, and a deploy replaces the container once, without it"
             report.add("secret", name, why)
     _drop_hidden(found, report)

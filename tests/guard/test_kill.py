@@ -1,0 +1,62 @@
+"""What the guard may end: the container of one full id, and processes that are in its cgroup. Nothing else."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.guard.kill import Target
+
+ID = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this machine that is in no container of that id."""
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_number_that_means_another_process_by_now_is_not_held(bystander: subprocess.Popen[bytes]) -> None:
+    target = Target(ID, "")
+    assert not target.runs_as(bystander.pid)
+    assert target.kill_processes() == "its process is not known"
+    assert bystander.poll() is None
+
+
+@pytest.mark.parametrize("name", ["qwen35", "", ID[:12], f"{ID}/../x", "g" * 63 + "/", f"{ID[:-2]}\r\n"])
+def test_a_container_is_named_by_its_full_id_and_by_nothing_else(name: str) -> None:
+    with pytest.raises(ValueError, match="no container id"):
+        Target(name, "")
+
+
+def test_an_engine_that_was_restarted_since_is_asked_over_a_new_connection(tmp_path: Path) -> None:
+    address = tmp_path / "engine.sock"
+
+    def engine() -> socket.socket:
+        address.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(str(address))
+        made.listen()
+        return made
+
+    first = engine()
+    target = Target(ID, str(address))
+    connection, _ = first.accept()
+    connection.close()
+    first.close()
+    with engine() as second:
+        assert target.kill_by_engine() == ""
+        connection, _ = second.accept()
+        with connection:
+            assert connection.recv(4096).startswith(f"POST /containers/{ID}/kill?signal=KILL HTTP/1.1\r\n".encode())
+
+
+def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
+    assert Target(ID, str(tmp_path / "nothing")).kill_by_engine() == "no connection to the Docker Engine"
