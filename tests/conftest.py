@@ -34,6 +34,7 @@ DOCKER = (
     "tests/cluster/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
+    "tests/escape/",
     "tests/gateway/test_container.py",
     "tests/guard/test_start_guard.py",
     "tests/guard/test_service.py",

@@ -129,7 +129,7 @@ def test_the_second_run_asks_the_host_the_same_without_planning(project: Project
 
 
 def test_what_planning_says_is_said_again(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.edit("recipes/qwen3.5-35b.yml", "  ipc: host\n", "  ipc: host\n  privileged: true\n")
+    project.edit("recipes/qwen3.5-35b.yml", "  ipc: private", "  privileged: true\n  ipc: private")
     notes, panels = [], []
     for _ in range(2):
         project.deploy()
@@ -272,7 +272,7 @@ def test_secrets_are_read_for_each_run_and_never_kept(project: Project, monkeypa
 
 def test_a_plan_in_which_a_secret_stands_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.root / "hosts/groups.yml").write_text("all: {secrets: {T: {env: T}}, env: {COPY: hf_in_the_open}}\n")
-    project.edit("recipes/qwen3.5-35b.yml", "  ipc: host\n", "  ipc: host\n  env: {COPY: hf_in_the_open}\n")
+    project.edit("recipes/qwen3.5-35b.yml", "  ipc: private", "  env: {COPY: hf_in_the_open}\n  ipc: private")
     monkeypatch.setenv("T", "hf_in_the_open")
     project.deploy()
     project.deploy()

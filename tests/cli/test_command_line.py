@@ -137,7 +137,7 @@ def test_a_home_that_is_a_file_is_a_sentence(folder: Path, tmp_path: Path) -> No
 def test_a_terminal_of_ascii_gets_escapes(tmp_path: Path) -> None:
     starter.lay(tmp_path)
     recipe = tmp_path / "recipes/qwen3.5-35b.yml"
-    recipe.write_text(recipe.read_text().replace("ipc: host", "ipc: host\n  env: {GREETING: grüß}"))
+    recipe.write_text(recipe.read_text().replace("ipc: private", "env: {GREETING: grüß}\n  ipc: private"))
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     line = [BIN / "sparkwright", "render", "--host", "sandbox"]
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)

@@ -85,14 +85,30 @@ def test_a_read_only_folder_is_named(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["hosts", "lint", "schema recipe", "--list", "deploy --list-tasks", "status --host away"]
+    ("line", "code"),
+    [
+        ("hosts", 0),
+        ("lint", 0),
+        ("schema recipe", 0),
+        ("--list", 0),
+        ("deploy --list-tasks", 0),
+        ("status --host away", 3),
+        ("plan --host away", 3),
+        ("plan --host broken", 5),
+    ],
 )
-def test_a_pipe_that_nobody_reads_ends_quietly(tmp_path: Path, line: str) -> None:
+def test_a_pipe_that_nobody_reads_ends_quietly_and_with_the_commands_own_code(
+    tmp_path: Path, line: str, code: int
+) -> None:
     starter.lay(tmp_path)
-    (tmp_path / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\n")
-    words = f"{BIN} {line} | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
+    (tmp_path / "hosts/broken.yml").write_text("address: 127.0.0.1\n")
+    for reader in ("true", "head -1"):
+        words = f"{BIN} {line} | {reader}; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(
+            ["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (code, "")
 
 
 @pytest.mark.parametrize("library", ["_json", "_yaml"])
@@ -119,3 +135,17 @@ def test_what_can_not_be_laid_down_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="Nothing was created"):
         starter.lay(tmp_path)
     assert os.listdir(tmp_path) == ["hosts"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("line", ["--help", "deploy --help", "lint --help"])
+def test_help_on_a_full_disk_is_a_sentence(tmp_path: Path, line: str) -> None:
+    starter.lay(tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", f"{BIN} {line} > /dev/full"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stderr == "standard output: No space left on device.\n"

@@ -70,5 +70,5 @@ def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
     book = playbook.load(tmp_path / "playbooks/note.yml")
     plan = playbook.compile(book.plays[0], host, names, playbook.Options(), run_id="r", project=tmp_path)
     assert [handler.name for handler in plan.handlers] == ["Log the message"]
-    assert names["container"]["volumes"] == ("/srv/home/ops/models/qwen35-35b-hf:/models/qwen35",)
+    assert names["container"]["volumes"] == ("/srv/home/ops/models/qwen35-35b-hf:/models/qwen35:ro",)
     shutil.rmtree(tmp_path)

@@ -373,3 +373,23 @@ def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) ->
     assert gate.request().status == 200
     assert (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").is_file()
     assert gate.status()["running"] is True
+
+
+def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate: Gate) -> None:
+    """Issue 30: whatever was called gateway-previous or gateway-check was removed."""
+    api = gate.desk.docker().api
+    image = next(row["RepoTags"][0] for row in api.images())
+    theirs = [api.create_container(image, name=name)["Id"] for name in ("gateway-previous", "gateway-check")]
+    before = gate.container()["Id"]
+    try:
+        refused = gate.deploy()
+        assert refused.code == 5, refused.out[-2000:]
+        assert "container gateway-previous (" in refused.recap["msg"]
+        assert "`docker rename gateway-previous gateway-previous-kept`" in refused.recap["msg"]
+        assert gate.container()["Id"] == before
+        api.rename(theirs[0], "theirs")
+        assert gate.deploy().code == 0
+        assert {api.inspect_container(one)["Name"] for one in theirs} == {"/theirs", "/gateway-check"}
+    finally:
+        for one in theirs:
+            api.remove_container(one, force=True)

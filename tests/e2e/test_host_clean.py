@@ -59,14 +59,14 @@ def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeyp
     found = desk.docker().api.inspect_container("qwen35")
     assert (found["Id"], found["State"]["Running"]) == (before, True)
     assert contents(home / "models") == model
-    compiled = home / ".local/share/sparkwright/caches"
+    compiled = home / ".local/share/sparkwright/compile-caches"
     left = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
     assert [str(path) for path in left] == [one["Source"] for one in found["Mounts"] if one["Source"].endswith(".yaml")]
     kept = {row["name"]: row["kept"] for row in json.loads(said.out)["items"]}
     assert kept[str(left[0])] == "mounted by qwen35"
     assert kept[str(home / "models/qwen35-35b-hf")] == "used by qwen35"
     assert [kept[str(key)] for key in compiled.iterdir()] == ["used by qwen35"]
-    assert [path.name for path in compiled.glob("*/*")] == ["files"]
+    assert sorted(path.name for path in compiled.glob("*/*")) == ["frozen", "live"]
 
 
 def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: Desk) -> None:

@@ -66,7 +66,7 @@ def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone
 
 def test_rollback_puts_an_option_back_that_the_last_good_state_did_not_ask_for(desk: Desk) -> None:
     desk.deployed()
-    desk.edit(RECIPE, "  ipc: host", "  ipc: host\n  log_driver: json-file\n  log_options: {max-size: 1m}")
+    desk.edit(RECIPE, "  ipc: private", "  ipc: private\n  log_driver: json-file\n  log_options: {max-size: 1m}")
     assert desk.deploy().proved
     assert desk.docker().api.inspect_container("qwen35")["HostConfig"]["LogConfig"]["Config"] == {"max-size": "1m"}
     done = desk.run("rollback", "--host", "sandbox", "--json")
@@ -231,7 +231,7 @@ DRIFTS = [
     ("a flag", RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 3", "--max-num-seqs"),
     ("shared memory", RECIPE, r"shm_size: .*", "shm_size: 32gb", "shm-size"),
     ("a variable", RECIPE, r"  restart: unless-stopped", "  restart: unless-stopped\n  env: {TZ: UTC}", "env"),
-    ("ipc", RECIPE, r"  ipc: host", "  ipc: private", "ipc"),
+    ("ipc", RECIPE, r"  ipc: private", "  ipc: host", "ipc"),
     ("the policy", RECIPE, r"  restart: unless-stopped", "  restart: always", "restart"),
     ("a mount", RECIPE, r"  ipc: (\w+)", r"  ipc: \1\n  volumes: ['~/models:/all:ro']", "volumes"),
     ("gpus", RECIPE, r"  gpus: all", r"  gpus: '1'", "gpus"),

@@ -96,7 +96,7 @@ def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: Des
 
 #: fault at the next start, what the deploy says
 STARTS = [
-    ("oom", "mem-fraction-static 0.85 is too low for the weights"),
+    ("oom", "mem-fraction-static 0.7 is too low for the weights"),
     ("crash-loop", "the engine exited (exit code 0)"),
     ("cpu-only", "the server does not use the GPU"),
     ("engine-exits", "it crashed on the first request"),

@@ -71,6 +71,7 @@ class Turns:
 def turns() -> Iterator[Turns]:
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        desk.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
         found = Turns(desk)
         first = desk.deploy()
         assert first.code == 0, first.out[-3000:]
@@ -182,7 +183,7 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
     assert refused.code == 5
     evidence = next(one for one in refused.events() if one.get("status") == "failed")["data"]["evidence"]
     assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
-    assert any("qwen3-1.7b" in row and "instead of it" in row for row in evidence)
+    assert any("qwen35" in row and "instead of qwen3-1.7b" in row for row in evidence)
 
 
 def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns: Turns) -> None:

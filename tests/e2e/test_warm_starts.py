@@ -24,7 +24,7 @@ def caches(desk: Desk) -> list[dict[str, Any]]:
 
 
 def folder(desk: Desk) -> Path:
-    return desk.sandbox / "home/.local/share/sparkwright/caches"
+    return desk.sandbox / "home/.local/share/sparkwright/compile-caches"
 
 
 def test_the_next_start_is_a_warm_one_and_another_flag_gets_another_cache(desk: Desk) -> None:

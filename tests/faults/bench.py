@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import psutil
 
 from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
@@ -141,8 +142,11 @@ class Bench:
     def power(self) -> None:
         """The whole host dies at this moment, the run and the engine with it, and boots."""
         daemon = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
-        with contextlib.suppress(OSError, ValueError):
-            os.kill(json.loads((self.state.path / "lock").read_text())["pid"], signal.SIGKILL)
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
+            runner = psutil.Process(json.loads((self.state.path / "lock").read_text())["pid"])
+            runner.suspend()  # it starts nothing more
+            for process in (runner, *runner.children(recursive=True)):
+                process.kill()
         os.kill(daemon, signal.SIGKILL)
         until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):

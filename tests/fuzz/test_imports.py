@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import yaml
 
 from sparkwright.app.questions import answers
 from sparkwright.errors import Failed, Refused
+from sparkwright.modules.rpc.container_settings import ContainerSettings
 from sparkwright.project.importing import recipe_of, recognise, running
 from sparkwright.project.importing.report import Report
 from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.test_images import CONTAINER, IMAGE
 from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM
 from tests.importing.test_running import SETTINGS
+from tests.modules.context import RecordingContext
 
 #: what the small forms of tests/importing do not have
 MORE: dict[str, str] = {
@@ -76,6 +80,26 @@ LINES = [
     b"-hf a/b:Q4_K_M -c 4096 -ngl 99 --host 0.0.0.0",
 ]
 
+HOST_CONFIG: dict[str, Any] = {
+    **CONTAINER["HostConfig"],
+    "NetworkMode": "host",
+    "CapAdd": ["IPC_LOCK"],
+    "SecurityOpt": ["seccomp=unconfined"],
+    "Devices": [{"PathOnHost": "/dev/infiniband", "PathInContainer": "/dev/infiniband", "CgroupPermissions": "rwm"}],
+    "Privileged": True,
+    "Memory": 2**36,
+    "ExtraHosts": ["a:192.0.2.1"],
+}
+CONFIG = {
+    **CONTAINER["Config"],
+    "Image": "vllm/vllm-openai:v0.32.0",
+    "Env": ["PATH=/bin", "HF_TOKEN=hf_0123456789", "LD_PRELOAD=/x.so"],
+    "Cmd": ["--model", "Qwen/Qwen3-8B", "--api-key", "secret", "--max-model-len", "4096"],
+    "User": "1000",
+    "WorkingDir": "/srv",
+}
+RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG}
+
 
 def read(text: str, path: str = "recipe.yaml") -> None:
     """As `recipe.import` does, with some of the answers; a refusal is one line."""
@@ -102,6 +126,35 @@ def test_a_format_as_text(form: str) -> None:
 
 def test_docker_run_lines() -> None:
     feed(lambda data: read(data.decode("utf-8", "replace"), "docker run"), texts(LINES))
+
+
+def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
+    def read(value: Any) -> None:
+        context = RecordingContext(tmp_path)
+        context.docker = lambda: Engine(value)  # type: ignore[method-assign]
+        found = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
+        settings = answers.checked("container_settings", json.loads(json.dumps(found.data)), host="spark1")
+        report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
+        recipe_of.taken(running.read(settings, "spark1", report), "", report, "spark1")
+
+    feed(read, values([RUNNING]), refuses=(Failed,))
+
+
+class Engine:
+    """A Docker Engine with one container, which says of it what the test says."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+        self.api = self
+
+    def inspect_container(self, name: str) -> Any:
+        return self.said
+
+    def inspect_image(self, name: str) -> Any:
+        return IMAGE
+
+    def containers(self, **options: Any) -> list[Any]:
+        return [self.said]
 
 
 def test_settings_of_a_running_container() -> None:

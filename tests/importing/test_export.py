@@ -54,7 +54,9 @@ def test_a_shell_reads_the_docker_line_as_it_is_meant(one: export.Export) -> Non
     )
     words = done.stdout.splitlines()
     assert (
-        "/home/me/models/tiny:/models/tiny" in words and "A=it's $5" in words and '{"enable_thinking":false}' in words
+        "/home/me/models/tiny:/models/tiny:ro" in words
+        and "A=it's $5" in words
+        and '{"enable_thinking":false}' in words
     )
 
 

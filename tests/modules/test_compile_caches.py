@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.compile_caches import MOUNT, key_of
 from sparkwright.errors import Failed
-from sparkwright.host.containers import cache_removal, compile_caches
+from sparkwright.host.containers import cache_removal, cache_tree, compile_caches, mount_sources
 from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
 
@@ -43,18 +44,23 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingContext
     return made
 
 
-def container(context: RecordingContext, key: str) -> dict[str, Any]:
-    source = str(compile_caches.folder(context, key) / "files")
+def live(context: RecordingContext, key: str = ONE, name: str = "qwen35") -> Path:
+    """What a container mounts of a key."""
+    return compile_caches.folder(context, key) / "live" / name / "cache"
+
+
+def container(context: RecordingContext, key: str, name: str = "qwen35") -> dict[str, Any]:
+    source = str(live(context, key, name))
     return {"Id": "c" * 64, "HostConfig": {"Mounts": [{"Type": "bind", "Source": source, "Target": MOUNT}]}}
 
 
 def made(context: RecordingContext, key: str, *, size: int = 4096, used_s: float = 0.0) -> Path:
-    """A cache that a verified server left."""
-    files = compile_caches.folder(context, key) / "files"
-    files.mkdir(parents=True)
-    (files / "graph").write_bytes(b"x" * size)
+    """The copy of a cache that a verified server left."""
+    frozen = compile_caches.folder(context, key) / "frozen/cache"
+    frozen.mkdir(parents=True)
+    (frozen / "graph").write_bytes(b"x" * size)
     context.state.write(f"compile_caches/{key}", {"container": "qwen35", "proved": True, "used_s": used_s})
-    return files
+    return frozen
 
 
 def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context: RecordingContext) -> None:
@@ -63,7 +69,7 @@ def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context
     mounts = compile_caches.created(context, spec, {"Id": "sha256:1"})["Mounts"]
     sources = {one["Target"]: Path(one["Source"]) for one in mounts}
     header = sources["/tmp/torchinductor_root"]
-    assert header.parent == sources[MOUNT]
+    assert header.parent == sources[MOUNT].parent, "side by side: none is seen from above"
     found = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
     compile_caches.before_start(context, found)
     assert not compile_caches.started_warm(context, found)
@@ -77,27 +83,105 @@ def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(contex
     server = container(context, ONE)
     compile_caches.before_start(context, server)
     assert not compile_caches.started_warm(context, server)
-    (compile_caches.folder(context, ONE) / "files/graph").write_text("compiled")
+    (live(context) / "graph").write_text("compiled")
     compile_caches.verified(context, server)
     compile_caches.before_start(context, server)
     assert compile_caches.started_warm(context, server)
+    assert (live(context) / "graph").read_text() == "compiled"
+
+
+def test_what_is_written_after_the_verification_does_not_outlive_the_next_start(context: RecordingContext) -> None:
+    server = container(context, ONE)
+    compile_caches.before_start(context, server)
+    (live(context) / "graph.so").write_text("compiled")
+    (live(context) / "graph.so").chmod(0o700)
+    compile_caches.verified(context, server)
+    (live(context) / "graph.so").write_text("from somebody who broke in")
+    (live(context) / "more.so").write_text("from somebody who broke in")
+    compile_caches.before_start(context, server)
+    assert compile_caches.started_warm(context, server)
+    assert [(one.name, one.read_text()) for one in live(context).iterdir()] == [("graph.so", "compiled")]
+    assert (live(context) / "graph.so").stat().st_mode & 0o777 == 0o777, "a program stays one, for any user"
+
+
+def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingContext) -> None:
+    server = container(context, ONE)
+    compile_caches.before_start(context, server)
+    (live(context) / "graph").write_text("compiled")
+    compile_caches.verified(context, server)
+    (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
+    compile_caches.before_start(context, server)
+    assert not compile_caches.started_warm(context, server) and not any(live(context).iterdir())
+    assert any("not as it was verified" in one.get("text", "") for one in context.said)
+
+
+def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
+    server = container(context, ONE)
+    compile_caches.before_start(context, server)
+    (tmp_path / "secret").write_text("of the host")
+    (live(context) / "graph").write_text("compiled")
+    (live(context) / "link").symlink_to(tmp_path / "secret")
+    (live(context) / "folder").symlink_to(tmp_path)
+    os.mkfifo(live(context) / "pipe")
+    compile_caches.verified(context, server)
+    frozen = compile_caches.folder(context, ONE) / "frozen/cache"
+    assert [one.name for one in frozen.iterdir()] == ["graph"]
+
+    deep = live(context).joinpath(*["d"] * (cache_tree.MOST_DEPTH + 1))
+    deep.mkdir(parents=True)
+    compile_caches.verified(context, server)
+    assert any("nested more than" in one.get("text", "") for one in context.said)
+    compile_caches.before_start(context, server)
+    assert not compile_caches.started_warm(context, server)
+
+
+def test_two_servers_with_the_same_cache_never_share_a_folder(context: RecordingContext) -> None:
+    one, other = container(context, ONE), container(context, ONE, "other")
+    compile_caches.before_start(context, one)
+    (live(context) / "graph").write_text("compiled")
+    compile_caches.verified(context, one)
+    compile_caches.before_start(context, other)
+    assert (live(context, ONE, "other") / "graph").read_text() == "compiled"
+    assert (live(context) / "graph").read_text() == "compiled", "the running server keeps its own"
+
+
+def test_a_container_of_an_earlier_version_starts_with_fresh_folders_and_no_restart_policy(
+    context: RecordingContext,
+) -> None:
+    old = context.machine.home / ".local/share/sparkwright/caches" / ONE / "files"
+    old.mkdir(parents=True)
+    (old / "inductor_headers").symlink_to("/")
+    mounts = [
+        {"Type": "bind", "Source": str(old), "Target": MOUNT},
+        {"Type": "bind", "Source": str(old / "inductor_headers"), "Target": "/tmp/torchinductor_root"},
+    ]
+    server = {"Id": "c" * 64, "Name": "/qwen35", "HostConfig": {"Mounts": mounts}}
+    compile_caches.before_start(context, server)
+    mount_sources.refuse(context, server)
+    assert (old / "inductor_headers").is_dir() and not (old / "inductor_headers").is_symlink()
+    assert not any((old / "inductor_headers").iterdir())
+    assert mount_sources.policy(server, "unless-stopped") == "no"
+    assert compile_caches.mounted(server) == "", "what is in it is not used"
+    compile_caches.retire(context)
+    assert not old.exists(), "no container mounts it"
 
 
 def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: RecordingContext) -> None:
     server = container(context, ONE)
     compile_caches.before_start(context, server)
-    (compile_caches.folder(context, ONE) / "files/graph").write_text("half")
+    (live(context) / "graph").write_text("half")
     compile_caches.before_start(context, server)
     assert not compile_caches.started_warm(context, server)
-    assert (compile_caches.folder(context, ONE) / "aside/graph").read_text() == "half"
+    assert (compile_caches.folder(context, ONE) / "aside/cache/graph").read_text() == "half"
     assert any("moved aside" in one.get("text", "") for one in context.said)
 
 
 def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:
     compile_caches.before_start(context, container(context, ONE))
     at = compile_caches.folder(context, ONE)
-    assert at.stat().st_mode & 0o777 == 0o700
-    assert (at / "files").stat().st_mode & 0o777 == 0o777
+    for above in (at, at / "live", at / "live/qwen35"):
+        assert above.stat().st_mode & 0o777 == 0o700
+    assert live(context).stat().st_mode & 0o777 == 0o777
 
 
 @pytest.mark.parametrize("key", ["", "..", "../../etc", "1" * 31, "1" * 32 + "/..", "G" * 32])
@@ -112,12 +196,14 @@ def test_another_folder_at_the_same_place_is_not_taken_for_a_cache(context: Reco
 
 
 def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_use(context: RecordingContext) -> None:
-    oldest = made(context, ONE, size=3 * 2**20, used_s=1.0)
-    newer = made(context, OTHER, size=3 * 2**20, used_s=2.0)
-    used = made(context, "3" * 32, size=3 * 2**20, used_s=0.5)
+    oldest = made(context, ONE, size=3 * 2**20, used_s=1.0).parent
+    newer = made(context, OTHER, size=3 * 2**20, used_s=2.0).parent
+    used = made(context, "3" * 32, size=3 * 2**20, used_s=0.5).parent
     (newer.parent / "aside").mkdir()
     (newer.parent / "aside/graph").write_bytes(b"x" * 3 * 2**20)
-    context.docker().api.rows = [{"Names": ["/qwen35"], "Mounts": [{"Source": str(used)}]}]  # type: ignore[attr-defined]
+    live(context, "3" * 32).mkdir(parents=True)
+    rows = [{"Names": ["/qwen35"], "Mounts": [{"Source": str(live(context, "3" * 32))}]}]
+    context.docker().api.rows = rows  # type: ignore[attr-defined]
 
     cache_removal.within(context, 10 / 1024)
     assert oldest.exists() and newer.exists() and not (newer.parent / "aside").exists()

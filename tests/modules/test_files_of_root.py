@@ -55,6 +55,10 @@ def folder() -> Iterator[Path]:
 
 
 def filled_by_root(engine: docker.DockerClient, image: str, folder: Path) -> None:
+    """A folder of the user's in which a container left a folder of root's, closed to others."""
+    folder.mkdir(exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
     script = "mkdir -p /c/files/triton && echo compiled > /c/files/triton/one && chmod 700 /c/files/triton"
     mount = {str(folder): {"bind": "/c", "mode": "rw"}}
     engine.containers.run(image, ["/bin/sh", "-c", script], volumes=mount, network_mode="none", remove=True)
@@ -88,35 +92,53 @@ def _raised(act: Callable[[], None]) -> str:
 
 @pytest.mark.docker
 def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient, image: str, folder: Path) -> None:
-    filled_by_root(engine, image, folder)
+    filled_by_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-    assert as_nobody(lambda: files_of_root.remove_folder(context, folder, "files", image)) == ""
-    assert not (folder / "files").exists()
-    left = [row for row in engine.api.containers(all=True) if row["ImageID"] == image]  # type: ignore[no-untyped-call]
+
+    def remove() -> None:
+        files_of_root.discard(context, folder / "live")
+        files_of_root.empty_trash(context)
+
+    assert as_nobody(remove) == ""
+    assert not (folder / "live").exists() and not list((folder / files_of_root.TRASH).iterdir())
+    left = [row for row in engine.api.containers(all=True) if files_of_root.SEEN_AT in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
+
+
+@pytest.mark.docker
+def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
+    filled_by_root(engine, image, folder / "live")
+    context = RecordingContext(folder)
+    assert as_nobody(lambda: files_of_root.open_for_reading(context, folder / "live")) == ""
+    assert as_nobody(lambda: _must((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
 
 
 @pytest.mark.docker
 def test_where_no_container_can_root_is_told_what_to_type(
     engine: docker.DockerClient, image: str, folder: Path
 ) -> None:
-    filled_by_root(engine, image, folder)
-    context = RecordingContext(folder)
-    context_without_images: Any = context
-    context_without_images.docker = lambda: _without_images()
-    said = as_nobody(lambda: files_of_root.remove_folder(context, folder, "files", image))
-    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder}/files" in said
+    filled_by_root(engine, image, folder / "live")
+    context: Any = RecordingContext(folder)
+    context.docker = lambda: _without_images()
+
+    def remove() -> None:
+        files_of_root.discard(context, folder / "live")
+        files_of_root.empty_trash(context)
+
+    said = as_nobody(remove)
+    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder / files_of_root.TRASH}/" in said
+
+
+def _must(holds: bool) -> None:
+    assert holds
 
 
 def _without_images() -> Any:
-    """An engine on which the image is gone, and no other container is there."""
+    """An engine that takes no image."""
 
     class Api:
-        def inspect_image(self, ref: str) -> Any:
-            raise docker.errors.ImageNotFound("gone")
-
-        def containers(self, all: bool = False) -> list[Any]:
-            return []
+        def import_image_from_data(self, *words: Any, **options: Any) -> Any:
+            raise docker.errors.APIError("no room")
 
     class Client:
         api = Api()

@@ -79,23 +79,29 @@ def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
     said = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
     assert (said.failed, said.exit) == (True, Exit.REFUSED)
     assert said.msg.startswith(
-        "106.0 GiB needed (102.0 GiB for the engine and 4 GiB reserve), but 25.0 GiB are available"
+        "113.0 GiB needed (102.0 for the engine, 7.0 on the host's side, 4 reserve), but 25.0 GiB are available"
     )
-    header, first, *_ = said.data["evidence"]
+    header, first, *_ = _holders(said.data["evidence"])
     assert header.split() == ["GiB", "held", "by", "what", "frees", "it"]
     assert first.split()[0] == "50.4" and f"pid {hog.pid}" in first
 
 
+def _holders(evidence: list[str]) -> list[str]:
+    """The table of who holds the memory, below that of the budget."""
+    return evidence[next(n for n, row in enumerate(evidence) if "held by" in row) :]
+
+
 def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: Spark) -> None:
     said = Memory().run(Memory.Args(utilization=0.98), spark)
-    assert "would take 117.6 of 120.0 GiB, but 4 GiB must stay free" in said.msg
+    assert said.msg.startswith("128.6 GiB needed (117.6 for the engine, 7.0 on the host's side, 4 reserve)")
+    assert "but the host has 120.0 GiB" in said.msg and "held by" not in str(said.data["evidence"])
 
 
 def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([25, 60, 110, 110, 110])
+    looks = iter([25, 25, 60, 115, 115, 115, 115])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})
     said = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
-    assert (said.failed, said.data["available_bytes"]) == (False, 110 * GIB)
+    assert (said.failed, said.data["available_bytes"]) == (False, 115 * GIB)
 
 
 def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> None:
@@ -206,7 +212,10 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
     assert "is unknown" in AssertMemoryFits().run(args, spark).msg
     spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
-    assert AssertMemoryFits().run(args, spark).msg == "115.0 GiB will be available, 106.0 GiB needed"
+    said = AssertMemoryFits().run(args, spark)
+    assert said.msg.startswith("2.0 of 120.0 GiB left: 113.0 GiB needed")
+    sizes = {row["name"]: row["size_bytes"] // GIB for row in said.data["budget"]["rows"]}
+    assert sizes == {"GPU's side": 102, "host's side": 7, "compile peak": 0, "the host itself": 5, "reserve": 4}
     spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})
     said = AssertMemoryFits().run(args, spark)
     assert said.exit is Exit.REFUSED
@@ -224,8 +233,8 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.7, ollama="leave"), spark).msg
-    assert said == "90.0 GiB will be available, 88.0 GiB needed"
+    said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave"), spark).msg
+    assert said.startswith("7.0 of 120.0 GiB left: 83.0 GiB needed")
 
 
 def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +247,7 @@ def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pyte
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
     said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
-    assert said == "120.0 GiB will be available, 106.0 GiB needed"
+    assert said.startswith("7.0 of 120.0 GiB left: 113.0 GiB needed")
 
 
 def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) -> None:

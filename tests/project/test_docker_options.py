@@ -201,11 +201,9 @@ def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(be
     try:
         bench.make(names)
         bench.inside(f"mkdir -p $VLLM_CACHE_ROOT; echo graph > $VLLM_CACHE_ROOT/graph; echo header > {header}")
-        files = home / FOLDER / key / "files"
-        assert [(files / name).read_text() for name in ("vllm/graph", "inductor_headers/header")] == [
-            "graph\n",
-            "header\n",
-        ]
+        live = home / FOLDER / key / "live" / bench.name
+        found = [(live / name).read_text() for name in ("cache/vllm/graph", "inductor_headers/header")]
+        assert found == ["graph\n", "header\n"]
         ours = bench.mounted()
         bench.by_script(names)
         assert bench.inside(f"cat $VLLM_CACHE_ROOT/graph {header}") == "graph\nheader\n"

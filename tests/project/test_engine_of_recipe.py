@@ -51,6 +51,7 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     assert label == "bare" or kept["container"]["image"].endswith(digest)
     wanted = recipe.load(TODAY, "qwen3.5-35b")
     now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=wanted.name), "ops", wanted, pinned)))
+    assert now["serve"].pop("engine_memory")["share"] == 0.85
     now["recipe"].pop("container")
     assert now["recipe"]["model"].pop("page_cache") is None
     assert bool(now["container"].pop("caches", "")) == (label == "pinned")
@@ -59,6 +60,10 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     assert bool(caches) == (label == "pinned") and all(
         "caches" in json.dumps(one) or one[0] == "-e" for one in caches
     ), caches
+    (model,) = now["container"]["volumes"]
+    assert model.endswith(":ro"), "the model is mounted read-only since then (docs/decisions/0035)"
+    now["container"]["volumes"] = [model.removesuffix(":ro")]
+    now["docker_options"] = [[word.removesuffix(":ro") for word in words] for words in now["docker_options"]]
     assert {name: now[name] for name in kept} == kept
     assert list(now["recipe"]) == list(kept["recipe"]), "templates that list its keys see the same"
 

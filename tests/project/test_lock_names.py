@@ -125,3 +125,15 @@ def test_where_a_peer_hands_out_is_an_address_and_nothing_else(urls: object) -> 
     assert peers.addresses({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
     with pytest.raises(Failed):
         peers.addresses({"urls": urls}, "spark1")
+
+
+@pytest.mark.parametrize("line", [1, 3])
+def test_a_merge_conflict_is_called_one(tmp_path: Path, line: int) -> None:
+    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry("a")).save(tmp_path)
+    path = tmp_path / lockfile.NAME
+    lines = path.read_text().splitlines()
+    lines[line - 1 : line - 1] = ["<<<<<<< HEAD", "schema: 1", "=======", ">>>>>>> theirs"]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(Refused, match="merge conflict") as refused:
+        lockfile.load(tmp_path)
+    assert refused.value.where == f"{path}:{line}" and "`invoke lock` makes it anew" in refused.value.fix

@@ -165,3 +165,10 @@ def test_the_page_cache_is_the_recipes_where_it_says_so_and_else_the_hosts(
     (folder / "recipes/r.yml").write_text(head)
     host = Host("spark1", "spark1", recipe="r", vars={"page_cache": "fit"})
     assert recipe.scope(host, "ops", recipe.load(folder, "r"), {})["page_cache"] == expected
+
+
+@pytest.mark.parametrize("key", ["flags", "args"])
+def test_the_engines_flags_under_another_name_are_told_where_they_stand(folder: Path, key: str) -> None:
+    (folder / "recipes/one.yml").write_text(HEAD.removesuffix("files:\n") + f"{key}: {{max-model-len: 4096}}\n")
+    with pytest.raises(Refused, match=f"unknown key `{key}`. The engine's flags stand below its own name, as `vllm:`."):
+        recipe.load(folder, "one")

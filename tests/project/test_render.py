@@ -17,15 +17,15 @@ from sparkwright.protocol import expressions
 TOP = Path(__file__).parent.parent.parent
 DIGEST = "sha256:" + "ab" * 32
 
-QWEN = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc host --shm-size 64gb -p 127.0.0.1:8000:8000
-  -v /home/ops/models/qwen35-35b-hf:/models/qwen35 vllm/vllm-openai:v0.32.0@{DIGEST}
+QWEN = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc private --shm-size 1gb -p 127.0.0.1:8000:8000
+  -v /home/ops/models/qwen35-35b-hf:/models/qwen35:ro vllm/vllm-openai:v0.32.0@{DIGEST}
   --model /models/qwen35 --served-model-name qwen3.5-35b --max-model-len 131072 --gpu-memory-utilization 0.85
   --enable-prefix-caching --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser qwen3_coder
   --kv-cache-dtype fp8 --max-num-seqs 8 --max-num-batched-tokens 4096"""
 
-QWEN_200K = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc host --shm-size 64gb -p 127.0.0.1:8000:8000
-  -v /home/ops/models/qwen35-35b-hf:/models/qwen35 vllm/vllm-openai:v0.32.0@{DIGEST}
-  --model /models/qwen35 --served-model-name qwen3.5-35b --max-model-len 200000 --gpu-memory-utilization 0.90
+QWEN_200K = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc private --shm-size 1gb -p 127.0.0.1:8000:8000
+  -v /home/ops/models/qwen35-35b-hf:/models/qwen35:ro vllm/vllm-openai:v0.32.0@{DIGEST}
+  --model /models/qwen35 --served-model-name qwen3.5-35b --max-model-len 200000 --gpu-memory-utilization 0.85
   --kv-cache-dtype fp8 --max-num-batched-tokens 4096 --enable-prefix-caching
   --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser qwen3_coder"""
 
@@ -123,7 +123,7 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("  shm_size: 64gb", "  shmsize: 64gb", "unknown key `shmsize`. Did you mean `shm_size`?"),
+        ("  shm_size: 1gb", "  shmsize: 1gb", "unknown key `shmsize`. Did you mean `shm_size`?"),
         ("image: vllm/vllm-openai:v0.32.0", "imagee: x", "unknown key `imagee`"),
         ("  name: qwen35\n", "  name: qwen 35\n", "`container.name`"),
         ("vllm:  ", "vllm:\n  model: /elsewhere\n  #", "`vllm.model` is set by `model.mount`"),

@@ -14,7 +14,7 @@ import yaml
 
 from tests import own_hub
 from tests.e2e.conftest import Said
-from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker, published
+from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker, mounts, published
 from tests.remote.sshd import free_port
 
 
@@ -195,6 +195,40 @@ def test_one_that_nobody_verified_is_named_and_left_alone(desk: Desk) -> None:
     desk.llama()
     deployed(desk)
     assert owner(desk) == "llamacpp"
+
+
+def test_a_container_of_a_person_keeps_its_name_and_its_life(desk: Desk) -> None:
+    """Issue 30: a deploy removed whatever was called NAME-previous, and `host.clean` too."""
+    desk.llama()
+    deployed(desk)
+    before, taken = id_and_policy(desk), f"{desk.name}-previous"
+    binds = [word for one in mounts() for word in ("-v", one)]
+    image = desk.images.name("llama.cpp:server-b11549")
+    docker("run", "-d", "--name", taken, "--restart", "always", *binds, "--entrypoint", "sleep", image, "1000")
+    shown = "{{.Id}} {{.State.StartedAt}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}"
+    theirs = docker("inspect", "-f", shown, taken)
+    try:
+        desk.llama(parallel=1)
+        said = desk.deploy()
+        assert said.code == 5, said.out[-3000:]
+        assert f"container {taken} (" in said.recap["msg"] and "was not started by sparkwright" in said.recap["msg"]
+        assert f"`docker stop {taken} && docker rename {taken} {taken}-kept`" in said.recap["msg"]
+        assert (id_and_policy(desk), docker("inspect", "-f", shown, taken)) == (before, theirs)
+        docker("rename", taken, f"{desk.name}-theirs")
+        deployed(desk)
+        assert id_and_policy(desk)[0] != before[0]
+        marks = desk.container()["Config"]["Labels"]
+        assert (marks["sparkwright.role"], marks["sparkwright.server"]) == ("server", desk.name)
+        docker("rename", desk.name, f"{desk.name}-moved")
+        told = desk.deploy()
+        assert (told.code, f"container {desk.name}-moved is the server {desk.name}, renamed" in told.out) == (5, True)
+        docker("rename", f"{desk.name}-moved", desk.name)
+        cleaned = desk.run("host.clean", "--host", "here", "--server", "--yes")
+        assert cleaned.code == 0, cleaned.out + cleaned.err
+        assert docker("ps", "-aq", "--filter", f"name=^{desk.name}$") == ""
+        assert docker("inspect", "-f", shown, f"{desk.name}-theirs") == theirs
+    finally:
+        docker("rm", "-fv", taken, f"{desk.name}-theirs", f"{desk.name}-moved", check=False)
 
 
 def owner(desk: Desk) -> str:

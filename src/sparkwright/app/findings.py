@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pinning import entries, simulated
 from sparkwright.console.out import say, say_json
-from sparkwright.engines import container_rules, engine
+from sparkwright.engines import container_rules, engine, memory_rules
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.finding import Finding
 from sparkwright.errors import Refused, SparkwrightError
@@ -84,8 +84,8 @@ def _version(of: engine.Engine, text: str) -> Version | None:
     return version
 
 
-def print_lines(checked: list[Checked]) -> None:
-    """A paragraph a recipe; findings with file and line, errors first."""
+def print_lines(checked: list[Checked], unreadable: int = 0) -> None:
+    """A paragraph a recipe; findings with file and line, errors first. unreadable: recipes that could not be read at all."""
     for one in checked:
         whose = "; as the sandbox pinned it" if one.simulated else ""
         say(f"{one.recipe.name}: {one.served.architecture.sentence}, {one.engine}{whose}")
@@ -96,7 +96,8 @@ def print_lines(checked: list[Checked]) -> None:
             say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
     found = [finding.severity for one in checked for finding in one.served.findings]
     counts = ", ".join(count(found.count(kind), kind) for kind in ("error", "warning"))
-    say(f"{count(len(checked), 'recipe')}: {counts}")
+    missing = f", {unreadable} not readable" if unreadable else ""
+    say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
 
 
 def print_json(checked: list[Checked]) -> None:
@@ -129,7 +130,11 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 def explained(name: str) -> list[Explained]:
     """A rule, of each engine that has one of this name, or of them all."""
-    found = (container_rules.explained(name), *(one.advice.explained(name) for one in engine.served()))
+    found = (
+        container_rules.explained(name),
+        memory_rules.explained(name),
+        *(one.advice.explained(name) for one in engine.served()),
+    )
     return [rule for rule in found if rule is not None]
 
 
@@ -148,7 +153,11 @@ def _nearest_first(found: list[Explained]) -> list[Explained]:
 
 def rules() -> dict[str, str]:
     """The rules of all engines, by name with what each says."""
-    titles = (container_rules.RULES.titles(), *(one.advice.titles() for one in engine.served()))
+    titles = (
+        container_rules.RULES.titles(),
+        memory_rules.RULES.titles(),
+        *(one.advice.titles() for one in engine.served()),
+    )
     return {name: title for one in reversed(titles) for name, title in one.items()}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 from invoke.exceptions import Exit as InvokeExit
 
@@ -36,10 +37,12 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
     def run(context: object, *, debug: bool = False, **options: Any) -> None:
         code: int = Exit.OK
         try:
-            ended = command(**options)
+            with _without_reader():
+                ended = command(**options)
             code = worst(ended) if isinstance(ended, Sequence) else ended or Exit.OK
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read is gone: nothing more to say
+        except BrokenPipeError:  # what was written past sys.stdout
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = Exit.INCONCLUSIVE
         except KeyboardInterrupt:
             code = _printed(Inconclusive("interrupted by Ctrl-C."), options)
         except Exception as error:
@@ -50,6 +53,58 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
             raise InvokeExit(code=int(code))
 
     return run
+
+
+class Output:
+    """Standard output that its reader may leave, as `head` does: the rest is discarded; the command ends with its own code."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        #: whether nobody reads any more
+        self.is_left = False
+
+    def write(self, text: str) -> int:
+        """As a stream's."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._leave()
+            return len(text)
+
+    def flush(self) -> None:
+        """As a stream's."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._leave()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _leave(self) -> None:
+        self.is_left = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def is_left() -> bool:
+    """Return whether the reader of standard output is gone: a command that would print for ever ends then."""
+    return isinstance(sys.stdout, Output) and sys.stdout.is_left
+
+
+@contextlib.contextmanager
+def _without_reader() -> Iterator[None]:
+    """Let standard output be one that its reader may leave; a terminal stays."""
+    before = sys.stdout
+    if before is None or isinstance(before, Output) or before.isatty():
+        yield
+        return
+    sys.stdout = Output(before)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        sys.stdout = before
 
 
 def _as_error(error: Exception) -> SparkwrightError:

@@ -58,6 +58,7 @@ def fits(first: Mapping[str, str]) -> Task:
     """Whether the memory is enough. first: `to_serve` of the first arm."""
     needs = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
     needs["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
+    needs["engine_memory"] = "to_serve.serve.engine_memory | default({})"
     needs |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
     return task("Check that it fits in memory", "assert_memory_fits", values(needs), vars=dict(first))
 

@@ -79,13 +79,13 @@ def main() -> None:
         program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
         code = 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `sparkwright --help | head`
-        code = 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = int(Exit.INCONCLUSIVE)
     except KeyboardInterrupt:  # before a command began, or after it ended
         print(ctrl_c.SENTENCE, file=sys.stderr)
         code = int(Exit.INCONCLUSIVE)
     except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
-        print(f"{error.filename}: {error.strerror}.", file=sys.stderr)
+        print(f"{error.filename or 'standard output'}: {error.strerror}.", file=sys.stderr)
         code = 1
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

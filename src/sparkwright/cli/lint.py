@@ -25,7 +25,7 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", json: bool
     checked, refused = findings.check(recipe, engine_version, model)
     for error in refused:
         say_error(error, json=json)
-    findings.print_json(checked) if json else findings.print_lines(checked)
+    findings.print_json(checked) if json else findings.print_lines(checked, len(refused))
     return [*(one.exit for one in refused), *(Exit.FAILED for one in checked if one.served.errors)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class Wanted:
     ipc: str = ""
     model_dir: str = ""
     ollama: str = ""
+    #: what the recipe's server takes of the memory; see project/recipe/scope.engine_memory
+    engine_memory: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass

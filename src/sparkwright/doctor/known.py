@@ -89,6 +89,7 @@ IDLE_SPIN = Known(
 )
 IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
 
+BUDGET = Known("the engine takes memory on the host's side too", "llamastash PR 81; vllm #46307, #56824")
 SHM = Known("it counts as used memory until it is removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_BYTES = 2 * GIB
 #: what NGC's containers ask for at least, against Docker's 64 MiB

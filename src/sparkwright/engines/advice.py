@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from packaging.version import Version
 
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
 Wanted = Literal["any", "enabled", "disabled"]
@@ -64,14 +65,6 @@ class Effective:
     max_num_seqs: int = 0
     max_model_len: int | None = None
     memory_utilization: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What an engine will take of a host's memory: a share of all of it, 0 to 1, or so many bytes. No bytes: not known."""
-
-    share: float = 0.0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,17 @@ from typing import Any
 
 #: where the container sees the folder that the host keeps for it
 MOUNT = "/var/cache/sparkwright"
-#: where a host keeps them, below the user's home: KEY/FILES is what a container sees
-FOLDER, FILES = ".local/share/sparkwright/caches", "files"
+#: where a host keeps them, below the user's home; see host/containers/compile_caches.py
+FOLDER = ".local/share/sparkwright/compile-caches"
+#: below the folder of a key: LIVE/NAME/CACHE is what the container NAME has mounted at MOUNT
+LIVE, CACHE = "live", "cache"
 
 
 @dataclass(frozen=True, slots=True)
 class CompileCaches:
     """One engine's. variables: of the environment, each with the folder below MOUNT that it is set to.
 
-    places: folders of the container that no variable moves, each with the folder below MOUNT that is mounted there.
+    places: folders of the container that no variable moves, each with the name of its own folder on the host.
 
     usual: the ends of the folders in which they lie without these variables: a recipe that mounts one keeps them itself.
     indifferent: flags that change nothing of what is compiled.
@@ -38,9 +40,16 @@ class CompileCaches:
         """The variables that move every cache below MOUNT."""
         return {name: f"{MOUNT}/{folder}" for name, folder in self.variables.items()}
 
-    def sources(self, files: str) -> dict[str, str]:
-        """The folders that a container has mounted, each with where it lies on the host. files: KEY/FILES there."""
-        return {MOUNT: files, **{place: f"{files}/{name}" for place, name in self.places.items()}}
+    def sources(self, live: str) -> dict[str, str]:
+        """Return the folders of the host that a container mounts, by where it mounts them.
+
+        They lie side by side: a container that could write to the folder above one of them could put a link in its place, and
+        its next start would mount whatever that names.
+
+        Args:
+            live: The folder above them on the host, see `live_folder`.
+        """
+        return {MOUNT: f"{live}/{CACHE}", **{place: f"{live}/{name}" for place, name in self.places.items()}}
 
     def kept_elsewhere(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
         """Whether a recipe keeps them by itself: it sets one of the variables, or mounts a folder over their usual places.
@@ -58,6 +67,17 @@ class CompileCaches:
     def that_matter(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """The flags on which what is compiled may depend."""
         return {name: value for name, value in flags.items() if name not in self.indifferent}
+
+
+def live_folder(home: str, key: str, container: str) -> str:
+    """Return the folder above what a container mounts of a key; no container mounts the folder itself.
+
+    Args:
+        home: The home folder of the host's user.
+        key: See `key_of`.
+        container: The name of the container. Two of them never share a folder.
+    """
+    return f"{home}/{FOLDER}/{key}/{LIVE}/{container}"
 
 
 def key_of(made_from: Mapping[str, Any]) -> str:

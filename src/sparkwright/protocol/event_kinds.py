@@ -115,6 +115,7 @@ KINDS: dict[str, dict[str, Shape]] = {
         **dict.fromkeys(("who", "run", "image", "model", "commit", "arguments", "why"), Usual((None, line))),
         "changed": Usual((None, [CHANGE])),
         "measured": Usual((None, {str: object})),
+        "memory": OBJECT,
     },
     "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
     "serving": {"serving": bool},

@@ -14,6 +14,13 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
 
+def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
+    """Return what tells a start from others: image (its digest), model (its commit), arguments, caches (of its compile cache)."""
+    image = str(spec.get("image") or "")
+    key = {"image": image.partition("@")[2] or image, "model": commit, "arguments": fingerprint(spec)}
+    return {**key, "caches": str(spec.get("caches") or "")}
+
+
 def options(words: Sequence[Any]) -> list[str]:
     """The words of a command, each option with its values: what may be sorted."""
     grouped: list[str] = []

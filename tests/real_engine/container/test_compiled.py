@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.host.containers import compile_caches
+from tests.modules.context import RecordingContext
 from tests.real_engine.container.desk import DENSE, Desk
 
 pytestmark = pytest.mark.engine
@@ -18,9 +20,9 @@ ASLEEP_S = 0.05
 
 
 def made_slow(home: Path) -> int:
-    """Have each compiled graph of the kept caches sleep before it runs. Returns how many there are."""
+    """Have each compiled graph of the running server's cache sleep before it runs, and keep that. Returns how many there are."""
     count = 0
-    for path in home.glob(".local/share/sparkwright/caches/*/files/**/*.py"):
+    for path in home.glob(".local/share/sparkwright/compile-caches/*/live/*/cache/**/*.py"):
         text = path.read_text()
         slow, found = CALL.subn(rf"\g<0>\1    import time; time.sleep({ASLEEP_S})\n", text)
         if found:
@@ -39,7 +41,10 @@ def test_a_cache_that_makes_the_server_slow_is_moved_aside_and_the_start_after_i
     assert warm.proved, warm.out[-3000:]
     assert float(warm.task("Wait until it is ready")["data"]["ready_s"]) < cold_s
 
-    assert made_slow(Path(desk.env["HOME"])), "the engine kept what it compiled where sparkwright mounts it"
+    home = Path(desk.env["HOME"])
+    assert made_slow(home), "the engine kept what it compiled where sparkwright mounts it"
+    context = RecordingContext(home)
+    compile_caches.verified(context, context.docker().api.inspect_container(desk.name))  # as if it had been verified so
     slow = desk.run("restart", "--host", "here", "--json")
     assert slow.proved, slow.out[-3000:]
     moved = slow.task("Move the compile cache of a slow start aside")

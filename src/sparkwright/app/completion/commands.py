@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.engines import container_rules, engine
+from sparkwright.engines import container_rules, engine, memory_rules
 from sparkwright.modules.registry import NAMES
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
@@ -61,7 +61,13 @@ def choices() -> dict[str, list[str]]:
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
-        "rules": sorted({*container_rules.RULES, *(name for one in engine.served() for name in one.advice.titles())}),
+        "rules": sorted(
+            {
+                *container_rules.RULES,
+                *memory_rules.RULES,
+                *(name for one in engine.served() for name in one.advice.titles()),
+            }
+        ),
         "faults": [*FAULTS, *OF_MEMBERS, "none"],
         "shells": ["bash", "zsh", "fish"],
         "heal": ["none", "restart"],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.app.questions import answers
+from sparkwright.engines.budget import JSON_SHAPE
 from sparkwright.protocol.event_kinds import CAUSE, COUNT, KINDS, exit_code
 from sparkwright.protocol.recap import RARE
 from sparkwright.trust.shapes import Shape, Usual, line, moment, number
@@ -90,6 +91,7 @@ ANSWERS: dict[str, Printed] = {
         fixed=TEXTS,
         not_fixed=TEXTS,
         bad=bool,
+        budget=Usual((None, JSON_SHAPE), None),
         exit=exit_code,
     ),
     "cluster.check": Printed(

@@ -14,7 +14,8 @@ from sparkwright.project.inventory.naming import Mistake
 
 
 def of(chosen: Chosen, host: Host) -> list[dict[str, Any]]:
-    """The other servers of a host's machine: recipe, name (of the container), on_demand, utilization, needs_bytes.
+    """The other servers of a host's machine: recipe, name (of the container), on_demand, utilization, needs_bytes,
+    engine_memory.
 
     Raises Refused, with file and line, where two want the same port or other files in the same folder.
     """
@@ -30,7 +31,9 @@ def of(chosen: Chosen, host: Host) -> list[dict[str, Any]]:
             raise Refused(message, where=where, fix=fix)
         memory = wanted.memory(entries(lock, wanted)["model"] or {})
         about = {"recipe": wanted.name, "name": wanted.file.container.name, "on_demand": bool(other.turns)}
-        found.append({**about, "utilization": memory.share, "needs_bytes": memory.bytes})
+        found.append(
+            {**about, "utilization": memory.share, "needs_bytes": memory.bytes, "engine_memory": memory.to_json()}
+        )
     return found
 
 

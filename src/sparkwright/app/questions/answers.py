@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright.doctor import fabric
 from sparkwright.doctor.fixes import FIXES
+from sparkwright.engines.budget import JSON_SHAPE
 from sparkwright.engines.engine import TITLES, USUAL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.errors import Failed
@@ -135,7 +136,7 @@ FOUND_MODEL: dict[str, Shape] = {
 }
 
 ANSWERS: dict[str, dict[str, Shape]] = {
-    "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
+    "doctor": {"findings": [FINDING], "user": USER, "now_s": moment, "budget": Usual((None, JSON_SHAPE), None)},
     "link_rate": {"rates": [RATE]},
     "fabric": {
         "links": [LINK],

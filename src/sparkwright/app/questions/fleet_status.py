@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright.app import outcome
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.pinning import entries, lock_folder
 from sparkwright.app.questions import fan_out, gateway_row
@@ -59,6 +60,8 @@ def again(chosen: Chosen, *, every_s: float, json: bool) -> int:
             started_s = time.monotonic()
             _print(ask(chosen, wanted), json=json)
             sys.stdout.flush()
+            if outcome.is_left():
+                return Exit.OK
             time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
     except KeyboardInterrupt:
         return Exit.OK

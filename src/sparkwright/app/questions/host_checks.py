@@ -11,10 +11,11 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen, choose, machines
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_of
+from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, words
 from sparkwright.console.events import tables
+from sparkwright.console.events.lines import budget_lines
 from sparkwright.console.events.live import styled
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
@@ -28,7 +29,7 @@ from sparkwright.project.inventory.host import Host
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
 #: checks that are about a server: of several each has its own; all others are about the machine
-OF_SERVER = ("port", "image platform")
+OF_SERVER = ("port", "image platform", "memory budget")
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Seen:
     fixed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     sandbox: bool = False
+    #: of the recipe's server on this host; None without one
+    budget: dict[str, Any] | None = None
 
     @property
     def bad(self) -> bool:
@@ -94,7 +97,8 @@ def inspect(chosen: Chosen) -> list[Seen]:
         found = answer_of(chosen, member)
         beside = clock.against(found["now_s"], time.time(), found["user"])
         sandbox = member.host.connection == "sandbox"
-        return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"], sandbox=sandbox)
+        rows = [*found["findings"], beside.to_json()]
+        return Seen(member.host.name, rows, found["user"], sandbox=sandbox, budget=found["budget"])
 
     answers = chosen.fleet.ask(checks_of)
     failed = {
@@ -160,7 +164,17 @@ def wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
         "utilization": wanted.memory_utilization,
         "ipc": wanted.to_json()["container"]["ipc"],
         "model_dir": wanted.file.model.dir,
+        "engine_memory": _engine_memory(chosen, host, wanted),
     }
+
+
+def _engine_memory(chosen: Chosen, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
+    """What the recipe's server takes of the memory; empty for one of a cluster on a host that is in none."""
+    if wanted.split is not None and host.cluster is None:
+        return {}
+    pinned = entries(lock_of(chosen.project, host), wanted)
+    found: dict[str, Any] = recipe.scope(host, recipes.user_of(host), wanted, pinned)["engine_memory"]
+    return found
 
 
 def _show(seen: Sequence[Seen]) -> None:
@@ -176,6 +190,8 @@ def _show(seen: Sequence[Seen]) -> None:
             console.print(styled("muted", words.simulated(one.host)), soft_wrap=True)
         for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
             console.print(styled(style, text), soft_wrap=True)
+        for text in budget_lines(one.budget):
+            console.print(styled("muted", f"  {text}"), soft_wrap=True)
         for name in one.fixed:
             console.print(styled("changed", f"fixed: {name}: {FIXES[name].says}"), soft_wrap=True)
         for message in one.broken:
@@ -194,5 +210,5 @@ def _json(one: Seen) -> dict[str, Any]:
     if one.error:
         return {"host": one.host, "error": one.error, "exit": int(one.exit)}
     rows = [{**row, "repair": bool(row["repair"])} for row in one.findings]
-    more = {"fixed": one.fixed, "not_fixed": one.broken, "bad": one.bad}
+    more = {"fixed": one.fixed, "not_fixed": one.broken, "bad": one.bad, "budget": one.budget}
     return {"host": one.host, "findings": rows, **more, "exit": int(one.exit)}

@@ -14,6 +14,7 @@ from sparkwright.engines.log import load_stages
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
+from sparkwright.measure import load_ladder
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import evidence
@@ -149,7 +150,26 @@ def _act(host: str, row: Event) -> list[str]:
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
     lines += [f"    load: {load}"] if load else []
+    proved = load_ladder.shown(measured.get("load"))
+    lines += [f"    {proved}"] if proved else []
+    memory = _memory(row.get("memory") or {})
+    lines += [f"    memory: {memory}"] if memory else []
     return lines + ([f"    why: {row['why']}"] if row.get("why") else [])
+
+
+def _memory(start: Mapping[str, Any]) -> str:
+    """The memory figures of a verified start, one clause; empty where the host has none."""
+    names = ("lowest_bytes", "after_bytes", "host_bytes")
+    lowest, after, host = (_gib(start.get(name)) for name in names)
+    if not (lowest and after):
+        return ""
+    how = "cold" if start.get("cold") else "warm"
+    side = f"; {host} GiB on the host's side" if host else ""
+    return f"lowest {lowest} GiB available during the start ({how}), {after} after it{side}"
+
+
+def _gib(size_bytes: object) -> str:
+    return units.gib(size_bytes) if isinstance(size_bytes, int | float) and not isinstance(size_bytes, bool) else ""
 
 
 def _is_figure(value: object) -> bool:

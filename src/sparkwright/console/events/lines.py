@@ -11,6 +11,7 @@ from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.events import rolled
 from sparkwright.console.events.run_stages import RunStages
+from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
 from sparkwright.visible import visible
@@ -20,6 +21,8 @@ WIDTH_STATUS = 8
 SKIPPED_EACH = 3
 #: characters of two texts that are compared line by line; comparing takes time by the square
 COMPARED = 200_000
+#: the module that tells the memory budget of a start
+BUDGET = "assert_memory_fits"
 #: events that leave a row of skipped tasks as it is
 SAYS_NOTHING = ("task_started", "recap", "rolled")
 
@@ -121,6 +124,9 @@ class Lines:
                 self.write(style, text)
             reported = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
             self._failures.setdefault(event["host"], set()).update(reported)
+        elif event["module"] == BUDGET:
+            for text in budget_lines((event.get("data") or {}).get("budget")):
+                self.write("muted", f"{' ' * (WIDTH_STATUS + 1)}{text}")
         if self.diff:
             self._differences(event)
 
@@ -183,6 +189,14 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
         yield "muted", f"{indent}| {row}".replace("\n", f"\n{indent}| ")
     if event.get("where"):
         yield "muted", f"{indent}at {event['where']}"
+
+
+def budget_lines(data: Any) -> list[str]:
+    """The table of a memory budget that a host gave as JSON; empty for what is none."""
+    try:
+        return Budget.of_json(data).lines()
+    except ValueError:
+        return []
 
 
 def _fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

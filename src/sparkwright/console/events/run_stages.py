@@ -14,7 +14,16 @@ STAGES: dict[str, tuple[str, ...]] = {
     "stop": ("stop_and_keep", "stopped"),
     "memory": ("wait_exited", "wait_memory_released", "page_cache", "memory"),
     "load": ("container", "wait_ready"),
-    "verify": ("verify_health", "gpu_used", "verify_logs", "smoke_test", "reference_text", "prefix_cache", "probes"),
+    "verify": (
+        "verify_health",
+        "gpu_used",
+        "verify_logs",
+        "smoke_test",
+        "reference_text",
+        "prefix_cache",
+        "probes",
+        "load_proof",
+    ),
     "cold start": ("move_cache_aside",),
 }
 STAGE_OF = {module: stage for stage, modules in STAGES.items() for module in modules}

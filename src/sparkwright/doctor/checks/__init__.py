@@ -23,6 +23,7 @@ ORDER = (
         "session",
         "language",
         "names",
+        "memory",
         "earlyoom",
         "swap",
         "shm",

@@ -14,7 +14,6 @@ from sparkwright.engines.advice import (
     Decision,
     Effective,
     Explained,
-    Memory,
     Wanted,
     WhenImpossible,
     cannot_be_asked,
@@ -25,6 +24,7 @@ from sparkwright.engines.llama_cpp import memory as sizes
 from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE, Header
+from sparkwright.engines.memory import Memory, Part
 
 #: there is no such switch
 CHUNKED_PREFILL = ""
@@ -90,9 +90,29 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
     locked: its files are all that the recipe downloads. Without a header the KV cache is not in it.
     """
-    rows = locked.get("files") or ()
+    rows, flags = locked.get("files") or (), own.named(flags)
     held = {one["path"]: one["size_bytes"] for one in rows if str(one["path"]).lower().endswith(SUFFIX)}
-    return Memory(bytes=sizes.needs(held, own.named(flags), _header(locked)).total) if held else Memory()
+    if not held:
+        return Memory()
+    header = _header(locked)
+    needs = sizes.needs(held, flags, header)
+    tokens = sizes.cells(header, flags) if header and needs.kv else None
+    cache = f"{tokens} tokens, by the model's header" if tokens else "the model's header does not tell its size"
+    return Memory(
+        bytes=needs.total,
+        weights_bytes=needs.weights,
+        parts=(
+            Part("weights", needs.weights, "spark.lock"),
+            Part("KV cache", needs.kv, cache, assumed=not tokens),
+            Part("earlier prompts", needs.prompts, own.PROMPTS, later=True),
+            Part(
+                "host's side", needs.overhead, "compute buffers, CUDA's context, the program", assumed=True, host=True
+            ),
+        ),
+        flag=own.CONTEXT,
+        value=own.integer(own.value(flags, own.CONTEXT)) or 0,
+        per_token_bytes=needs.kv / tokens if tokens else 0,
+    )
 
 
 def _header(locked: Mapping[str, Any]) -> Header | None:

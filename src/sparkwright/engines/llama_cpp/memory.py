@@ -56,7 +56,7 @@ def needs(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | N
     None while it is not known."""
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
-    given = number(flag_words.value(flags, "cache-ram"))
+    given = number(flag_words.value(flags, flag_words.PROMPTS))
     prompts = USUAL_CACHE_MIB if given is None or given < 0 else given
     return Needs(weights, kv or 0, prompts * MIB)
 

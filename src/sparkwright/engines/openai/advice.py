@@ -13,12 +13,12 @@ from sparkwright.engines.advice import (
     Decision,
     Effective,
     Explained,
-    Memory,
     Wanted,
     WhenImpossible,
     cannot_be_asked,
 )
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.memory import Memory, Part
 from sparkwright.engines.openai import flags as own
 from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_of
@@ -79,7 +79,10 @@ def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     """What the recipe says; without that it is not known."""
     given = flags.get(own.MEMORY)
-    return Memory() if given is None or own.misfit(flags, own.MEMORY) else Memory(bytes=int(float(given) * GIB))
+    if given is None or own.misfit(flags, own.MEMORY):
+        return Memory()
+    size = int(float(given) * GIB)
+    return Memory(bytes=size, parts=(Part("the server", size, f"the recipe's {own.MEMORY}"),))
 
 
 def chunked_prefill_arms(

@@ -15,19 +15,24 @@ from sparkwright.engines.advice import (
     Decision,
     Effective,
     Explained,
-    Memory,
     Wanted,
     WhenImpossible,
 )
 from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.sglang import flag_values, options, rules
 from sparkwright.engines.sglang import flags as own
 from sparkwright.trust.bounds import count_of
+from sparkwright.units import MIB
 
 CHUNKED_PREFILL = own.CHUNK
 OFF = -1
 #: what it chooses on 90 to 160 GB. source 0.5.23
 USUAL_CHUNK = 8192
+#: what its rule for a share counts at least of a chunk; of prompts in one piece; of CUDA graphs on 90 to 160 GB. source 0.5.9
+LEAST_CHUNK, LONGEST_PROMPT, GRAPH_REQUESTS = 2048, 16384, 256
+GRAPHS_OFF = "disable-cuda-graph"
+WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 LONGEST_TEXT = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
 
@@ -98,8 +103,30 @@ def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Its share of all memory, for weights and KV cache; not known where the flags leave it to SGLang."""
-    return Memory(share=own.share(own.named(flags)))
+    """Its share, for weights and KV cache, and what it computes with on top; not known where the flags leave it to SGLang.
+
+    The share is of what is free before it loads, at most of all memory, which is what is counted. What it computes with: by the
+    rule with which it chooses a share (source 0.5.9, server_args.py): 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a graph's request.
+    """
+    flags = own.named(flags)
+    share = own.share(flags)
+    if not share:
+        return Memory()
+    chunk = own.chunk(flags)
+    tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or LONGEST_PROMPT)
+    graphs = 0 if own.value(flags, GRAPHS_OFF) is True else GRAPH_REQUESTS
+    computes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
+    source = f"by SGLang's own rule: {tokens} tokens of a chunk, CUDA graphs of {graphs} requests"
+    return Memory(
+        share=share,
+        bytes=computes,
+        weights_bytes=weights(locked, WEIGHTS),
+        parts=(Part("computation", computes, source, assumed=True),),
+        flag=own.MEMORY,
+        value=share,
+        host_bytes=HOST_SIDE_BYTES,
+        compiles=True,
+    )
 
 
 def chunked_prefill_arms(

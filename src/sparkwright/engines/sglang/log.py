@@ -44,7 +44,11 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
 #: the scheduler's line comes last and wins. chunked_prefill_size is -1 when it is off.
 VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_s", LOADED),
+    ("weights_gib", line(LOADED.needle, r"mem usage=([\d.]+\d) GB")),
     ("kv_cache_tokens", KV_CACHE),
+    ("kv_cache_keys_gib", line(KV_CACHE.needle, r"K size: ([\d.]+) GB")),
+    ("kv_cache_values_gib", line(KV_CACHE.needle, r"V size: ([\d.]+) GB")),
+    ("graphs_gib", line("graph end.", r"[Gg]raph end\. .{0,200}?mem usage=([\d.]+\d) GB")),
     # 0.5.9 names no dtype here
     ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
     ("kv_cache_dtype", line("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)")),
@@ -63,6 +67,9 @@ VALUES: tuple[tuple[str, Line], ...] = (
 FIXED: tuple[tuple[str, Line, Any], ...] = (
     ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )
+
+#: sizes of what it took, in GiB that it calls GB; see log/gpu_memory.py
+MEMORY = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "graphs_gib")
 
 FAILURES: tuple[Death, ...] = (
     death("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
@@ -132,10 +139,11 @@ LOG = LogBook(
         "chunked_prefill": lambda text: int(text) > 0,
         "prefix_caching": lambda text: text == "False",
         "weights_s": number,
+        **dict.fromkeys(MEMORY, number),
         "quantization": lambda text: "none" if text == "None" else text,
         **dict.fromkeys(("kv_cache_tokens", "max_model_len", "slots"), integer),
     },
-    also=("slots",),
+    also=("slots", *MEMORY),
     failures=FAILURES,
     tracebacks=True,
     harmless=re.compile(r"(?!)"),

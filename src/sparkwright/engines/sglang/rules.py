@@ -19,10 +19,8 @@ LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
 FETCHED = ("speculative-draft-model-path", "tokenizer-path")
-#: of recipes that were seen on a GB10; the rest of its memory is the system's too
-USUAL_SHARE = 0.85
-#: above it graphs can no longer be captured beside the host: sgl-project/sglang 34872, hasso5703/dgx-spark-qwen38 2
-MOST = 0.90
+#: held on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of its memory is the system's too
+USUAL_SHARE = 0.7
 #: an image's tag that says CUDA 12
 CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
@@ -99,34 +97,6 @@ def memory_unset(case: Case) -> Iterator[Finding]:
         way = Way(f"set {flags.MEMORY}, as {USUAL_SHARE} for one server on a GB10", {flags.MEMORY: USUAL_SHARE})
         sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
         yield Finding("warning", sentence, (way,), SOURCE, flags.MEMORY)
-
-
-@rule(
-    "memory-share",
-    sources=(
-        "sgl-project/sglang 34872: 0.95 on a Spark; 0.75 swapped while graphs were captured, 0.70 held",
-        "hasso5703/dgx-spark-qwen38 2: 0.95 froze hosts while graphs were captured",
-    ),
-    example=Asked({"mem-fraction-static": 0.95, "sleep-on-idle": True}),
-)
-def memory_share(case: Case) -> Iterator[Finding]:
-    """mem-fraction-static is a share of memory that the host needs too.
-    On a GB10 CPU and GPU share one memory. What SGLang takes beyond that share while it captures graphs is missing on the host, up
-    to the loss of sshd.
-    """
-    share = _number(case.flag(flags.MEMORY))
-    if case.asked.platform == "gb10" and MOST < share <= 1:
-        sentence = f"{flags.MEMORY} {share:g} leaves too little of the shared memory for the host (over {MOST})."
-        way = Way(f"set it to {USUAL_SHARE} or less", {flags.MEMORY: USUAL_SHARE})
-        yield Finding("warning", sentence, (way,), "sgl-project/sglang 34872", flags.MEMORY)
-
-
-def _number(given: Any) -> float:
-    """A flag's number; 0 for what is none, which `flag-value` refuses."""
-    try:
-        return float(given)
-    except (TypeError, ValueError):
-        return 0.0
 
 
 @rule(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from packaging.version import Version
 
 from sparkwright.engines import advice
-from sparkwright.engines.advice import EXPECTED, Decision, Effective, Explained, Memory, Wanted, WhenImpossible
+from sparkwright.engines.advice import EXPECTED, Decision, Effective, Explained, Wanted, WhenImpossible
 from sparkwright.engines.finding import Finding
+from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import expectation, rules, versions
@@ -19,10 +20,15 @@ from sparkwright.engines.vllm.parallel.case import as_keys
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 from sparkwright.engines.vllm.prediction import ascend, predict
 from sparkwright.engines.vllm.prediction.predict import Asked
+from sparkwright.units import GIB
 
 CHUNKED_PREFILL = own.CHUNKED_PREFILL
 #: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
 UNCHUNKED_LENGTH = 32768
+#: the endings of weights; of several kinds it loads the first
+WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+#: what it takes beside weights and a cache of a given size, until a start of it was measured
+COMPUTE_BYTES = 4 * GIB
 #: the rule that tells why a finding of `decide` is there
 REASON = "prefix-caching-needs-chunked-prefill"
 
@@ -66,8 +72,25 @@ def effective(asked: advice.Asked, model: Mapping[str, Any], version: Version | 
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """vLLM takes the share that it is given, whatever the model."""
-    return Memory(share=own.memory_utilization(flags))
+    """vLLM fills the share that it is given, whatever the model; with kv-cache-memory-bytes it takes weights and cache.
+
+    Its check at the start wants the share to be available all the same (source 0.32.0, v1/worker/utils.py `request_memory`).
+    """
+    flags = own.named(flags)
+    share, held = own.memory_utilization(flags), weights(locked, WEIGHTS)
+    compiles = own.value(flags, own.EAGER) is not True
+    known = Memory(weights_bytes=held, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
+    kv = own.integer(own.value(flags, own.KV_BYTES) or "")
+    if kv is None:
+        return replace(known, share=share, flag=own.MEMORY_UTILIZATION, value=share)
+    parts = (
+        Part("weights", held, "spark.lock" if held else "not pinned yet", assumed=not held),
+        Part("KV cache", kv, f"{own.KV_BYTES}"),
+        Part("computation", COMPUTE_BYTES, "not measured: activations and CUDA graphs", assumed=True),
+    )
+    size = sum(part.size_bytes for part in parts)
+    known = replace(known, bytes=size, value=kv, per_token_bytes=1)
+    return replace(known, parts=parts, flag=own.KV_BYTES, start_share=share)
 
 
 def chunked_prefill_arms(

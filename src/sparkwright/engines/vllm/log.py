@@ -18,11 +18,14 @@ def _mode(text: str) -> str:
     return log_lines.CUDAGRAPH_NUMBERS.get(re.sub(r", ?", ", ", text), text)
 
 
+#: sizes of what it took; see log/gpu_memory.py
+MEMORY = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
     **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), integer),
     **dict.fromkeys(("rank", "world_size", "intended_rank"), integer),
     **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), number),
+    **dict.fromkeys(MEMORY, number),
     "quantization": lambda text: "none" if text == "None" else text,
     "cudagraph_mode": _mode,
     "cuda_graphs": lambda text: _mode(text) != "NONE",
@@ -74,7 +77,7 @@ LOG = LogBook(
     consequences=CONSEQUENCES,
     front="APIServer",
     suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
-    also=("speculation",),
+    also=("speculation", *MEMORY),
     harmless=log_lines.HARMLESS,
     stopping=(log_lines.STOPPING,),
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),

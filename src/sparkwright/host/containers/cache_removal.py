@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from sparkwright.engines.compile_caches import FILES
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches
+from sparkwright.host.containers import compile_caches, files_of_root
 from sparkwright.host.containers.compile_caches import ASIDE
-from sparkwright.host.containers.files_of_root import remove_folder
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, own_folders
 from sparkwright.units import GIB
@@ -46,9 +43,10 @@ def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
     at, known = compile_caches.folder(context, key), compile_caches.read(context.state, key)
     model = f"{known.model}@{known.commit[:8]}" if known.model else ""
     about = (known.container, known.image, model)
-    yield Row(key, *about, own_folders.disk_bytes(at / FILES), known.used_s, kept)
+    aside_bytes = own_folders.disk_bytes(at / ASIDE) if (at / ASIDE).exists() else 0
+    yield Row(key, *about, own_folders.disk_bytes(at) - aside_bytes, known.used_s, kept)
     if (at / ASIDE).exists():
-        yield Row(f"{key}/{ASIDE}", *about, own_folders.disk_bytes(at / ASIDE), known.used_s, "", known.why_aside)
+        yield Row(f"{key}/{ASIDE}", *about, aside_bytes, known.used_s, "", known.why_aside)
 
 
 def _needed(context: Context) -> dict[str, str]:
@@ -61,20 +59,25 @@ def _needed(context: Context) -> dict[str, str]:
 
 
 def remove(context: Context, names: Collection[str]) -> int:
-    """Remove caches by the names of their rows, what came to be needed meanwhile left out. Returns bytes."""
+    """Remove caches by the names of their rows, what came to be needed meanwhile left out. Returns bytes.
+
+    Raises:
+        Failed: Something cannot be removed, with what root would have to type. It is in the trash then, and never used again.
+    """
     going = [one for one in rows(context) if one.name in names and not one.kept]
+    all_of_it = {one.key for one in going if one.name == one.key}
     for one in going:
-        remove_key(context, one.key, only=() if one.name == one.key else (ASIDE,))
+        if one.name == one.key or one.key not in all_of_it:
+            discard(context, one.key, only_aside=one.name != one.key)
+    files_of_root.empty_trash(context)
     return sum(one.size_bytes for one in going)
 
 
-def remove_key(context: Context, key: str, *, only: Collection[str] = ()) -> None:
-    """Remove what a key has, whoever uses it, or only these folders of it. Raises Failed with what root would have to type."""
-    at, image = compile_caches.folder(context, key), compile_caches.read(context.state, key).image_id
-    for name in only or (FILES, ASIDE):
-        remove_folder(context, at, name, image)
-    if not only:
-        shutil.rmtree(at, ignore_errors=True)
+def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
+    """Move what a key has to the trash, whoever uses it, or only what was moved aside."""
+    at = compile_caches.folder(context, key)
+    files_of_root.discard(context, at / ASIDE if only_aside else at)
+    if not only_aside:
         compile_caches.forget(context, key)
 
 
@@ -84,6 +87,8 @@ def within(context: Context, bound_gib: float) -> None:
     What is needed stays. That it holds more alone is told, and so is what can't be removed: this never fails a verified server.
     """
     try:
+        compile_caches.retire(context)
+        files_of_root.empty_trash(context)
         found = rows(context)
         over = sum(one.size_bytes for one in found) - int(bound_gib * GIB)
         for one in sorted((one for one in found if not one.kept), key=lambda one: (one.name == one.key, one.used_s)):

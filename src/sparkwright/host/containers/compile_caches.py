@@ -1,15 +1,20 @@
 """The folders in which a host keeps what engines compile, one a key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/caches/KEY/files    what the container sees; what is in it may be root's
-~/.local/share/sparkwright/caches/KEY/aside    what was moved aside, for looking at; the last one only
-~/.local/state/sparkwright/compile_caches/KEY.json    see Kept
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    what the container NAME mounts; what is in it may be root's
+                                             /frozen/FOLDER       the copy that was made when a server was verified
+                                             /aside/FOLDER        what was moved aside, for inspection; the last one only
+~/.local/state/sparkwright/compile_caches/KEY.json                see Kept
 
-KEY is this user's alone (0700), so `files` may be open to whoever the container's user is. A cache counts once a server that
-started with it was verified: what a start that failed or was cut off left behind is moved aside before the next one.
+A container mounts the folders FOLDER alone, side by side, and none above them: it cannot replace one. KEY is this user's alone
+(0700), so they may be open to whoever the container's user is. Each start begins with a copy of what was frozen, and with
+nothing else: neither what a start that failed left behind, nor what was written after the verification (docs/decisions/0035).
+
+In earlier versions a key was caches/KEY/files, and one mount lay in the other. Such a folder is not used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -18,39 +23,41 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.engines.compile_caches import FILES, FOLDER, MOUNT
+from sparkwright.engines.compile_caches import CACHE, FOLDER, LIVE, MOUNT, live_folder
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.host.containers import containers, files_of_root
+from sparkwright.host.containers import cache_tree, containers, files_of_root, mount_sources
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import private
+from sparkwright.trust.names import STEP, matched
 
 RECORDS = "compile_caches"
-ASIDE = "aside"
+FROZEN, ASIDE = "frozen", "aside"
+#: where earlier versions kept them, below the user's home
+OLD_FOLDER, OLD_FILES = ".local/share/sparkwright/caches", "files"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN = 0o777
+#: what a copy leaves free on the disk
+SPARE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is known of a key's cache. container, image, image_id, model, commit: of the one created last with it.
-
-    proved: a server that started with it was verified since. warm: the last start found something in it. container_id: of the
-    container that started. used_s: when, seconds since the epoch. why_aside: why what lies in ASIDE does.
-    """
+    """The record of a key's cache."""
 
     key: str
-    container: str = ""
+    container: str = ""  # of the container created last with it, as are the next four
     image: str = ""
     image_id: str = ""
     model: str = ""
     commit: str = ""
-    proved: bool = False
-    warm: bool = False
-    container_id: str = ""
-    used_s: float = 0.0
-    why_aside: str = ""
+    proved: bool = False  # a server that started with it was verified since
+    warm: bool = False  # the last start found something in it
+    container_id: str = ""  # of the container that started last
+    used_s: float = 0.0  # since the epoch
+    why_aside: str = ""  # why what lies in ASIDE does
+    frozen: str = ""  # the digest of the copy in FROZEN, see cache_tree; empty for none
 
 
 def folder(context: Context, key: str) -> Path:
@@ -62,7 +69,10 @@ def folder(context: Context, key: str) -> Path:
 
 def keys(context: Context) -> list[str]:
     """The keys that have a folder."""
-    found = context.machine.home / FOLDER
+    return _keys_in(context.machine.home / FOLDER)
+
+
+def _keys_in(found: Path) -> list[str]:
     return sorted(one.name for one in found.iterdir() if KEY.fullmatch(one.name)) if found.is_dir() else []
 
 
@@ -74,19 +84,30 @@ def read(state: StateFolder, key: str) -> Kept:
 
 def mounted(container: Mapping[str, Any]) -> str:
     """The key of the cache that a container has mounted; empty for none."""
+    return _mounted(container)[0]
+
+
+def _mounted(container: Mapping[str, Any]) -> tuple[str, str]:
+    """The key, and the name that the container had when it was created; both empty for none."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    return next((key for one in mounts if one.get("Target") == MOUNT and (key := _key_in(str(one.get("Source"))))), "")
+    found = (_key_in(str(one.get("Source"))) for one in mounts if one.get("Target") == MOUNT)
+    return next((one for one in found if one[0]), ("", ""))
 
 
 def in_use(context: Context) -> dict[str, str]:
     """The keys that a container has mounted, running or not, with its name. Raises Failed when the engine can't be asked."""
+    return {key: name for (key, _), name in _users(context).items()}
+
+
+def _users(context: Context) -> dict[tuple[str, str], str]:
+    """The containers that have a cache mounted, by its key and the name of its live folder."""
     rows = context.docker().api.containers(all=True)
-    found = ((key, row["Names"][0].lstrip("/")) for row in rows for key in map(_key_in, _sources(row)) if key)
+    found = ((one, row["Names"][0].lstrip("/")) for row in rows for one in map(_key_in, _sources(row)) if one[0])
     return dict(found)
 
 
 def in_use_or_unknown(context: Context) -> dict[str, str]:
-    """The same, with every key where the engine can't be asked."""
+    """The same as `in_use`, with every key where the engine can't be asked."""
     try:
         return in_use(context)
     except SparkwrightError:
@@ -97,11 +118,13 @@ def _sources(row: Mapping[str, Any]) -> Iterator[str]:
     return (str(one.get("Source")) for one in row.get("Mounts") or ())
 
 
-def _key_in(source: str) -> str:
-    """The key in the path of such a folder; empty for another path."""
-    above, _, name = source.rstrip("/").rpartition("/")
-    parent, _, key = above.rpartition("/")
-    return key if name == FILES and parent.endswith(f"/{FOLDER}") and KEY.fullmatch(key) else ""
+def _key_in(source: str) -> tuple[str, str]:
+    """The key and the name in the path of a mounted folder; both empty for another path."""
+    above, _, last = source.rstrip("/").rpartition("/")
+    top, found, below = above.rpartition(f"/{FOLDER}/")
+    key, live, name = (*below.split("/"), "", "", "")[:3]
+    fits = last == CACHE and found and top and live == LIVE and KEY.fullmatch(key) and STEP.fullmatch(name)
+    return (key, name) if fits else ("", "")
 
 
 # -- of a container ------------------------------------------------------------------------------------------------------
@@ -112,44 +135,133 @@ def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> 
     caches = engine.of_labels(spec.labels).caches
     if not spec.caches or caches is None:
         return {}
-    _made(folder(context, spec.caches) / FILES)
     was = read(context.state, spec.caches)
     server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from the cache of that one
     _write(context, replace(was, container=server, image=spec.image, image_id=str(image["Id"])))
-    sources = caches.sources(str(folder(context, spec.caches) / FILES))
-    mounts = [_mount(_opened(Path(source)), target) for target, source in sources.items()]
+    try:
+        sources = caches.sources(str(_live(context, spec.caches, spec.name)))
+        for source in sources.values():
+            _opened(Path(source))
+    except OSError as error:
+        context.note(f"{spec.name} gets no compile cache: {error}")
+        return {}
+    mounts = [_mount(source, target) for target, source in sources.items()]
     own = {name: value for name, value in caches.environment.items() if name not in spec.env}
     return {"Mounts": mounts, "Env": [f"{name}={value}" for name, value in sorted(own.items())]}
 
 
-def _mount(source: Path, target: str) -> dict[str, Any]:
-    return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": {"CreateMountpoint": True}}
+def _mount(source: str, target: str) -> dict[str, Any]:
+    return {"Type": "bind", "Source": source, "Target": target, "BindOptions": {"CreateMountpoint": True}}
+
+
+def _live(context: Context, key: str, name: str) -> Path:
+    """The folder above what a container mounts, made where it is not there."""
+    folder(context, key)
+    found = Path(live_folder(str(context.machine.home), key, matched(STEP, name, "the container's name")))
+    return private.folder(found)
 
 
 def before_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Write down how a container starts, warm or cold; what no verified server left is moved aside first."""
-    key = mounted(container)
+    """Give a container that is about to start the cache that was verified, or an empty one, and write down which.
+
+    Raises:
+        Failed: What the container left cannot be moved out of its way.
+    """
+    _renew_old(context, container)
+    key, name = _mounted(container)
     if not key:
         return
+    try:
+        _before_start(context, container, key, name)
+    except OSError as error:
+        at = folder(context, key)
+        raise Failed(f"cannot move the compile cache in {at} out of the way: {error.strerror}.") from None
+    files_of_root.try_to_empty_trash(context)
+
+
+def _before_start(context: Context, container: Mapping[str, Any], key: str, name: str) -> None:
     was = read(context.state, key)
-    files = _made(folder(context, key) / FILES)
-    if _holds(files) and not was.proved:
-        why = "no server that started with it was verified"
-        if move_aside(context, key, why):
-            context.note(f"the compile cache is moved aside: {why}; this start compiles anew.")
+    if not was.proved:
+        if _holds(folder(context, key) / FROZEN) or _holds(_live(context, key, name)):
+            why = "no server that started with it was verified"
+            if _moved_aside(context, key, name, why):
+                context.note(f"the compile cache is moved aside: {why}; this start compiles anew.")
         was = read(context.state, key)
-    started = replace(was, proved=False, warm=_holds(files), container_id=str(container["Id"]), used_s=time.time())
-    _write(context, started)
+    warm = _renewed(context, container, key, name)
+    now = replace(was, proved=False, warm=warm, container_id=str(container["Id"]), used_s=time.time())
+    _write(context, now)
 
 
 def verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
-    """A server that started with its cache was verified: the next start is a warm one. model: what it serves."""
-    key = mounted(container)
+    """Keep a copy of a verified server's cache: its next start is a warm one. model: what it serves.
+
+    A cache that cannot be copied is not kept: the next start is cold, and a note says why.
+    """
+    key, name = _mounted(container)
     if not key:
         return
-    now = replace(read(context.state, key), proved=True, used_s=time.time())
-    about = {name: str((model or {}).get(name) or "") for name in ("id", "commit")}
-    _write(context, replace(now, model=about["id"] or now.model, commit=about["commit"] or now.commit))
+    about = {one: str((model or {}).get(one) or "") for one in ("id", "commit")}
+    was = read(context.state, key)
+    now = replace(was, used_s=time.time(), model=about["id"] or was.model, commit=about["commit"] or was.commit)
+    try:
+        frozen = _frozen(context, key, name)
+    except (OSError, SparkwrightError) as error:
+        context.note(f"the compile cache is not kept, and the next start compiles anew: {error}")
+        _write(context, replace(now, proved=False, frozen=""))
+        return
+    _write(context, replace(now, proved=True, frozen=frozen))
+
+
+def _frozen(context: Context, key: str, name: str) -> str:
+    """Copy what a container has mounted. Returns the digest of the copy."""
+    at, live = folder(context, key), _live(context, key, name)
+    fresh = at / f".{FROZEN}"
+    copied = _copied(context, live, fresh)
+    if copied.unreadable:
+        files_of_root.discard(context, fresh)
+        for one in sorted(live.iterdir()):
+            files_of_root.open_for_reading(context, one)
+        copied = _copied(context, live, fresh)
+    if (at / FROZEN).exists():
+        files_of_root.discard(context, at / FROZEN)
+    fresh.rename(at / FROZEN)
+    return copied.digest
+
+
+def _copied(context: Context, source: Path, target: Path) -> cache_tree.Copied:
+    """Copy one of these folders into a new one. Raises Unfit or OSError, and leaves nothing then."""
+    if target.exists():
+        files_of_root.discard(context, target)
+    room = context.machine.free_bytes(target.parent) - SPARE_BYTES
+    try:
+        return cache_tree.copy(source, target, room)
+    except (OSError, SparkwrightError):
+        if target.exists():
+            files_of_root.discard(context, target)
+        raise
+
+
+def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
+    """Put a copy of what was frozen, or empty folders, where a container mounts its cache. Returns whether it holds anything."""
+    at, live, wanted = folder(context, key), _live(context, key, name), read(context.state, key).frozen
+    files_of_root.discard(context, live)
+    warm = False
+    if wanted and (at / FROZEN).is_dir():
+        try:
+            copied = _copied(context, at / FROZEN, live)
+            warm = copied.digest == wanted and copied.files > 0
+            why = "" if copied.digest == wanted else "it is not as it was verified"
+        except (OSError, SparkwrightError) as error:
+            why = str(error)
+        if why:
+            context.note(f"the compile cache is not used, and this start compiles anew: {why}")
+        if why and live.exists():
+            files_of_root.discard(context, live)
+    live = _live(context, key, name)
+    for source in mount_sources.of_container(container):
+        if source.is_relative_to(live):
+            _opened(source)
+    return warm
 
 
 def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
@@ -159,39 +271,45 @@ def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
     return found.warm and found.container_id == container.get("Id")
 
 
-def move_aside(context: Context, key: str, why: str) -> Path | None:
-    """Give a key's cache another name, for looking at, and an empty folder in its place. One moved aside before goes.
+def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path | None:
+    """Move the cache of a stopped container to ASIDE, for inspection; its next start is a cold one.
 
-    None where that can't be done, with a note: what Docker made by itself is root's.
+    Returns:
+        The folder; None where it cannot be moved, with a note.
     """
+    key, name = _mounted(container)
+    return _moved_aside(context, key, name, why)
+
+
+def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None:
     at = folder(context, key)
     try:
-        files_of_root.remove_folder(context, at, ASIDE, read(context.state, key).image_id)
-        (at / FILES).rename(at / ASIDE)
-        for name in [one.name for one in (at / ASIDE).iterdir() if one.is_dir()]:
-            _opened(_made(at / FILES) / name)  # a container may have one of them mounted
-        _made(at / FILES)
+        for old in (at / ASIDE, at / FROZEN):
+            if old.exists():
+                files_of_root.discard(context, old)
+        live = _live(context, key, name)
+        live.rename(at / ASIDE)
+        for one in sorted((at / ASIDE).iterdir()):
+            _opened(_live(context, key, name) / one.name)  # the container has it mounted
     except (OSError, Failed) as error:
         context.note(f"cannot move the compile cache in {at} aside: {error}")
         return None
-    _write(context, replace(read(context.state, key), proved=False, why_aside=why))
+    _write(context, replace(read(context.state, key), proved=False, frozen="", why_aside=why))
     return at / ASIDE
 
 
-def _holds(files: Path) -> bool:
+def _holds(above: Path) -> bool:
+    """Whether one of the folders in a folder of ours holds anything."""
     try:
-        return any(not one.is_dir() or next(one.iterdir(), None) is not None for one in files.iterdir())
+        return any(not one.is_dir() or next(one.iterdir(), None) is not None for one in above.iterdir())
+    except FileNotFoundError:
+        return False
     except OSError:
         return True  # root's, and closed: something is in it
 
 
-def _made(files: Path) -> Path:
-    """The folder that the container sees, open to whoever runs in it; those above it are this user's alone."""
-    private.folder(files.parent)
-    return _opened(files)
-
-
 def _opened(path: Path) -> Path:
+    """A folder that the container sees, open to whoever runs in it; made where it is not there."""
     if not path.exists():
         path.mkdir(exist_ok=True)
         path.chmod(OPEN)
@@ -205,3 +323,78 @@ def _write(context: Context, kept: Kept) -> None:
 def forget(context: Context, key: str) -> None:
     """Forget what was known of a key whose folder is gone."""
     context.state.remove(f"{RECORDS}/{key}")
+
+
+# -- what nothing uses any more ------------------------------------------------------------------------------------------
+
+
+def retire(context: Context) -> None:
+    """Move to the trash what no container mounts: live folders of containers that are gone, and folders of earlier versions.
+
+    Raises:
+        Failed: The engine cannot be asked.
+        OSError: A folder cannot be moved.
+    """
+    users = _users(context)
+    for key in keys(context):
+        live = folder(context, key) / LIVE
+        for path in sorted(live.iterdir()) if live.is_dir() else ():
+            if (key, path.name) not in users:
+                files_of_root.discard(context, path)
+    for path, user in old_folders(context).items():
+        if not user:
+            files_of_root.discard(context, path)
+    with contextlib.suppress(OSError):
+        (context.machine.home / OLD_FOLDER).rmdir()
+
+
+def old_folders(context: Context) -> dict[Path, str]:
+    """Return the folders of earlier versions that are still there, each with the container that mounts it; empty for none.
+
+    Raises:
+        Failed: There are some, and the engine cannot be asked.
+    """
+    old = context.machine.home / OLD_FOLDER
+    found = _keys_in(old)
+    rows = context.docker().api.containers(all=True) if found else ()
+    users = {_old_key_in(source): row["Names"][0].lstrip("/") for row in rows for source in _sources(row)}
+    return {old / key: users.get(key, "") for key in found}
+
+
+def mounted_folders(context: Context) -> list[Path]:
+    """Return the folders of caches that a container needs to start again; all of them when the engine can't be asked."""
+    now = [folder(context, key) for key in in_use_or_unknown(context)]
+    try:
+        now += [path for path, user in old_folders(context).items() if user]
+    except SparkwrightError:
+        now.append(context.machine.home / OLD_FOLDER)
+    return [path for path in now if path.exists()]
+
+
+def _old_key_in(source: str) -> str:
+    """The key in a path below a folder of earlier versions; empty for another path."""
+    top, found, below = source.partition(f"/{OLD_FOLDER}/")
+    key = below.partition("/")[0]
+    return key if top and found and KEY.fullmatch(key) else ""
+
+
+def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
+    """Give a container of an earlier version empty folders: what it left may hold a link where one of its mounts is.
+
+    Raises:
+        Failed: What is there cannot be moved out of its way.
+    """
+    old = context.machine.home / OLD_FOLDER
+    sources = [one for one in mount_sources.of_container(container) if one.is_relative_to(old)]
+    for key in sorted({one.relative_to(old).parts[0] for one in sources if one != old}):
+        if not KEY.fullmatch(key):
+            continue
+        try:
+            files_of_root.discard(context, old / key)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Failed(f"cannot move {old / key} out of the way: {error.strerror}.") from None
+        private.folder(old / key)
+    for one in sorted(sources):
+        _opened(one)

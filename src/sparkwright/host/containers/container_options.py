@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.host.containers import compile_caches, recipe_files
+from sparkwright.host.containers import compile_caches, mount_sources, recipe_files
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
@@ -150,11 +150,18 @@ def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
 
 
 def _caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Only one that is to have none any more. A container without them, or with another key's, gets them when it is replaced for
-    something else: no server is stopped for a cache."""
-    if spec.caches or not compile_caches.mounted(container):
-        return []
-    return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or keeps them itself")]
+    """A cache that is to be there no more, and mounts that lie in one another, as those of caches did in earlier versions.
+
+    A container without a cache, or with another key's, gets it when it is replaced for something else: no server is stopped for
+    a cache.
+    """
+    if not spec.caches and compile_caches.mounted(container):
+        return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or keeps them itself")]
+    why = "the container could put a link in the place of one, and mount any folder of the host at its next start"
+    return [
+        Change("mounts", f"{inner} lies in {outer}", "side by side", why)
+        for inner, outer in mount_sources.nested(container)
+    ]
 
 
 def flags_of(words: list[str]) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sparkwright import shell
 from sparkwright.errors import Failed
 from sparkwright.host.containers import docker_client, inspected, port_forwarders
 from sparkwright.protocol.container import INTERIM as INTERIM
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from sparkwright.host.module import Context
 
+#: how Docker refuses a container whose name it kept in a network of the user's (moby, libnetwork)
+ENDPOINT = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
 
@@ -121,9 +125,14 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
 
 
 def _left_by(client: docker.DockerClient, port: int) -> str:
-    """The container that a forwarder of Docker was started for, in words: none that runs publishes this port."""
-    made = [inspect(client, row["Id"]) for row in client.api.containers(all=True)]
-    names = [str(found["Name"]).lstrip("/") for found in made if found is not None and publishes(found, port)]
+    """Return the container that a forwarder of Docker was started for, in words: none that runs publishes this port.
+
+    One that was created and never ran is the likeliest: power was lost while it was started.
+    """
+    found = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
+    made = [container for container in found if container is not None and publishes(container, port)]
+    never_ran = [container for container in made if container["State"]["Status"] == "created"]
+    names = [str(container["Name"]).lstrip("/") for container in never_ran or made]
     return f"which was for {' or '.join(names)} and serves nobody" if names else "which serves nobody"
 
 
@@ -207,4 +216,8 @@ def refused_start(error: Exception, client: docker.DockerClient, ports: tuple[st
         port = int(ports[0].split(":")[-2]) if ports else 0
         holder = who_listens(client, port)
         return Failed(f"port {port} is in use{f' by {holder}' if holder else ''}.", fix=to_free_a_port(holder))
+    if left := ENDPOINT.search(message):
+        command = shell.join(("docker", "network", "disconnect", "-f", left[2], left[1]))
+        why = f"Docker still has {left[1]} in its network {left[2]}, from a start that was cut off."
+        return Failed(why, fix=f"On the host: `{command}`.")
     return Failed(f"Docker could not start the container: {message}")

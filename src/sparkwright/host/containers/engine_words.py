@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sparkwright.protocol.container import OWN_LABELS
+
+#: parts of the paths of what sparkwright itself mounts (host/records/own_folders.py)
+OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
+
 
 def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
     """ "127.0.0.1:8000:8000/tcp" as the engine keeps it."""
@@ -53,6 +58,17 @@ def ulimits_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 def env(pairs: list[str] | None) -> dict[str, str]:
     """NAME=VALUE as a mapping."""
     return dict(pair.partition("=")[::2] for pair in pairs or ())
+
+
+def is_ours(row: Mapping[str, Any]) -> bool:
+    """Whether sparkwright created a container, by its own labels, or by what it mounts of sparkwright's folders.
+
+    row: the container's inspect, or its row in the list of all.
+    """
+    labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
+    mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))
+    own = any(folder in f"{one.get('Source')}/" for one in mounts for folder in OWN_FOLDERS)
+    return own or any(name.startswith(OWN_LABELS) for name in labels)
 
 
 def volumes_alike(binds: list[str] | None) -> list[str]:

@@ -1,62 +1,136 @@
-"""Folders that a container filled are removed, whoever it ran as.
+"""Files that a container wrote as root: removed, or made readable, by a user who is not root.
 
-What it wrote as root only root removes. The host is asked for no such right: a container of the same image does it, without a
-network, with this one folder, and with the one capability that it takes (docs/decisions/0022).
+Only root may change what root wrote, and the host is not asked for root. A throw-away container does it: from an image without
+a single file, with the host's own program and libraries mounted read-only, one folder to work on, no network, and two
+capabilities. No program of an image that served is run, and nothing else of the host can be reached (docs/decisions/0035).
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import shutil
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sparkwright import shell
-from sparkwright.errors import Failed
-from sparkwright.host.containers import docker_client, lifecycle, ownership
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.host.containers import lifecycle, ownership
 from sparkwright.host.module import Context
+from sparkwright.host.records.own_folders import SHARE
+from sparkwright.trust import private
 
 WAIT_S = 120
-#: where the container that removes sees the folder above
-SEEN_AT = "/caches"
+#: below the user's home: folders that wait to be removed. No container mounts anything below it
+TRASH = f"{SHARE}/trash"
+#: where the throw-away container sees the folder
+SEEN_AT = "/work"
+#: what it takes to run a program of the host
+_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
 
 
-def remove_folder(context: Context, at: Path, name: str, image_id: str) -> None:
-    """Remove a folder of a key, whoever made what is in it. Raises Failed with what root would have to type."""
-    shutil.rmtree(at / name, ignore_errors=True)
-    if not (at / name).exists():
+def discard(context: Context, path: Path) -> None:
+    """Move a file or folder into the trash, out of reach of every container. Removes nothing yet.
+
+    Raises:
+        OSError: It cannot be moved, or is not there.
+    """
+    trash = private.folder(context.machine.home / TRASH) / os.urandom(8).hex()
+    private.folder(trash)
+    path.rename(trash / path.name)
+
+
+def empty_trash(context: Context) -> None:
+    """Remove what waits in the trash, whoever wrote it.
+
+    Raises:
+        Failed: Some of it cannot be removed, with what root would have to type.
+    """
+    trash = context.machine.home / TRASH
+    if trash.is_symlink() or not trash.is_dir():
         return
-    image = _image(context, image_id)
-    if image:
-        _by_container(context, at, name, image)
-    if (at / name).exists():
-        fix = f"On the host: `{shell.join(('sudo', 'rm', '-rf', at / name))}`."
-        raise Failed(f"{at / name} holds files of root.", fix=fix)
+    for path in sorted(trash.iterdir()):
+        with contextlib.suppress(Failed):  # what it can't remove, it may say of each of a million files
+            context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=WAIT_S)  # any depth, and no link is followed
+        if path.exists():
+            as_root(context, path, ("rm", "-rf", "--"), f"{SEEN_AT}/{path.name}", above=True)
+        if path.exists():
+            fix = f"On the host: `{shell.join(('sudo', 'rm', '-rf', path))}`."
+            raise Failed(f"{path} holds files of root.", fix=fix)
 
 
-def _image(context: Context, image_id: str) -> str:
-    """The image that the cache was made with, else that of any container; empty for none."""
-    api: Any = context.docker().api
+def try_to_empty_trash(context: Context) -> None:
+    """Remove what waits in the trash; what cannot be removed stays there, with a note."""
     try:
-        return str(api.inspect_image(image_id)["Id"]) if image_id else ""
-    except docker_client.errors().ImageNotFound:
-        return next((str(row["ImageID"]) for row in api.containers(all=True)), "")
+        empty_trash(context)
+    except (OSError, SparkwrightError) as error:
+        context.note(f"the trash is not emptied: {error}")
 
 
-def _by_container(context: Context, at: Path, name: str, image: str) -> None:
+def open_for_reading(context: Context, folder: Path) -> None:
+    """Let everyone read what is in a folder that a container filled. The folders above it decide who gets that far."""
+    as_root(context, folder, ("chmod", "-R", "a+rX", "--"), SEEN_AT)
+
+
+def as_root(context: Context, path: Path, program: Sequence[str], argument: str, *, above: bool = False) -> None:
+    """Run a program of the host over one folder, as the root of a throw-away container. A failure is noted, not raised.
+
+    Args:
+        context: Of the run.
+        path: The folder.
+        program: The program's name and its options.
+        argument: The program's last argument.
+        above: Whether the program needs the folder above `path`, as `rm` does. That folder must hold nothing else.
+    """
     from docker.errors import APIError
 
+    found = shutil.which(program[0], path="/usr/bin:/bin")
+    if found is None:
+        context.note(f"the host has no program {program[0]} in /usr/bin or /bin.")
+        return
     api: Any = context.docker().api
-    mount = {"Type": "bind", "Source": str(at), "Target": SEEN_AT}
-    rights = {"NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"], "CapAdd": ["DAC_OVERRIDE"]}
-    command = {"Entrypoint": ["rm"], "Cmd": ["-rf", f"{SEEN_AT}/{name}"], "User": "0:0"}
-    made = ""
+    image = made = ""
     try:
-        config = {"Image": image, **command, "HostConfig": {"Mounts": [mount], **rights}}
-        made = lifecycle.create(context, config, ownership.HELPER)
+        image = _empty_image(api)
+        body = _body(image, [found, *program[1:]], argument, path.parent if above else path)
+        made = lifecycle.create(context, body, ownership.HELPER)
         lifecycle.start(context, made)
         api.wait(made, timeout=WAIT_S)
     except (APIError, OSError) as error:
-        context.note(f"no container could remove {at / name}: {getattr(error, 'explanation', '') or error}")
+        context.note(f"no container could run {program[0]} on {path}: {getattr(error, 'explanation', '') or error}")
     finally:
         if made:
             lifecycle.discard(context, made)
+        if image:
+            api.remove_image(image, force=True)
+
+
+def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dict[str, Any]:
+    """The throw-away container, as the engine is told to create it."""
+    mounts: list[dict[str, Any]] = [{"Type": "bind", "Source": str(folder), "Target": SEEN_AT}]
+    mounts += [
+        {"Type": "bind", "Source": one, "Target": one, "ReadOnly": True} for one in _PROGRAMS if Path(one).is_dir()
+    ]
+    rights = {
+        "NetworkMode": "none",
+        "UsernsMode": "host",  # its root is to be the one that owns the files, also where containers have users of their own
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "CapAdd": ["DAC_OVERRIDE", "FOWNER"],
+        "SecurityOpt": ["no-new-privileges", "label=disable"],
+    }
+    host = {"Mounts": mounts, **rights}
+    return {"Image": image, "Entrypoint": entrypoint, "Cmd": [argument], "User": "0:0", "Env": [], "HostConfig": host}
+
+
+def _empty_image(api: Any) -> str:
+    """An image without a file; its Id."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w"):
+        pass
+    name = f"sparkwright-empty-{os.urandom(6).hex()}"
+    api.import_image_from_data(raw.getvalue(), repository=name, tag="latest")
+    return str(api.inspect_image(f"{name}:latest")["Id"])

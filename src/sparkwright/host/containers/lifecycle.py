@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, docker_client, inspected, ownership
+from sparkwright.host.containers import containers, docker_client, inspected, mount_sources, ownership
 
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
@@ -37,8 +37,13 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 
 
 def start(context: Context, container_id: str) -> None:
-    """Start a container. Raises docker's APIError, and Refused for one that is not ours."""
-    _api(context).start(ownership.guarded(context, _inspect(context, container_id)))
+    """Start a container.
+
+    Raises docker's APIError, and Refused for one that is not ours, or that could have replaced what it mounts.
+    """
+    found = _inspect(context, container_id)
+    mount_sources.refuse(context, found)
+    _api(context).start(ownership.guarded(context, found))
 
 
 def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:

@@ -180,6 +180,18 @@ def _found_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> di
     return found if image else {name: value for name, value in found.items() if name in asked}
 
 
+def _found_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
+    """What is mounted. Of a container that somebody else started and sparkwright adopted, a writable mount is no difference.
+
+    It is not stopped for that: it gets the read-only mount when it is replaced for something else.
+    """
+    found = engine.volumes_alike(container["HostConfig"].get("Binds"))
+    if engine.is_ours(container):
+        return found
+    wanted = engine.volumes_alike(list(spec.volumes))
+    return sorted(f"{bind}:ro" if f"{bind}:ro" in wanted else bind for bind in found)
+
+
 def _log(container: Inspect) -> Mapping[str, Any]:
     return container["HostConfig"].get("LogConfig") or {}
 
@@ -212,7 +224,13 @@ _ROWS: dict[str, Option] = {
             engine.ports_alike,
             "where clients find the server",
         ),
-        _host("volumes", "Binds", lambda s: list(s.volumes), engine.volumes_alike),
+        Option(
+            "volumes",
+            lambda s, c, i: engine.volumes_alike(list(s.volumes)),
+            _found_volumes,
+            key="Binds",
+            asked=lambda s: list(s.volumes),
+        ),
         _host("ulimits", "Ulimits", lambda s: engine.ulimits(s.ulimits), engine.ulimits_alike),
         Option("env", lambda s, c, i: dict(s.env), _own_env),
         Option("labels", lambda s, c, i: _compared(s.labels), _own_labels),

@@ -33,7 +33,7 @@ SERVER, BESIDE, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
 #: digits of an owner
 DIGITS = 32
 #: folders that only sparkwright makes and mounts, below its share and its state folder
-SHARE_FOLDERS = ("caches",)
+SHARE_FOLDERS = ("caches", "compile-caches")
 STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
 
 

@@ -23,13 +23,17 @@ def before_start(context: Context, available_bytes: int) -> None:
     )
 
 
+def available_before(context: Context) -> int | None:
+    """MemAvailable before this run started its server, bytes; None where that was not seen."""
+    before = context.state.read("before_start") or {}
+    return int(before["available_bytes"]) if before.get("run") == context.run_id else None
+
+
 def held_now(context: Context) -> int | None:
     """What the server took since `before_start` of this run, bytes; None when that was not seen."""
-    before = context.state.read("before_start") or {}
-    if before.get("run") != context.run_id:
-        return None
-    held = int(before["available_bytes"]) - context.machine.meminfo()["MemAvailable"]
-    return held if held > 0 else None
+    before = available_before(context)
+    held = (before or 0) - context.machine.meminfo()["MemAvailable"]
+    return held if before is not None and held > 0 else None
 
 
 def before_stop(context: Context, container: dict[str, Any]) -> None:

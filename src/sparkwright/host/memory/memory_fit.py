@@ -1,128 +1,167 @@
-"""Whether an engine fits into a host's memory, and the refusal with its table when it does not."""
+"""Memory budget of a start on this host, and the refusal with its table where it does not add up."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.engines import budget
+from sparkwright.engines.budget import Budget, Learned, Row, Start
+from sparkwright.engines.memory import Memory, of_share
 from sparkwright.errors import Exit
+from sparkwright.host.containers import compile_caches
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context
+from sparkwright.host.records import start_memory
+from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
-LOWER = "Free memory, or lower gpu-memory-utilization in the recipe."
-#: of an engine that takes no share: what it needs follows from its model and its context
-SHORTER = "Free memory, or serve a smaller model or a shorter context."
-
-
 #: of an engine whose memory nobody tells
 UNKNOWN = "what the engine takes is unknown"
+SHM = "/dev/shm"
+#: by how much less a server is to take after a start that did not keep its budget
+LESS_BYTES = 8 * GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """total_bytes: MemTotal, read on this host. engine_bytes: utilization x MemTotal, as the engine counts it, or what it needs
-    whatever that is. reserve_bytes: what must stay free beside it. fix: what helps when it does not fit."""
+class Server:
+    """A server to start: its container's name, its engine's memory model, and what tells its start from others."""
 
-    total_bytes: int
-    engine_bytes: int
-    reserve_bytes: int
-    fix: str = LOWER
+    name: str
+    memory: Memory
+    #: image, model and arguments, as StartMemory has them; and caches, the key of its compile cache
+    start: Mapping[str, Any] = field(default_factory=dict)
+    #: size_bytes of its /dev/shm; host: it is the host's own
+    shm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, context: Context, utilization: float, needs_bytes: int, reserve_gib: float) -> Need:
-        """What an engine with this share of memory, or that needs so many bytes, needs here."""
-        total = context.machine.meminfo()["MemTotal"]
-        takes = int(utilization * total) + needs_bytes
-        return cls(total, takes, int(reserve_gib * GIB), SHORTER if needs_bytes else LOWER)
-
-    @property
-    def bytes(self) -> int:
-        return self.engine_bytes + self.reserve_bytes
-
-    @property
-    def possible(self) -> bool:
-        """Whether it fits at all, on an empty host."""
-        return self.bytes <= self.total_bytes
-
-    @property
-    def sentence(self) -> str:
-        """What is needed, after what is there."""
-        if not self.engine_bytes:
-            return f"{UNKNOWN}; {self.reserve_bytes / GIB:g} GiB reserve needed"
-        return f"{gib(self.bytes)} GiB needed"
-
-    def __str__(self) -> str:
-        if not self.engine_bytes:
-            return f"{self.reserve_bytes / GIB:g} GiB reserve; {UNKNOWN}"
-        return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} GiB reserve"
+    def of(cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int) -> Server:
+        """The server that a task describes: by `engine_memory` of the scope, else by share and bytes alone."""
+        if not engine_memory:
+            return cls(name, of_share(utilization, needs_bytes))
+        about = engine_memory.get("start") or {}
+        return cls(name, Memory.of_json(engine_memory), about, engine_memory.get("shm") or {})
 
 
-def together(
-    context: Context,
-    need: Need,
-    name: str,
-    beside: Sequence[Mapping[str, Any]],
-    others_bytes: int,
-    turns: Collection[str] = (),
-) -> Result | None:
-    """The refusal of what would not fit beside the host's other servers, with the table of them all; None: it fits.
+def of(
+    context: Context, server: Server, reserve_gib: float, *, others: tuple[Row, ...] = (), own: Row | None = None
+) -> Budget:
+    """The budget of a server's start on this host, with what earlier starts taught. own: of the host itself; None: not known."""
+    memory = context.machine.meminfo()
+    return budget.of(
+        server.memory,
+        memory["MemTotal"],
+        _start(context, server, memory["MemTotal"]),
+        reserve_bytes=int(reserve_gib * GIB),
+        others=others,
+        own=own,
+        available_bytes=memory["MemAvailable"],
+    )
 
-    name: of the server. beside: those other servers, with name, utilization, needs_bytes, on_demand. others_bytes: what stays
-    held by all that is no server of these. turns: the containers that the server shares memory with by turns. Of all on demand
-    the largest counts.
-    """
-    turns = {*turns, *(str(one["name"]) for one in beside if one.get("on_demand"))}
-    every = [(name, need.engine_bytes), *((str(one["name"]), _bytes(one, need.total_bytes)) for one in beside)]
-    by_turns = sorted((one for one in every if one[0] in turns), key=lambda one: -one[1])
-    sizes = [one for one in every if one[0] not in turns] + by_turns[:1]
-    taken = sum(size for _, size in sizes) + need.reserve_bytes + others_bytes
-    if len(sizes) < 2 or taken <= need.total_bytes:
+
+def taken_now(context: Context, name: str = "all that is held now") -> Row:
+    """The row of all that is held now, whoever holds it."""
+    memory = context.machine.meminfo()
+    return Row(name, memory["MemTotal"] - memory["MemAvailable"], "MemTotal less MemAvailable", "host")
+
+
+def engine_bytes(context: Context, server: Server) -> int:
+    """What a server takes in all, on both sides; 0 where nothing is known of it."""
+    return of(context, server, 0).of("server")
+
+
+def _start(context: Context, server: Server, total_bytes: int) -> Start:
+    kept = start_memory.read(context.state)
+    size, source = _shm(context, server.shm, total_bytes)
+    return Start(
+        learned=_learned(start_memory.last(kept, server.start)),
+        learned_cold=_learned(start_memory.last(kept, server.start, cold=True)),
+        warm=_warm(context, str(server.start.get("caches") or "")),
+        shm_bytes=size,
+        shm_source=source,
+    )
+
+
+def _learned(found: tuple[StartMemory, start_memory.Match] | None) -> Learned | None:
+    if found is None:
         return None
-    available = context.machine.meminfo()["MemAvailable"]
-    rows = [(one, gib(size), "the largest of those on demand" if one in turns else "") for one, size in sizes]
-    rows += [(one, f"({gib(size)})", "on demand, instead of it") for one, size in by_turns[1:]]
-    more = [("reserve", need.reserve_bytes), ("all else on the host", others_bytes), ("together", taken)]
-    rows += [(one, gib(size), "") for one, size in more]
-    rows.append(("this host has", gib(need.total_bytes), f"{gib(available)} available now"))
-    width = max(len(one) for one, _, _ in rows)
-    first, last = ", ".join(one for one, _ in sizes[:-1]), sizes[-1][0]
-    of = f"{gib(taken)} of {gib(need.total_bytes)} GiB with the reserve and all else on the host"
-    return Result(
-        failed=True,
-        exit=Exit.REFUSED,
-        msg=f"{first} and {last} do not fit together: that takes {of}.",
-        fix="Give one a smaller share of memory in its recipe, or serve one of them on another host.",
-        data={
-            "available_bytes": available,
-            "freed_bytes": None,
-            "need_bytes": taken,
-            "evidence": [f"{one:<{width}}  {size:>6} GiB  {note}".rstrip() for one, size, note in rows],
-        },
+    start, match = found
+    return Learned(
+        host_bytes=start.host_bytes,
+        gpu_bytes=start.gpu_bytes,
+        peak_bytes=start.peak_bytes,
+        at=start.at,
+        same=match == "start",
+        kv_tokens=start.kv_tokens,
+        full_requests=start.full_requests,
     )
 
 
-def _bytes(one: Mapping[str, Any], total_bytes: int) -> int:
-    return int(float(one.get("utilization") or 0) * total_bytes) + int(one.get("needs_bytes") or 0)
+def _warm(context: Context, key: str) -> bool:
+    return bool(key) and compile_caches.read(context.state, key).proved
 
 
-def never(need: Need) -> Result:
-    """The refusal of what would not fit into an empty host."""
-    takes = f"the engine would take {gib(need.engine_bytes)} of {gib(need.total_bytes)} GiB"
-    msg = f"{takes}, but {need.reserve_bytes / GIB:g} GiB must stay free."
-    return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=need.fix)
+def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[int, str]:
+    """What its /dev/shm may hold, bytes, and how that is known; 0 where the plan does not tell."""
+    if not shm.get("host"):
+        return int(shm.get("size_bytes") or 0), "shm_size" if shm.get("size_bytes") else ""
+    try:
+        if context.machine.root:
+            raise OSError  # a pretend host's folder is on a disk
+        found = os.statvfs(SHM)
+    except OSError:
+        return total_bytes // 2, "`ipc: host`: the host's own, half of all memory"
+    return found.f_bavail * found.f_frsize, "`ipc: host`: what is free in the host's own"
 
 
-def refusal(context: Context, need: Need, message: str, data: dict[str, Any]) -> Result:
-    """The refusal with the table of who holds the memory. message: how much there is, as a clause."""
-    rows = holders.inspect(context)
-    msg = f"{gib(need.bytes)} GiB needed ({need}), but {message}."
+def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
+    """What a task registers of a budget that fits, for the screen and for the guard of the start.
+
+    budget: its JSON, with `fix`: what helps should it not be kept. expected_lowest_bytes: the lowest that was available during
+    the last verified start of the same image, model and arguments; missing where there was none.
+    """
+    lower = server.memory.largest(found.total_bytes, server.memory.engine_bytes(found.total_bytes) - LESS_BYTES)
+    fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
+    data: dict[str, Any] = {"budget": {**found.to_json(), "fix": fix}}
+    last = start_memory.last(start_memory.read(context.state), server.start)
+    if last is not None and last[1] == "start":
+        data["expected_lowest_bytes"] = last[0].lowest_bytes
+    return data
+
+
+def refusal(context: Context, server: Server, found: Budget, message: str, data: dict[str, Any]) -> Result:
+    """The refusal with the budget, and with the table of who holds the memory where that can be freed. message: a sentence."""
+    never = found.of("server") + sum(row.size_bytes for row in found.rows if row.name == "reserve") > found.total_bytes
+    rows = [] if never else holders.inspect(context)
+    evidence = [*found.lines(), *(holders.table(rows) if rows else [])]
+    more = {"need_bytes": found.need_bytes, "holders": rows, "budget": found.to_json(), "evidence": evidence}
     return Result(
-        failed=True,
-        exit=Exit.REFUSED,
-        msg=msg,
-        fix=need.fix,
-        data={**data, "need_bytes": need.bytes, "holders": rows, "evidence": holders.table(rows)},
+        failed=True, exit=Exit.REFUSED, msg=message, fix=fix_of(server, found, never=never), data={**data, **more}
     )
+
+
+def fix_of(server: Server, found: Budget, *, never: bool) -> str:
+    """What makes it fit: less of what can be freed, or the largest share or context that fits."""
+    lower = budget.largest(server.memory, found)
+    if any(row.about == "other" and not row.at_most for row in found.rows) and not lower:
+        return "Give one a smaller share of memory in its recipe, or serve one of them on another host."
+    ways = [] if never else ["Free memory"]
+    ways += [f"{'or s' if ways else 'S'}et {lower.replace(' ', ' to ')} in the recipe, which fits"] if lower else []
+    if not lower:
+        less = "lower its share of memory" if server.memory.share else "serve a smaller model or a shorter context"
+        ways.append(f"or {less}" if ways else less.capitalize())
+    return f"{', '.join(ways)}."
+
+
+def needed(server: Server, found: Budget) -> str:
+    """What the start needs, as a clause: "114.5 GiB needed (101.7 on the GPU's side, 7.0 on the host's, 4 GiB reserve)"."""
+    reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
+    engine = found.of("server")
+    if not engine:
+        return f"{reserve / GIB:g} GiB reserve needed; {UNKNOWN}"
+    sides = sum(row.size_bytes for row in found.rows if row.name == budget.HOST_SIDE)
+    host = f", {gib(sides)} on the host's side" if sides else ""
+    return f"{gib(engine + reserve)} GiB needed ({gib(engine - sides)} for the engine{host}, {reserve / GIB:g} reserve)"

@@ -54,9 +54,8 @@ def restore_kept(folder: Path) -> int:
     kept = folder / FOLDER
     if kept.is_symlink():  # what it leads to is another's
         kept.unlink()
-    files = [path for path in kept.rglob("*") if path.is_file() and path != kept / ABOUT]
     changed = 0
-    for path in files:
+    for path in _kept(folder):
         target = place(folder, str(path.relative_to(kept)))
         changed += not (target.exists() and target.samefile(path))
         path.replace(target)
@@ -75,8 +74,9 @@ def forget(folder: Path) -> None:
 
 def restore_proved(context: Context, folder: Path) -> int:
     """As `restore_kept`; and what was proved of the files before is known again."""
+    kept = [str(path.relative_to(folder / FOLDER)) for path in _kept(folder)]
     changed = restore_kept(folder)
-    Manifest.of(context.state, folder).restore_kept()
+    Manifest.of(context.state, folder).restore_kept(kept)
     return changed
 
 
@@ -90,6 +90,14 @@ def served_folder(context: Context) -> Path | None:
     """Where the model of the last good state stands; None before there is one."""
     folder = (good_states.last(context.state).get("model") or {}).get("dir")
     return context.machine.expand(folder) if folder else None
+
+
+def _kept(folder: Path) -> list[Path]:
+    """The files that are kept. A folder that is a link holds none: what it leads to is another's."""
+    kept = folder / FOLDER
+    if kept.is_symlink():
+        return []
+    return [path for path in kept.rglob("*") if path.is_file() and path != kept / ABOUT]
 
 
 def _new(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether the files of a model are the right ones: proved by hash once, then known by size, time and inode."""
+"""The files of a model: proved by hash once, then known by their stamp, see `stamp`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ CHUNK_BYTES = 2**20
 INDEX = ".safetensors.index.json"
 PREFIX = "model-"
 SHA256_DIGITS = 64
+#: of a stamp, what a link or a rename leaves as it is
+UNMOVED = 3
 
 #: what this process proved and did not save, as in check mode: by the file that would hold it, rows
 _PROVED: dict[Path, dict[str, list[Any]]] = {}
@@ -30,7 +32,8 @@ Heard = Callable[[int], None]
 class Manifest:
     """What was proved about a folder.
 
-    rows: path -> [size, mtime_ns, inode, hash]; a file that changed has to be proved again. indexes: path of a safetensors
+    rows: path -> [*stamp, hash]; a file that changed has to be proved again. One of an earlier version, whose stamp has no
+    ctime, is proved once more. indexes: path of a safetensors
     index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
     staged: what waits to take its place, as rows are. kept: rows and about as they were before another revision came, for as
     long as a rollback may need them.
@@ -100,11 +103,18 @@ class Manifest:
         saved = Manifest.of(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
-    def restore_kept(self) -> None:
-        """The files that were kept have their places again: what was proved of them holds."""
+    def restore_kept(self, paths: Iterable[str]) -> None:
+        """The files that were kept have their places again: what was proved of them holds.
+
+        paths: of those files. Keeping and moving them changed their ctime.
+        """
         if self.kept:
             before = self._from(self.state, self.folder, self.kept)
             self.rows, self.about, self.kept = before.rows, before.about, {}
+            for path in paths:
+                now, row = stamp(self.folder / path), self.rows.get(path, [])
+                if now is not None and row[:UNMOVED] == now[:UNMOVED]:
+                    self.rows[path] = [*now, row[-1]]
             self.save()
 
     def forget_kept(self) -> None:
@@ -125,7 +135,12 @@ class Manifest:
 
     def changed(self) -> list[str]:
         """The files that were proved and are not there any more as they were. Costs a stat each."""
-        return [path for path, row in self.rows.items() if stamp(self.folder / path) != row[:3]]
+        return [path for path, row in self.rows.items() if not self._stands(path, row)]
+
+    def _stands(self, path: str, row: list[Any]) -> bool:
+        """Whether a file has the stamp of its row, or as much of it as an earlier version wrote down."""
+        now, known = stamp(self.folder / path), row[:-1]
+        return now is not None and known != [] and now[: len(known)] == known
 
     @property
     def commit(self) -> str:
@@ -135,8 +150,7 @@ class Manifest:
     def is_complete(self) -> bool:
         """Whether every file of its commit was proved and has not changed since. Costs a stat each."""
         paths = self.about.get("paths") or ()
-        stamps = ((self.rows.get(path, ())[:3], stamp(self.folder / path)) for path in paths)
-        return bool(paths and self.commit) and all(list(known) == now for known, now in stamps)
+        return bool(paths and self.commit) and all(self._stands(path, self.rows.get(path, [])) for path in paths)
 
     def entries(self) -> list[dict[str, Any]]:
         """The files of its commit as spark.lock holds them."""
@@ -185,7 +199,7 @@ def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _entry(path: str, row: list[Any]) -> dict[str, Any]:
-    found = str(row[3])
+    found = str(row[-1])
     large = len(found) == SHA256_DIGITS
     return {"path": path, "size_bytes": row[0], "sha256": found if large else None, "blob_id": None if large else found}
 
@@ -219,12 +233,15 @@ def digest(path: Path, file: Mapping[str, Any], heard: Heard = lambda count: Non
 
 
 def stamp(path: Path) -> list[int] | None:
-    """[size, mtime_ns, inode] of a file; None when there is none."""
+    """[size, mtime_ns, inode, ctime_ns] of a file; None when there is none.
+
+    Whoever may write to a file can set its mtime back. Its ctime is the kernel's: a link, a rename and a chmod change it, too.
+    """
     try:
         found = path.stat()
     except (OSError, ValueError):  # ValueError: a NUL in a name that an index gives
         return None
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+    return [found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns]
 
 
 def size_of(path: Path) -> int:

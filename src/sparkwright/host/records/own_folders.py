@@ -1,6 +1,6 @@
 """sparkwright's own folders on a host, and how they are removed: the runtime with the run scripts, and the state.
 
-~/.local/share/sparkwright     runtime/  run/NAME.sh
+~/.local/share/sparkwright     runtime/  run/NAME.sh  compile-caches/  trash/
 ~/.local/state/sparkwright     runs/  incidents/  server_keys/  recipe_files/  verified.json  lock ...
 """
 
@@ -20,6 +20,8 @@ from sparkwright.trust import private
 from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 
 SHARE = ".local/share/sparkwright"
+#: of a folder that are counted
+MOST_ENTRIES = 500_000
 
 
 #: what a gateway mounts, below the state folder (host/gateway/place.py)
@@ -32,12 +34,24 @@ def of(home: Path) -> tuple[Path, Path]:
 
 
 def disk_bytes(path: Path) -> int:
-    """What a file or folder holds of the disk, bytes. What can't be read counts nothing."""
-    below = (Path(at, name) for at, _, names in os.walk(path) for name in names)
-    total = 0
-    for one in (path, *below):
-        with contextlib.suppress(OSError):
-            total += one.lstat().st_blocks * 512
+    """Return what a file or folder takes on the disk, bytes. What cannot be read counts nothing, and no link is followed.
+
+    A container may have filled it: at any depth, and with more files than are counted (MOST_ENTRIES).
+    """
+    total = count = 0
+    with contextlib.suppress(OSError):
+        total = path.lstat().st_blocks * 512
+    waiting = [path] if path.is_dir() and not path.is_symlink() else []
+    while waiting and count < MOST_ENTRIES:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as found:
+            for entry in found:
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if count >= MOST_ENTRIES:
+                    break
     return total
 
 

@@ -33,9 +33,33 @@ _MODEL = Partial(
     }
 )
 _LOG = Partial({**dict.fromkeys(("chunked_prefill", "note", "unknown"), text), "expect": [text], "forbid": [text]})
+_BYTES = within(0, LARGEST)
+_ENGINE_MEMORY = Partial(
+    {
+        **dict.fromkeys(("bytes", "weights_bytes", "host_bytes", "value", "per_token_bytes"), _BYTES),
+        **dict.fromkeys(("share", "start_share"), within(0, 1)),
+        "parts": [
+            Partial(
+                {
+                    **dict.fromkeys(("name", "source"), text),
+                    "size_bytes": _BYTES,
+                    **dict.fromkeys(("assumed", "later", "host"), bool),
+                },
+                ("name", "source", "size_bytes"),
+                strict=True,
+            )
+        ],
+        "flag": text,
+        "compiles": bool,
+        "start": {text: text},
+        "shm": Partial({"host": bool, "size_bytes": _BYTES}, strict=True),
+    },
+    strict=True,
+)
 _SERVE = Partial(
     {
         "served_name": text,
+        "engine_memory": _ENGINE_MEMORY,
         **dict.fromkeys(("utilization", "needs_bytes", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number)),
         "log": _LOG,
         "baseline_key": {text: writable},
@@ -99,6 +123,16 @@ _BASELINE = Partial(
     {"tok_per_s": _rates, "deviation": number, "runs": integer, "clock_mhz": (None, number), "key": {text: writable}},
     ("tok_per_s", "deviation", "runs"),
 )
+START = Partial(
+    {
+        **dict.fromkeys(("name", "image", "model", "arguments", "gpu_source", "run"), text),
+        **dict.fromkeys(("before_bytes", "lowest_bytes", "after_bytes"), _BYTES),
+        **dict.fromkeys(("gpu_bytes", "host_bytes", "kv_tokens", "full_requests"), (None, _BYTES)),
+        "cold": bool,
+        "at": number,
+    },
+    ("name", "image", "model", "arguments", "cold", "at", "before_bytes", "lowest_bytes", "after_bytes"),
+)
 _CHOICE = row(text, number)
 _REFERENCE = Partial(
     {
@@ -111,7 +145,15 @@ _REFERENCE = Partial(
     strict=True,
 )
 
-_PROVED = {text: row(number, number, number, text)}
+
+def _stamped(value: Any) -> Any:
+    """A file's stamp and its hash; earlier versions wrote no ctime."""
+    last = (text,) if isinstance(value, list) and len(value) == _BEFORE_CTIME else (number, text)
+    return fitted(value, row(number, number, number, *last), "")
+
+
+_BEFORE_CTIME = 4
+_PROVED = {text: _stamped}
 _MANIFEST = Partial(
     {
         "folder": text,
@@ -145,12 +187,15 @@ SHAPES: dict[str, Partial] = {
         ("id", "available_bytes"),
     ),
     "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
+    "start_memory": Partial({"version": integer, "starts": [{}]}, ("version", "starts")),
     "restart_plans": Partial({"runtime": text, "plan": {text: object}}, ("runtime", "plan")),
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
     "references": _REFERENCE,
     "compile_caches": Partial(
-        dict.fromkeys(("container", "image", "image_id", "model", "commit", "container_id", "why_aside"), text)
+        dict.fromkeys(
+            ("container", "image", "image_id", "model", "commit", "container_id", "why_aside", "frozen"), text
+        )
         | {"proved": bool, "warm": bool, "used_s": number}
     ),
     "model": _MANIFEST,

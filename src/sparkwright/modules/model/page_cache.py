@@ -4,10 +4,11 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.host.memory import memory_fit
+from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import gib
@@ -36,6 +37,7 @@ class PageCache(Module["PageCache.Args"]):
         policy: Literal["drop", "fit"] = arg("fit: only where the server does not fit beside it", default="drop")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
         needs_bytes: int = arg("what an engine without such a share takes, bytes; for `fit`", default=0)
+        engine_memory: dict[str, Any] = arg("the same, as `engine_memory` in scope has it", default_factory=dict)
         reserve_gib: float = arg("memory that must stay free beside it, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -54,11 +56,13 @@ class PageCache(Module["PageCache.Args"]):
 
 def _room(args: PageCache.Args, context: Context) -> str:
     """How much is free beside the page cache, where the server fits into that; else, and where its need is unknown, empty."""
-    need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
+    server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
+    found = memory_fit.of(context, server, args.reserve_gib)
+    need = found.need_bytes
     free = context.machine.meminfo().get("MemFree", 0)
-    if not need.engine_bytes or free < need.bytes:
+    if not found.of("server") or free < need:
         return ""
-    return f"kept: {gib(free)} GiB are free beside it, {gib(need.bytes)} GiB needed"
+    return f"kept: {gib(free)} GiB are free beside it, {gib(need)} GiB needed"
 
 
 def _drop() -> bool:

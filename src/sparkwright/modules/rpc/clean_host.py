@@ -9,7 +9,14 @@ from typing import Any
 from sparkwright.engines.compile_caches import FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.schedule import places, units
-from sparkwright.host.containers import cache_removal, compile_caches, containers, lifecycle, ownership
+from sparkwright.host.containers import (
+    cache_removal,
+    compile_caches,
+    containers,
+    files_of_root,
+    lifecycle,
+    ownership,
+)
 from sparkwright.host.models import kept_files, model_folders, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
@@ -115,6 +122,22 @@ def _caches(context: Context, going: set[str]) -> Iterator[Item]:
         at, user = compile_caches.folder(context, key), users.get(key, "")
         why = f"used by {user}" if user and user not in going else ""
         yield Item(CACHE, str(at), own_folders.disk_bytes(at), why)
+    yield from _old_caches(context, going)
+    trash = context.machine.home / files_of_root.TRASH
+    if trash.is_dir():
+        yield Item(CACHE, str(trash), own_folders.disk_bytes(trash))
+
+
+def _old_caches(context: Context, going: set[str]) -> Iterator[Item]:
+    """What earlier versions kept."""
+    try:
+        found = compile_caches.old_folders(context)
+    except SparkwrightError:
+        return
+    for path, user in found.items():
+        yield Item(
+            CACHE, str(path), own_folders.disk_bytes(path), f"used by {user}" if user not in ("", *going) else ""
+        )
 
 
 def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
@@ -172,9 +195,9 @@ def _timers(context: Context) -> Iterator[Item]:
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     """sparkwright's own, the key files that remain apart."""
     share, state = own_folders.of(context.machine.home)
-    caches = context.machine.home / CACHES_FOLDER
+    caches = [context.machine.home / one for one in (CACHES_FOLDER, compile_caches.OLD_FOLDER, files_of_root.TRASH)]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
-        if path == caches:
+        if path in caches:
             continue
         yield Item("folder", str(path), own_folders.disk_bytes(path))
     kept = own_folders.files_in_use(context, without=going)
@@ -213,7 +236,13 @@ def _remove_files(name: str, context: Context) -> None:
 
 
 def _remove_cache(name: str, context: Context) -> None:
-    cache_removal.remove_key(context, Path(name).name)
+    path = Path(name)
+    if path.parent == context.machine.home / CACHES_FOLDER:
+        cache_removal.discard(context, path.name)
+    elif path != context.machine.home / files_of_root.TRASH:
+        files_of_root.discard(context, path)
+    files_of_root.empty_trash(context)
+    own_folders.remove_empty(path.parent, context.machine.home)
 
 
 #: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
     container_options,
     containers,
     lifecycle,
+    mount_sources,
     ownership,
     recipe_files,
     replaced,
@@ -92,6 +93,7 @@ class Container(StateModule["Container.Args", Found]):
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
+        mount_sources.refuse_spec(context, spec)
         texts = recipe_files.contents(context.state, spec, container, args.files)
         mine = ownership.ours(context, container)
         found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
@@ -150,11 +152,13 @@ class Container(StateModule["Container.Args", Found]):
             compile_caches.before_start(context, before)
             context.guards.begin(context.machine, context.state, context.run_id, before, key=key_of(args.spec))
             lifecycle.start(context, container_id)
-        except APIError as error:
+        except (APIError, SparkwrightError, OSError) as error:
             if created:
                 lifecycle.discard(context, created)
             context.guards.end()
-            raise containers.refused_start(error, client, spec.ports) from None
+            if isinstance(error, APIError):
+                raise containers.refused_start(error, client, spec.ports) from None
+            raise
         context.guards.runs(containers.inspect(client, container_id) or {})
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.engines.log import load_stages
+from sparkwright.engines.log.state import EngineState
 from sparkwright.errors import Failed
 from sparkwright.host import evidence
 from sparkwright.host.containers import (
@@ -17,10 +18,10 @@ from sparkwright.host.containers import (
     replaced,
     server_key,
 )
-from sparkwright.host.memory import footprint, host_lost, service_guard
+from sparkwright.host.memory import footprint, host_lost, service_guard, verified_start
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import good_states, history
+from sparkwright.host.records import good_states, history, start_memory
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 from sparkwright.protocol.started_with import fingerprint
@@ -40,7 +41,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
     """A server that was proved gets its restart policy; it becomes the last good state, and the older one goes.
 
     Call it only after verification: the last good state is what a roll back goes to. What it holds of the memory is written
-    down with it, so that a later stop can be told to have given it back. So are the stages of its start, as its log tells them.
+    down with it, so that a later stop can be told to have given it back. So are the stages of its start, as its log tells them,
+    and the memory figures of the start, which the next budget of the same start uses.
 
     Returns: container_id. Fails when the container is not there or does not run.
     """
@@ -85,8 +87,11 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         name = args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        context.guards.verified()
-        measured = {**args.measured, **_load(name, context)}
+        seen = context.guards.verified()
+        log = evidence.log(context, name)
+        measured = {**args.measured, **_load(log)}
+        needs = args.serve.get("engine_memory") or {}
+        start = verified_start.of(context, found.current, needs, log, seen.lowest_bytes if seen else None)
         good = {**self._good(args, found, context), "measured": measured}
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write(context)
@@ -105,6 +110,9 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         about["arguments"] = fingerprint(args.spec)
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": measured}
         more |= {"why": args.why} if args.why else {}
+        if start is not None:
+            start_memory.add(context.state, start)
+            more["memory"] = start.to_json()
         history.append(context, args.what, **about, **more)
         return {}
 
@@ -121,8 +129,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}
 
 
-def _load(name: str, context: Context) -> dict[str, dict[str, float]]:
+def _load(log: EngineState | None) -> dict[str, dict[str, float]]:
     """The stages of this start, seconds, where its log tells any."""
-    state = evidence.log(context, name)
-    stages = load_stages.of_state(state) if state else {}
+    stages = load_stages.of_state(log) if log else {}
     return {"load_s": stages} if stages else {}

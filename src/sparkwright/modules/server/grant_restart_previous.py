@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, lifecycle, replaced
+from sparkwright.host.containers import compile_caches, lifecycle, mount_sources, replaced
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -29,7 +29,11 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
-        return [Change("restart", policy, args.restart, "verified again")] if policy != args.restart else []
+        wanted = mount_sources.policy(found, args.restart)
+        why = (
+            "verified again" if wanted == args.restart else "its mounts lie in one another; `invoke deploy` replaces it"
+        )
+        return [Change("restart", policy, wanted, why)] if policy != wanted else []
 
     def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
         return {"container_id": found.get("Id", "")}
@@ -48,7 +52,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         if not found or not found["State"]["Running"]:
             fix = f"On the host: `docker logs --tail 50 {args.name}`."
             raise Failed(f"container {args.name} is not running.", fix=fix)
-        lifecycle.set_policy(context, found, args.restart)
+        lifecycle.set_policy(context, found, changes[0].after)
         return {}
 
 

@@ -11,6 +11,7 @@ from sparkwright.host.containers import containers, ownership
 from sparkwright.host.gateway import interim
 from sparkwright.host.gateway.operating import Gateway
 from sparkwright.host.memory import held, memory_fit
+from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result, arg
@@ -36,8 +37,9 @@ class InterimFits(Module["InterimFits.Args"]):
         alone: bool = arg("no other host serves this model at the gateways")
         served_name: str = arg("the model's name in requests")
         gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as `host.gateways` holds them")
-        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; without engine_memory", default=0.0)
         needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
+        engine_memory: dict[str, Any] = arg("what it takes, as `engine_memory` in scope has it", default_factory=dict)
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -77,14 +79,16 @@ def _name(args: InterimFits.Args, context: Context) -> str:
 
 
 def _memory(args: InterimFits.Args, context: Context) -> str:
-    need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
-    if not need.engine_bytes:
+    server = Server.of(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
+    found = memory_fit.of(context, server, args.reserve_gib)
+    if not found.of("server"):
         return memory_fit.UNKNOWN
+    need = found.need_bytes
     available = context.machine.meminfo()["MemAvailable"]
-    if available < need.bytes:
-        return f"{gib(available)} GiB available beside it, {need.sentence}"
+    if available < need:
+        return f"{gib(available)} GiB available beside it, {gib(need)} GiB needed"
     later = available + (held.of_server(str(args.spec["name"]), context) or 0)
-    both = need.bytes + need.engine_bytes
+    both = need + found.of("server")
     return "" if later >= both else f"{gib(later)} GiB for it and the new server, {gib(both)} GiB needed"
 
 

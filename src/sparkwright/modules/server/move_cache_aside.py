@@ -46,7 +46,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         footprint.before_stop(context, found)
         lifecycle.stop(context, found, args.stop_timeout_s)
         key = compile_caches.mounted(found)
-        aside = compile_caches.move_aside(context, key, args.why)
+        aside = compile_caches.move_aside(context, found, args.why)
         if aside is None:
             raise Failed(args.why, fix=args.fix)
         why = f"{args.why} It had started with a compile cache, now in {aside}"

@@ -60,8 +60,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
     Returns: to_start (whether there is a previous server to start), name (of its container), restart (the policy it had, else
     no), base_url (where it answers, empty when it publishes no port), cluster, rank and members (its place in a cluster, or that
-    of a good server that was left alone; cluster is empty for a server of its own), needs (utilization and needs_bytes, what it
-    takes of the memory; empty when it was never verified), why (as given, for the history).
+    of a good server that was left alone; cluster is empty for a server of its own), needs (utilization, needs_bytes and
+    engine_memory, what it takes of the memory; empty when it was never verified), why (as given, for the history).
     """
 
     @dataclass(frozen=True)
@@ -150,4 +150,5 @@ def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:
     """What the previous server takes of the memory, as it was verified."""
     if old["Id"] != found.verified_id or "utilization" not in found.serve:
         return {}
-    return {"utilization": found.serve["utilization"], "needs_bytes": found.serve.get("needs_bytes") or 0}
+    more = {"engine_memory": found.serve["engine_memory"]} if found.serve.get("engine_memory") else {}
+    return {"utilization": found.serve["utilization"], "needs_bytes": found.serve.get("needs_bytes") or 0, **more}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, lifecycle, replaced
+from sparkwright.host.containers import compile_caches, containers, lifecycle, mount_sources, replaced
 from sparkwright.host.memory import footprint
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
@@ -57,5 +57,5 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             context.guards.end()
             raise containers.refused_start(error, client, ports) from None
         context.guards.runs(containers.inspect(client, found["Id"]) or {})
-        lifecycle.set_policy(context, found, args.restart)
+        lifecycle.set_policy(context, found, mount_sources.policy(found, args.restart))
         return {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -24,6 +24,9 @@ HIDDEN = frozenset({"secrets", "server_key", "env", "vars"})
 
 class Strict(BaseModel):
     """A part of a user's file: unknown keys are mistakes. Built when it is first used: no command needs all of them."""
+
+    #: keys that people write for another one whose name is not near: what to write instead, a sentence
+    MEANT: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
@@ -90,6 +93,8 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
         return _no_source(place[:-1])
+    if error["type"] == "extra_forbidden" and str(key) in getattr(_kind_at(model, error["loc"][:-1]), "MEANT", {}):
+        return f"unknown key `{key}`. {_kind_at(model, error['loc'][:-1]).MEANT[str(key)]}"
     if error["type"] == "extra_forbidden":
         near = nearest(str(key), _keys_at(model, error["loc"][:-1]), many="Known keys")
         return f"unknown key `{key}`. {near}".strip()

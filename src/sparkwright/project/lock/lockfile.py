@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project import schema_line
 from sparkwright.project.documents import document
@@ -24,6 +25,8 @@ from sparkwright.trust.names import PLATFORM
 NAME = "spark.lock"
 SCHEMA = 1
 WIDTH = 160
+#: as git, Mercurial and patch mark them
+_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
 #: a hundred models have 1 MB
 MOST_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{one.pattern}$" for one in (names.DIGEST, model_files.SHA256, names.COMMIT))
@@ -162,7 +165,12 @@ def load(project: Path) -> Lock:
     path = project / NAME
     if not path.exists():
         return Lock()
-    read = document.load(path, most_bytes=MOST_BYTES)
+    text = document.text_of(path, most_bytes=MOST_BYTES)
+    if conflict := _CONFLICT.search(text):
+        where = f"{document.shown(path)}:{text.count(chr(10), 0, conflict.start()) + 1}"
+        fix = "Take one side with git, then `invoke lock` adds what is missing; without the file `invoke lock` makes it anew."
+        raise Refused("it has the markers of a merge conflict.", where=where, fix=fix)
+    read = document.parse(text, path)
     found = check(LockFile, read)
     return Lock(
         images={ref: one.model_dump(mode="json") for ref, one in found.images.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.compile_caches import FILES, FOLDER, key_of
+from sparkwright.engines.compile_caches import key_of, live_folder
 from sparkwright.project.recipe.recipe import Recipe
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.image_name import digest_of
@@ -38,7 +38,7 @@ def options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, s
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
         return []
-    mounts = caches.sources(f"{home}/{FOLDER}/{spec.caches}/{FILES}").items()
+    mounts = caches.sources(live_folder(home, spec.caches, spec.name)).items()
     variables = sorted((name, value) for name, value in caches.environment.items() if name not in spec.env)
     return [
         *(("--mount", f"type=bind,source={source},target={target}") for target, source in mounts),

@@ -98,6 +98,13 @@ class FileSource(Strict):
         return self
 
 
+class Load(Strict):
+    """What clients are promised, proved after each verification."""
+
+    context: words.Tokens = Field(description='tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
+    streams: int = Field(1, description="how many such prompts at once", ge=1, le=64)
+
+
 class Expect(Strict):
     """What must be true once it runs."""
 
@@ -131,6 +138,11 @@ class Expect(Strict):
         description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
         "{embedding_dimension: N}, {language: de}",
     )
+    load: Load | None = Field(
+        None,
+        description="the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "
+        "the lowest memory, decode rate and TTFT of each step are recorded",
+    )
 
 
 class ParallelFile(Strict):
@@ -149,6 +161,11 @@ class Ascend(Strict):
 
 class RecipeFile(Strict):
     """recipes/NAME.yml: one way to serve one model."""
+
+    MEANT = dict.fromkeys(
+        ("flags", "args", "arguments", "command", "parameters"),
+        f"The engine's flags stand below its own name, as `{engine.USUAL}:`.",
+    )
 
     description: str = Field("", description="description, one line")
     image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines.advice import Memory
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import GENERATE
+from sparkwright.engines.memory import Memory
 from sparkwright.engines.parallel import Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
@@ -95,7 +95,7 @@ class Recipe:
         Raises Refused, with the line, for what is no share.
         """
         self._refuse_misfit(self.engine.flags.MEMORY)
-        return self.engine.advice.memory(self.file.flags, locked)
+        return self.engine.advice.memory(self.file.flags, locked).split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
         """ "file:line" of a flag, by its own name."""
@@ -118,6 +118,8 @@ class Recipe:
             del held["files"]
         if not self.file.expect.probes:
             del held["expect"]["probes"]
+        if self.file.expect.load is None:
+            del held["expect"]["load"]
         if self.file.expect.answers == "judged":
             del held["expect"]["answers"]
         return {"name": self.name, **held, "served_name": self.served_name, **about}
@@ -214,7 +216,7 @@ def container_spec(
     cluster.
     """
     file, box = recipe.file, recipe.file.container
-    volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
+    volumes = [f"{file.model.dir}:{file.model.mount}:ro", *box.volumes]
     entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None
     same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ from sparkwright.visible import one_line
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
 USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside `{0}:`."
+#: where a host keeps caches, below the home of its user (host/records/own_folders.py)
+OWN_FOLDER = "~/.local/share/sparkwright"
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
@@ -34,12 +37,14 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _flags,
         _task,
         _probes,
+        _load,
         _ascend,
         _key,
         _secrets,
         _published_twice,
         _port_twice,
         _mounted_twice,
+        _nested,
         _placed,
         container_rules.mistakes,
     ):
@@ -161,6 +166,19 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
                 yield message, place, f"Add `{flag}`, or remove the probe."
 
 
+def _load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """A promise that the server cannot keep, whatever the memory."""
+    promised = file.expect.load
+    if promised is None:
+        return
+    if file.task != GENERATE:
+        yield f"`expect.load` has no meaning with `task: {file.task}`.", ("expect", "load"), "Remove it."
+    longest = engine.of(file.engine).of_section(file.flags).flags.context(file.flags)
+    if longest is not None and promised.context > longest:
+        message = f"`expect.load.context` {promised.context} is longer than the server's context of {longest} tokens."
+        yield message, ("expect", "load", "context"), f"Promise {longest} or less, or raise the server's context."
+
+
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if engine.of(file.engine).needs_description:
         return
@@ -249,6 +267,34 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             message = f"`container.{option}`: {points[at]} is mounted at {at} already."
             yield message, ("container", option, n), "Mount it elsewhere."
         points[at] = f"'{text}'"
+
+
+def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """A folder of the host to which the container may write, and in which another mount's source lies.
+
+    The container could put a link in its place, and its next start would mount whatever that names. The host compares the real
+    paths before each start (host/containers/mount_sources.py).
+    """
+    box: Any = file.container
+    inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_FOLDER}
+    inner |= {f"'{one}'": one.split(":")[0] for one in box.volumes}
+    for n, volume in enumerate(box.volumes):
+        outer, _, *modes = volume.split(":")
+        if not outer.startswith(("/", "~")) or "ro" in ",".join(modes).split(","):
+            continue
+        for what, folder in inner.items():
+            if _lies_in(folder, outer):
+                message = f"`container.volumes`: {what} lies in {outer}, to which the container may write."
+                fix = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
+                yield message, ("container", "volumes", n), fix
+
+
+def _lies_in(folder: str, outer: str) -> bool:
+    """Whether a folder of the host is below another, as far as their names tell; one below the home is below the root folder."""
+    inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
+    if above == "/":
+        return inside != "/"
+    return inside.startswith(f"{above}/")
 
 
 def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:

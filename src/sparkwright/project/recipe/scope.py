@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.engines.advice import Memory
+from sparkwright.engines.memory import Memory
 from sparkwright.host.records.baselines import MEMBERS
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
 from sparkwright.project.recipe import caches, files, seat
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
+from sparkwright.protocol.started_with import start_key
+from sparkwright.trust.container_words import size_bytes
 
 if TYPE_CHECKING:
     from sparkwright.engines.parallel import Share
@@ -31,7 +33,9 @@ RECIPE_NAMES = (
     "recipe_files",
 )
 #: what the recipe and the lock give together
-PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve")
+PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
+#: of /dev/shm where neither recipe nor host says how large it is: Docker's default
+USUAL_SHM = "64m"
 
 
 def scope(
@@ -114,8 +118,10 @@ def scope(
     spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
     spec = replace(spec, caches=caches.key(recipe, spec, pinned.get("model") or {}, command))
     container = spec.to_json()
+    needs = engine_memory(memory, container, str(model["commit"]))
     return {
         **names,
+        "engine_memory": needs,
         "recipe_files": {digests[path]: text for path, text in texts.items()},
         "container": container,
         "docker_options": [
@@ -127,8 +133,15 @@ def scope(
             )
         ],
         "docker_networks": spec.further_networks(),
-        "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model),
+        "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model, needs),
     }
+
+
+def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> dict[str, Any]:
+    """What a server takes of the memory, as the host's budget takes it: its engine's memory model, its /dev/shm, its start."""
+    host = container.get("ipc") == "host"
+    shm = {"host": True} if host else {"size_bytes": size_bytes(str(container.get("shm_size") or USUAL_SHM))}
+    return {**memory.to_json(), "shm": shm, "start": start_key(container, commit)}
 
 
 def _share(recipe: Recipe, host: Host) -> Share | None:
@@ -151,6 +164,7 @@ def _serve(
     memory: Memory,
     container: Mapping[str, Any],
     model: Mapping[str, Any],
+    needs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What starting and verifying this very server takes beside its container; kept with the last good state.
 
@@ -161,6 +175,7 @@ def _serve(
         "served_name": recipe.served_name,
         "utilization": memory.share,
         **({"needs_bytes": memory.bytes} if memory.bytes else {}),
+        "engine_memory": dict(needs),
         "ready_s": expect.ready_s,
         "tok_per_s": expect.tok_per_s,
         "stop_timeout_s": recipe.file.container.stop_timeout_s,
@@ -172,6 +187,7 @@ def _serve(
             "unknown": expect.log_unknown,
         },
         **({"probes": list(expect.probes)} if expect.probes else {}),
+        **({"load": expect.load.model_dump()} if expect.load else {}),
         **({"answers": expect.answers} if expect.answers != "judged" else {}),
         "baseline_key": {
             "image": container["image"],

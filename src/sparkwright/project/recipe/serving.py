@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines import container_rules
+from sparkwright.engines import container_rules, memory_rules
 from sparkwright.engines.advice import Asked, Kind, Wanted
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import SEVERITIES, Finding
@@ -71,6 +71,9 @@ def serving(
     listed = engine.image.applied(options) if engine.image else {}
     asked = _asked(recipe, decided.flags)
     found = [*engine.advice.check(asked, config, version, listed), *container_rules.RULES.check(asked)]
+    memory = engine.advice.memory(decided.flags, model_entry)
+    if memory.flag in ("", *engine.flags.named(decided.flags)):
+        found += memory_rules.RULES.check(memory_rules.Case(memory, asked.container, asked.platform))
     if recipe.split is not None and engine.parallel is not None:
         found += engine.parallel.check(recipe.split, decided.flags, config, version)
     found += [decided.finding] if decided.finding is not None else []

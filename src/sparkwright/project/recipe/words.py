@@ -71,6 +71,15 @@ def _text(value: object) -> object:
     return value
 
 
+def _tokens(value: object) -> object:
+    """ "100k" as 100,000 and "128K" as 131,072, as vLLM reads its lengths; anything else as it is."""
+    number, unit = (value[:-1], value[-1:]) if isinstance(value, str) else ("", "")
+    if unit in ("k", "K") and number.isdecimal() and len(number) < 10:
+        return int(number) * (1000 if unit == "k" else 1024)
+    return value
+
+
+Tokens = Annotated[int, BeforeValidator(_tokens), WithJsonSchema({"type": ["integer", "string"]})]
 Probe = Annotated[Any, _by(probes.why_not), WithJsonSchema(probes.schema())]
 ImageName = Annotated[str, _by(_not_an_image)]
 Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]

@@ -12,7 +12,7 @@ from sparkwright.trust.names import below_home
 
 #: as ssh_config(5) bounds Include
 MOST_DEEP = 16
-MOST_FILES, MOST_BYTES = 100, 1_000_000
+MOST_FILES, MOST_INCLUDES, MOST_BYTES = 100, 50, 1_000_000
 #: a name, an IP address
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]{0,252}[A-Za-z0-9_])?")
 _KEYWORD = re.compile(r"(host|include)[\s=](.*)", re.I | re.S)
@@ -45,7 +45,7 @@ def _names(path: Path, folder: Path, deep: int) -> Iterator[str]:
         if parts[1].lower() == "host":
             yield from (word for word in words if NAME.fullmatch(word))
         elif deep < MOST_DEEP:
-            for word in words:
+            for word in words[:MOST_INCLUDES]:
                 yield from _included(word, folder, deep + 1)
 
 

@@ -29,8 +29,8 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
     with lock.held(state, owner, host=host):
         _wait_alone(state, host)
-        caches = [compile_caches.folder(context, key) for key in compile_caches.in_use_or_unknown(context)]
-        own_folders.remove(machine.home, [*own_folders.files_in_use(context), *caches])
+        kept = [*own_folders.files_in_use(context), *compile_caches.mounted_folders(context)]
+        own_folders.remove(machine.home, kept)
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 

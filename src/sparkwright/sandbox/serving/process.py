@@ -14,10 +14,15 @@ from sparkwright.sandbox.serving.counters import Counters
 from sparkwright.sandbox.serving.steps import Steps
 from sparkwright.sandbox.serving.tokens import Tokenizer
 from sparkwright.sandbox.web import Handler, Server
+from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
 ON_CPU = 2.9  # of a Spark's twenty cores
+#: what an engine takes on the host's side, on top of its share; llamastash PR 81: 5.4 to 6.7 GiB. /dev/shm is a part of it
+HOST_SIDE = int(5.5 * GIB)
+#: what a cold start takes beyond that for a while
+COMPILE_PEAK = 2 * GIB
 KILLED, TERMINATED = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
 #: faults in which a start, or another program during it, takes all of the memory
@@ -203,6 +208,11 @@ class Process:
             holder = f"beside {self._holder}" if self.fault() == OTHERS else self._holder
             threading.Thread(target=self._grow, args=(holder,), daemon=True).start()
         return True
+
+    def take_more(self, size_bytes: int) -> None:
+        """Take so much more than it holds, whether or not that is good for the host; below 0 it gives some back."""
+        if self._pool is not None:
+            self._pool.add(self._holder, size_bytes)
 
     def _grow(self, holder: str) -> None:
         """Take the rest of the memory while it starts, or let another program do so, until it ends."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.serving.process import HOST_SIDE, Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.arguments import Refused, parsed
 from sparkwright.sandbox.sglang.config import Config, config
@@ -74,6 +74,7 @@ class SglangServer(Process):
             return self.last_words(self.crashing(), self.crash_code)
         if not made.kv_tokens or not self.take_memory(made.static_bytes):
             return self.last_words(start_log.no_memory(made), self.crash_code)
+        self.take_more(HOST_SIDE + start_log.GRAPHS_BYTES)
         self.hold_gpu(made.static_bytes)
         self.say(start_log.caching(made, free - made.static_bytes, self.device))
         if self.held_back():

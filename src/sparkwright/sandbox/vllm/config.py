@@ -16,6 +16,7 @@ from sparkwright.trust import bounds
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
 DEFAULT_SEQS = 256
 SMALLEST_SHARD = 1_000_000  # bytes; the pretend hub's shards have two and a half times as many
+SCALE = 1000  # the model's files stand for so many times their size
 CACHE_TOKENS = 1_450_000  # in all of a GB10's memory, of Qwen3.5-35B-A3B
 
 OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
@@ -63,6 +64,8 @@ class Config:
     tool_parser: str = ""
     sees: bool = False
     hidden: int = 128
+    #: of its files, bytes
+    weights: int = 0
 
     @property
     def cache_blocks(self) -> int:
@@ -127,6 +130,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         thinks_by_default=bool(kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
         shards=_shards(folder),
+        weights=sum(file.stat().st_size for file in folder.glob("*.safetensors")) * SCALE,
         pooling=arguments.text("runner", "auto") == "pooling",
         auto_tools=arguments.switch("enable_auto_tool_choice", False),
         tool_parser=arguments.text("tool_call_parser", ""),

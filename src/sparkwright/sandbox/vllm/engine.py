@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkwright.sandbox.memory import TOTAL
-from sparkwright.sandbox.serving.process import TERMINATED, Process
+from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
 from sparkwright.sandbox.vllm import compiled, nccl, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
@@ -72,8 +72,16 @@ class Engine(Process):
         if not self.take_memory(int(self.config.utilization * TOTAL)):
             free = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
             return self.last_words(startup.no_memory(self.config, free, TOTAL / GIB), 1)
+        self.take_more(HOST_SIDE)
         self._join(self.group)
         return self._loaded(server)
+
+    def _compile_and_cache(self) -> None:
+        """Compile, which takes memory for a while, and fill the cache."""
+        peak = 0 if self.warm or self.config.eager else COMPILE_PEAK
+        self.take_more(peak)
+        self.say(startup.caching(self.config, self.version, self.device, warm=self.warm))
+        self.take_more(-peak)
 
     @property
     def stale(self) -> bool:
@@ -109,7 +117,7 @@ class Engine(Process):
         self.hold_gpu(int(self.config.utilization * TOTAL))
         kept = None if self.config.eager else compiled.kept_in(self.env, self._folder_of)
         self.warm = kept is not None and kept.exists()
-        self.say(startup.caching(self.config, self.version, self.device, warm=self.warm))
+        self._compile_and_cache()
         compiled.keep(kept)
         if self.held_back():
             return self._code or TERMINATED

@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments
 from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
+from sparkwright.units import GIB
 
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",
         "  █▄█▀ █     █     █     █  model   {model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", "")  # fmt: skip
@@ -123,6 +125,9 @@ def loading(config: Config, version: str, device: str) -> Lines:
         yield LOAD_S / max(1, config.shards), message
     yield 0, ""
     yield 0, _info(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
+    if device != "cpu":
+        message = f"Model loading took {config.weights / GIB:.2f} GiB memory and {LOAD_S:.6f} seconds"
+        yield 0, _info(WORKER, "gpu_model_runner.py:5150", message)
     if config.hybrid and release(version) >= LATE_BLOCK_SINCE:
         yield from _block(config, WORKER, "interface.py")
 
@@ -142,6 +147,9 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
         yield 0, _info(WORKER, "backends.py:296", message)
     if not config.eager:
         yield compile_s, _info(WORKER, "monitor.py:34", f"torch.compile takes {compile_s:.2f} s in total")
+    if device != "cpu":
+        cache = f"{max(0, config.utilization * TOTAL - config.weights) / GIB:.2f}"
+        yield 0, _info(WORKER, "gpu_worker.py:760", f"Available KV cache memory: {cache} GiB")
     times = config.cache_tokens / config.max_model_len
     where = "CPU" if device == "cpu" and release(version) >= DEVICE_NAMED_SINCE else "GPU"
     message = f"{where} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"

@@ -19,6 +19,8 @@ from sparkwright.engines.vllm.versions import at_least
 MODEL = "model"
 SERVED_NAME = "served-model-name"
 MEMORY_UTILIZATION = "gpu-memory-utilization"
+KV_BYTES = "kv-cache-memory-bytes"
+EAGER = "enforce-eager"
 MAX_MODEL_LEN = "max-model-len"
 CHUNKED_PREFILL = "enable-chunked-prefill"
 PREFIX_CACHING = "enable-prefix-caching"

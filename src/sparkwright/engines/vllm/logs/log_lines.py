@@ -37,6 +37,8 @@ KV_CACHE_SIZE = line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")
 WEIGHTS_TOOK = line("Loading weights took ", r"Loading weights took ([\d.]+) s")
 # source 0.9 to 0.33: "takes" until 0.12 or so
 COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")
+#: v1/worker/gpu_worker.py: its own sum, after the graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10 to 0.30
+ACTUAL_USAGE = "Actual usage is "
 GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
 #: on a CPU no line says how long it compiled; it does so between these. real (0.32.0).
 CPU_COMPILE_STARTS = line("Warming up model for the compilation...")
@@ -101,6 +103,16 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_s", WEIGHTS_TOOK),
     ("compile_s", COMPILE_TOOK),
     ("graphs_s", GRAPHS_TOOK),
+    # source 0.32.0, v1/worker; 0.9 to 0.30 say the same with "GiB and"
+    ("weights_gib", line("Model loading took ", r"Model loading took ([\d.]+) GiB")),
+    ("kv_cache_gib", line("Available KV cache memory: ", r"KV cache memory: ([\d.]+) GiB")),
+    ("kv_cache_gib", line("GiB memory for KV Cache as specified", r"reserved ([\d.]+) GiB memory for KV Cache")),
+    # real: on a CPU
+    ("kv_cache_gib", line("Explicitly set (", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache")),
+    ("graphs_gib", line(GRAPHS_TOOK.needle, r"finished in [\d.]+ s\w*, took ([\d.]+) GiB")),
+    ("weights_gib", line(ACTUAL_USAGE, r"Actual usage is ([\d.]+) GiB for (?:consumed|weight)")),
+    ("activation_gib", line(ACTUAL_USAGE, r"([\d.]+) GiB for peak activation")),
+    ("non_torch_gib", line(ACTUAL_USAGE, r"([\d.]+) GiB for non-torch memory")),
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 SAFE = 0.85
-MOST = 0.90
 
 
 @rule(
@@ -24,28 +23,14 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
     """gpu-memory-utilization is a share of the memory that the host needs too.
     On a GB10 CPU and GPU share 119.7 GiB, with the system, the page cache and every other process. The default was 0.9 and is 0.92,
     which a Spark can rarely provide, and memory that the engine takes is missing on the host, up to the loss of sshd. 0.80 to 0.85
-    works; above 0.90 nothing else may run there.
+    works; `memory-budget` tells of a share that does not.
     """
-    if case.asked.platform != "gb10" or case.flag("kv-cache-memory-bytes") is not None:
+    if case.asked.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
         return
-    value = case.flag(flags.MEMORY_UTILIZATION)
-    way = Way(f"set it to {SAFE}", {flags.MEMORY_UTILIZATION: SAFE})
-    if value is None:
+    if case.flag(flags.MEMORY_UTILIZATION) is None:
         usual = case.effective.memory_utilization
         known = usual if usual is not None else "0.9, 0.92 from 0.20 on"
         default = f"the engine's default ({known})"
         sentence = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
-        yield _finding("warning", sentence, way)
-        return
-    share = flags.share(case.asked.flags) or 0.0
-    if share > MOST:
-        sentence = f"gpu-memory-utilization {value} leaves too little of the shared memory for the host (over {MOST})."
-        yield _finding("warning", sentence, way)
-    elif share > SAFE:
-        sentence = f"gpu-memory-utilization {value} leaves the host about {119.7 * (1 - share):.0f} GiB: nothing else can run there."
-        yield _finding("info", sentence, way)
-
-
-def _finding(severity: Severity, sentence: str, way: Way) -> Finding:
-    source = "vLLM #38284; DGX Spark reports"
-    return Finding(severity, sentence, (way,), source, flags.MEMORY_UTILIZATION)
+        way = Way(f"set it to {SAFE}", {flags.MEMORY_UTILIZATION: SAFE})
+        yield Finding("warning", sentence, (way,), "vLLM #38284; DGX Spark reports", flags.MEMORY_UTILIZATION)

@@ -1,0 +1,59 @@
+"""Memory budget: whether the recipe's server fits this host, with all that is held now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.engines import budget
+from sparkwright.engines.budget import Budget
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.memory import host_budget
+from sparkwright.host.memory.memory_fit import Server
+from sparkwright.units import GIB, gib
+
+NAME = "memory budget"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    """What the recipe's server would leave, or what it lacks."""
+    source = known.BUDGET.source
+    if not host.wanted.engine_memory:
+        yield Finding(NAME, "ok", "no recipe", source=source)
+        return
+    found = of_host(host)
+    if found is None:
+        yield Finding(NAME, "unknown", "/proc/meminfo is not readable, or Docker does not answer", source=source)
+        return
+    engine = found.of("server")
+    if not engine:
+        yield Finding(NAME, "unknown", f"what {host.wanted.recipe} takes is not known", source=source)
+        return
+    sides = f"{host.wanted.recipe} takes {gib(engine)} GiB on both sides"
+    if found.fits:
+        yield Finding(
+            NAME, "ok", f"{sides}; {gib(found.left_bytes)} of {gib(found.total_bytes)} GiB left", source=source
+        )
+        return
+    lower = budget.largest(_server(host).memory, found)
+    way = f" ({lower} fits)" if lower else ""
+    evidence = f"{sides}: {gib(-found.left_bytes)} GiB more than this host has{way}: {known.BUDGET.says}"
+    yield Finding(NAME, "bad", evidence, source=source)
+
+
+def of_host(host: Host) -> Budget | None:
+    """The budget of the recipe's server on this host; None without a recipe, or where the host can't be read."""
+    if not host.wanted.engine_memory or host.memory() is None:
+        return None
+    stay = host.wanted.ollama == "leave"
+    reserve_gib = host.wanted.reserve_bytes / GIB
+    try:
+        return host_budget.of(host.context, _server(host), reserve_gib, models_stay=stay)[0]
+    except SparkwrightError:
+        return None
+
+
+def _server(host: Host) -> Server:
+    return Server.of(host.wanted.container, host.wanted.engine_memory, 0, 0)

@@ -1,0 +1,270 @@
+"""Memory budget of a start: rows that add up to what a host must have, each with its source. Pure; the same on laptop and host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sparkwright.engines.memory import COMPILE_BYTES, Memory
+from sparkwright.trust.bounds import LARGEST
+from sparkwright.trust.shapes import fitted, line, within
+from sparkwright.units import GIB, MINUTE, gib, moment
+
+#: who a row is about: the server to start, other servers, the host itself
+About = Literal["server", "other", "host"]
+HOST_SIDE = "host's side"
+#: the assumed host's side is at most this part of MemTotal: on a machine smaller than a GB10 nobody has measured it
+HOST_SIDE_PART = 17
+#: weights of less have no row of their own
+SHOWN_BYTES = GIB // 20
+ASSUMED = "assumed, never measured on this host"
+
+
+_COUNT = within(0, LARGEST)
+ROW: dict[str, Any] = {
+    **dict.fromkeys(("name", "source"), line),
+    "size_bytes": _COUNT,
+    "about": frozenset(("server", "other", "host")),
+    **dict.fromkeys(("assumed", "at_most"), bool),
+}
+#: of a budget as JSON; its sums are left out
+SHAPE: dict[str, Any] = {
+    "total_bytes": _COUNT,
+    "rows": [ROW],
+    **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT)),
+}
+#: the same with its sums, as programs get it
+JSON_SHAPE: dict[str, Any] = {**SHAPE, "need_bytes": _COUNT, "left_bytes": within(-LARGEST, LARGEST)}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table. source: where its size is from, as a clause."""
+
+    name: str
+    size_bytes: int
+    source: str
+    about: About = "server"
+    #: nothing measured or written tells: a figure on the safe side
+    assumed: bool = False
+    #: a limit up to which it may grow, shown and not added
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Figures of an earlier verified start on the same host; see host/records/start_memory.py."""
+
+    host_bytes: int | None = None
+    #: on the GPU's side, as the larger of the engine's log and its memory model had it
+    gpu_bytes: int | None = None
+    peak_bytes: int = 0
+    #: when, seconds since the epoch
+    at: float = 0.0
+    #: same image, model and arguments; else the same image alone
+    same: bool = True
+    kv_tokens: int | None = None
+    full_requests: float | None = None
+
+    @property
+    def source(self) -> str:
+        """Where its figures are from, as a clause."""
+        about = "" if self.same else " with another model or other arguments of this image"
+        return f"measured {moment(self.at, MINUTE)}{about}"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of a start besides its engine's memory model."""
+
+    #: the last verified start like it
+    learned: Learned | None = None
+    #: the last one that compiled, and what it compiled is no longer there
+    learned_cold: Learned | None = None
+    #: what an earlier start compiled is there
+    warm: bool = False
+    #: what its /dev/shm may hold, bytes; None: the host's own, see shm_source
+    shm_bytes: int = 0
+    shm_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """total_bytes: MemTotal. available_bytes: MemAvailable when it was made; None on a laptop."""
+
+    total_bytes: int
+    rows: tuple[Row, ...]
+    available_bytes: int | None = None
+    #: tokens that the KV cache held, and requests of full length that fitted, at the last start
+    kv_tokens: int | None = None
+    full_requests: float | None = None
+
+    @property
+    def need_bytes(self) -> int:
+        """All rows that are not limits, together."""
+        return sum(row.size_bytes for row in self.rows if not row.at_most)
+
+    @property
+    def left_bytes(self) -> int:
+        """What stays beyond the reserve; below 0 it does not fit."""
+        return self.total_bytes - self.need_bytes
+
+    @property
+    def limits_bytes(self) -> int:
+        """What the server may take beyond that while it serves."""
+        return sum(row.size_bytes for row in self.rows if row.at_most and row.about == "server")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rows add up to no more than the host has."""
+        return self.left_bytes >= 0
+
+    def of(self, about: About) -> int:
+        """The bytes of one kind of rows, limits left out."""
+        return sum(row.size_bytes for row in self.rows if row.about == about and not row.at_most)
+
+    def lines(self) -> list[str]:
+        """The table: GiB, what for, and where the figure is from."""
+        width = max((len(row.name) for row in self.rows), default=0)
+        left = f"{gib(self.left_bytes)} left" if self.fits else f"{gib(-self.left_bytes)} too much"
+        now = f", {gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
+        rows = [*map(_cells, self.rows), (gib(self.need_bytes), "together", left)]
+        rows.append((gib(self.total_bytes), "MemTotal", f"this host{now}"))
+        width = max(width, len("together"))
+        table = [f"{'GiB':>7}  {'memory':<{width}}  source"]
+        return (
+            table + [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows] + self._tokens()
+        )
+
+    def _tokens(self) -> list[str]:
+        if not self.kv_tokens:
+            return []
+        requests = f", {self.full_requests:g} requests of full length at once" if self.full_requests else ""
+        return [f"The KV cache held {self.kv_tokens} tokens at its last start{requests}."]
+
+    def to_json(self) -> dict[str, Any]:
+        """For events, `--json` and the API."""
+        return {
+            "total_bytes": self.total_bytes,
+            "need_bytes": self.need_bytes,
+            "left_bytes": self.left_bytes,
+            "available_bytes": self.available_bytes,
+            "kv_tokens": self.kv_tokens,
+            "full_requests": self.full_requests,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    @classmethod
+    def of_json(cls, data: Any) -> Budget:
+        """The budget that `to_json` made. Raises ValueError for what is none."""
+        found = fitted(data, SHAPE, "budget")
+        rows = tuple(Row(**{name: row[name] for name in ROW}) for row in found["rows"])
+        return cls(found["total_bytes"], rows, found["available_bytes"], found["kv_tokens"], found["full_requests"])
+
+
+def _cells(row: Row) -> tuple[str, str, str]:
+    source = f"{ASSUMED}: {row.source}" if row.assumed and row.name == HOST_SIDE else row.source
+    source = f"assumed: {source}" if row.assumed and row.name != HOST_SIDE else source
+    return (
+        (f"({gib(row.size_bytes)})", row.name, f"at most: {source}")
+        if row.at_most
+        else (gib(row.size_bytes), row.name, source)
+    )
+
+
+def of(
+    memory: Memory,
+    total_bytes: int,
+    start: Start,
+    *,
+    reserve_bytes: int,
+    others: Sequence[Row] = (),
+    own: Row | None = None,
+    available_bytes: int | None = None,
+) -> Budget:
+    """Return the budget of one start.
+
+    Args:
+        memory: What the engine takes.
+        total_bytes: MemTotal of the host.
+        start: What is known of this start.
+        reserve_bytes: What must stay free.
+        others: Rows of what else the host serves.
+        own: The row of the host itself; None where that is not known.
+        available_bytes: MemAvailable now.
+    """
+    rows = list(engine_rows(memory, total_bytes, start))
+    rows += _start_check(memory, total_bytes, sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes)
+    rows += [*others, *([own] if own else ())]
+    rows.append(Row("reserve", reserve_bytes, "reserve_gib", "host"))
+    learned = start.learned if start.learned and start.learned.same else Learned()
+    tokens = learned.kv_tokens, learned.full_requests
+    return Budget(total_bytes, tuple(rows), available_bytes, *tokens)
+
+
+def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
+    """The rows of the server itself: its engine on both sides, what it compiles with, its /dev/shm."""
+    yield from _share_rows(memory, total_bytes)
+    for part in memory.parts:
+        if not part.host:
+            when = ", taken as it serves" if part.later else ""
+            yield Row(part.name, part.size_bytes, f"{part.source}{when}", assumed=part.assumed)
+    learned = start.learned
+    if learned is not None and learned.same and (learned.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
+        more = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
+        yield Row("beyond that on the GPU", more, f"CUDA graphs, say: by its log, {learned.source}")
+    yield from _host_side(memory, total_bytes, start)
+    if memory.compiles:
+        yield _compile_row(memory, total_bytes, start)
+    if start.shm_bytes:
+        yield Row("/dev/shm", start.shm_bytes, start.shm_source, at_most=True)
+
+
+def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
+    if not memory.share:
+        return
+    taken = int(memory.share * total_bytes)
+    source = f"{memory.flag or 'its share'} {memory.share:g} of {gib(total_bytes)} GiB"
+    held = memory.weights_bytes if SHOWN_BYTES <= memory.weights_bytes < taken else 0
+    if held:
+        yield Row("weights", held, "spark.lock")
+        source = f"{source}, less the weights"
+    yield Row("KV cache and computation" if held else "GPU's side", taken - held, source)
+
+
+def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
+    learned = start.learned
+    if learned is not None and learned.host_bytes is not None:
+        yield Row(HOST_SIDE, learned.host_bytes, learned.source)
+    elif memory.host_bytes:
+        size = min(memory.host_bytes, total_bytes // HOST_SIDE_PART)
+        yield Row(HOST_SIDE, size, "5.4 to 6.7 GiB elsewhere", assumed=True)
+    else:
+        yield from (Row(HOST_SIDE, one.size_bytes, one.source, assumed=one.assumed) for one in memory.parts if one.host)
+
+
+def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
+    """What a cold start takes for a while beyond what it keeps: it compiles before its KV cache exists."""
+    name = "compile peak"
+    if start.warm:
+        return Row(name, 0, "the compile cache is warm")
+    cold = start.learned_cold
+    if cold is not None and cold.same:
+        return Row(name, cold.peak_bytes, f"a cold start, {cold.source}")
+    weights = memory.weights_bytes
+    peak = max(0, weights + min(weights, COMPILE_BYTES) - memory.gpu_bytes(total_bytes))
+    return Row(name, peak, "a cold start compiles before it takes its KV cache", assumed=True)
+
+
+def _start_check(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
+    """What must be available at a start beyond what is counted already, though the engine does not take it."""
+    more = int(memory.start_share * total_bytes) - counted_bytes
+    source = f"the engine wants {memory.start_share:g} of {gib(total_bytes)} GiB available, and does not take it"
+    return [Row("start-up check", more, source)] if more > 0 else []
+
+
+def largest(memory: Memory, budget: Budget) -> str:
+    """Return the flag and the largest value with which a server fits that does not, as "FLAG VALUE"; empty where none does."""
+    found = memory.largest(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
+    return f"{found[0]} {found[1]:g}" if found else ""

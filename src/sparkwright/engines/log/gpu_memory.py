@@ -1,0 +1,24 @@
+"""What an engine's log says it took on the GPU's side, by the same readings for every engine. Pure."""
+
+from __future__ import annotations
+
+from sparkwright.engines.log.state import EngineState
+from sparkwright.units import GIB, MIB
+
+#: readings of sizes, with their unit in bytes. weights: with what CUDA and its libraries hold, where the log says that
+WEIGHTS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
+KV_CACHE = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
+OTHERS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB}
+#: in the order of a start
+READINGS = (*WEIGHTS, *OTHERS, *KV_CACHE)
+
+
+def of_state(state: EngineState) -> int | None:
+    """Return weights, KV cache, activations and graphs together, bytes; None where the log lacks the weights or the cache."""
+    sizes = [_bytes(state, readings) for readings in (WEIGHTS, KV_CACHE, OTHERS)]
+    return sum(sizes) if sizes[0] and sizes[1] else None
+
+
+def _bytes(state: EngineState, readings: dict[str, int]) -> int:
+    found = ((state.value(name), unit) for name, unit in readings.items())
+    return sum(int(value * unit) for value, unit in found if isinstance(value, int | float))

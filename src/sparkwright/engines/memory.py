@@ -1,0 +1,121 @@
+"""Memory model of an engine: what it takes of a host's memory, by its flags and its model. Pure.
+
+An engine takes a share of MemTotal (vLLM, SGLang), or so many bytes (llama.cpp, a described server), on the GPU's side; and what it
+takes on the host's side on top of that: its processes, CUDA's context, the driver's tables. On a GB10 both are the same memory.
+Sources: llamastash PR 81 (5.4 to 6.7 GiB on the host's side of vLLM 0.28, on top of its share); vllm #56824, #46307 and eugr PR 286
+(what a first compile takes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from sparkwright.units import GIB
+
+#: the host's side of an engine that was never measured here; 5.4 to 6.7 GiB were measured elsewhere
+HOST_SIDE_BYTES = 7 * GIB
+#: what a first compile was seen to take at most, of host memory, before the KV cache exists (eugr PR 286)
+COMPILE_BYTES = 28 * GIB
+#: steps in which a share, and a context, are proposed
+SHARE_STEP, CONTEXT_STEP = 0.01, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that an engine takes, as a row of a budget. source: where the figure is from, as a clause."""
+
+    name: str
+    size_bytes: int
+    source: str
+    assumed: bool = False
+    #: taken while it serves: its start does without
+    later: bool = False
+    #: on the host's side: a figure that was measured takes its place
+    host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an engine will take of a host's memory. Neither a share nor bytes: not known."""
+
+    #: of MemTotal, on the GPU's side, weights among it; 0 for an engine without such a share
+    share: float = 0.0
+    #: taken whatever the share is
+    bytes: int = 0
+    #: of its model's files, by the lock; 0 while that does not tell
+    weights_bytes: int = 0
+    #: of `bytes`: what each is for
+    parts: tuple[Part, ...] = ()
+    #: the flag that sets the share, the context or the bytes, and its value
+    flag: str = ""
+    value: float = 0.0
+    #: of `bytes`: by how much they grow with `value`, a token; 0: they do not
+    per_token_bytes: float = 0.0
+    #: taken on the host's side, where nothing was measured; 0: `bytes` has it
+    host_bytes: int = 0
+    #: a start without a compile cache compiles
+    compiles: bool = False
+    #: of MemTotal: what must be available at its start, though it does not take it
+    start_share: float = 0.0
+
+    def gpu_bytes(self, total_bytes: int) -> int:
+        """What a start of it takes on the GPU's side, bytes: without what it takes later, or on the host's side."""
+        return self.engine_bytes(total_bytes) - sum(part.size_bytes for part in self.parts if part.later or part.host)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of it."""
+        return bool(self.share or self.bytes)
+
+    def engine_bytes(self, total_bytes: int) -> int:
+        """What it takes by its flags, bytes; `host_bytes` come on top. total_bytes: the host's MemTotal."""
+        return int(self.share * total_bytes) + self.bytes
+
+    def largest(self, total_bytes: int, room_bytes: int) -> tuple[str, float] | None:
+        """Return the flag and the largest value of it with which the engine takes no more than room_bytes.
+
+        None where no value does, or no flag tells. total_bytes: the host's MemTotal.
+        """
+        if self.share:
+            value = math.floor((room_bytes - self.bytes) / total_bytes / SHARE_STEP + 1e-9) * SHARE_STEP
+            fits = value > 0 and value * total_bytes > self.weights_bytes
+            return (self.flag, round(value, 2)) if self.flag and fits else None
+        if not (self.flag and self.per_token_bytes and self.value):
+            return None
+        tokens = self.value - max(0.0, self.bytes - room_bytes) / self.per_token_bytes
+        tokens = math.floor(tokens / CONTEXT_STEP) * CONTEXT_STEP if tokens >= CONTEXT_STEP else 0
+        return (self.flag, tokens) if tokens else None
+
+    def split(self, hosts: int) -> Memory:
+        """The same of one of so many hosts that serve a model together: each holds its part of the weights."""
+        return replace(self, weights_bytes=self.weights_bytes // hosts) if hosts > 1 else self
+
+    def to_json(self) -> dict[str, Any]:
+        """As a plan carries it; what is usual is left out."""
+        usual = Memory()
+        found = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
+        return {**found, **({"parts": [asdict(one) for one in self.parts]} if self.parts else {})}
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> Memory:
+        """The memory model that `to_json` made; other keys are left out."""
+        names = {one.name for one in fields(cls)} - {"parts"}
+        known = {name: value for name, value in data.items() if name in names}
+        return cls(**known, parts=tuple(Part(**one) for one in data.get("parts") or ()))
+
+
+def of_share(share: float, needs_bytes: int) -> Memory:
+    """The memory model of which no more is known than a share and bytes, as a record of an older version holds it."""
+    parts = (Part("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()
+    host = HOST_SIDE_BYTES if share else 0
+    return Memory(share=share, bytes=needs_bytes, parts=parts, host_bytes=host, compiles=bool(share))
+
+
+def weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
+    """Bytes of a locked model's files with one of these endings; of the first ending that any has. 0 while it is not pinned."""
+    rows = [(str(one.get("path")).lower(), int(one.get("size_bytes") or 0)) for one in locked.get("files") or ()]
+    sizes = (sum(size for path, size in rows if path.endswith(suffix)) for suffix in suffixes)
+    return next((size for size in sizes if size), 0)

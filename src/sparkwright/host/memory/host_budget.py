@@ -1,0 +1,161 @@
+"""Memory budget of a host with all that it serves: who holds what now, what of that goes, and what the new server finds then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.budget import Budget, Row
+from sparkwright.host.containers import containers, replaced
+from sparkwright.host.memory import footprint, held, holders, memory_fit
+from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.module import Context
+from sparkwright.host.ollama import ollama_models
+from sparkwright.units import gib
+
+#: other containers with less than this are counted with the host itself
+SMALLEST_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory that is held now, bytes; None: not known."""
+
+    #: by the servers that are stopped for the new one, by container
+    goes: dict[str, int | None]
+    #: by the host's other servers
+    stays: dict[str, int | None]
+    #: by Ollama's models
+    models: list[int | None]
+    models_stay: bool
+    #: other containers: a gateway, say
+    rows: tuple[Row, ...]
+    taken_bytes: int
+
+    @property
+    def unknown(self) -> str:
+        """The sentence about what is not known; empty where all of it is known."""
+        if None in self.goes.values():
+            return "memory held by the running server is unknown; checked again after it stops"
+        if None in self.models:
+            return "memory held by Ollama's models is unknown; checked again after they are unloaded"
+        name = next((name for name, size in self.stays.items() if size is None), "")
+        return f"memory held by {name} is unknown; checked again before the start" if name else ""
+
+    @property
+    def server_bytes(self) -> int:
+        """What the servers that go hold: a dead one holds less than was recorded, and nothing of what others have."""
+        rest = self.taken_bytes - self.model_bytes - _sum(self.stays.values())
+        return min(_sum(self.goes.values()), max(0, rest))
+
+    @property
+    def model_bytes(self) -> int:
+        """What Ollama's models hold, as far as their sizes are known."""
+        return _sum(self.models)
+
+    @property
+    def freed_bytes(self) -> int | None:
+        """What will be available beyond what is now; None where that is not known."""
+        if self.unknown:
+            return None
+        return self.server_bytes + (0 if self.models_stay else self.model_bytes)
+
+    def own(self) -> Row | None:
+        """The row of the host itself, with Ollama's models where they stay; None where it is not known."""
+        if self.freed_bytes is None:
+            return None
+        others = sum(row.size_bytes for row in self.rows) + _sum(self.stays.values())
+        rest = max(0, self.taken_bytes - self.freed_bytes - others)
+        stay = ", Ollama's models among it" if self.models_stay and self.model_bytes else ""
+        return Row("the host itself", rest, f"what all else holds now{stay}", "host")
+
+
+def _sum(sizes: Iterable[int | None]) -> int:
+    return sum(size or 0 for size in sizes)
+
+
+def of(
+    context: Context,
+    server: Server,
+    reserve_gib: float,
+    *,
+    models_stay: bool,
+    beside: Sequence[Mapping[str, Any]] = (),
+    turns: Iterable[str] = (),
+) -> tuple[Budget, Held]:
+    """Return the budget of a server's start, and what is held now.
+
+    Args:
+        context: Of the run.
+        server: The server to start; the container in its place is stopped for it.
+        reserve_gib: What must stay free, GiB.
+        models_stay: Ollama's models are left alone.
+        beside: The host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
+        turns: The containers with which the server takes turns; empty for one that is always on.
+    """
+    turns = set(turns)
+    now = _held(context, server.name, [str(one["name"]) for one in beside], turns, models_stay=models_stay)
+    others = (*_others(context, server, beside, turns, now), *now.rows)
+    return memory_fit.of(context, server, reserve_gib, others=others, own=now.own()), now
+
+
+def _held(context: Context, name: str, beside: Sequence[str], turns: set[str], *, models_stay: bool) -> Held:
+    memory = context.machine.meminfo()
+    found = replaced.current(context, name)  # another recipe may have named it
+    goes = dict.fromkeys((replaced.name_of(found) if found else name, *sorted(turns)))
+    stays = [one for one in beside if one not in goes]
+    return Held(
+        goes={one: held.of_server(one, context) for one in goes},
+        stays={one: held.of_server(one, context) for one in stays},
+        models=[one.model.size_bytes for one in ollama_models.inspect(context).held],
+        models_stay=models_stay,
+        rows=tuple(_containers(context, {*goes, *stays, name})),
+        taken_bytes=memory["MemTotal"] - memory["MemAvailable"],
+    )
+
+
+def _containers(context: Context, servers: set[str]) -> list[Row]:
+    """Rows of the running containers that stay and are none of these servers."""
+    rows = []
+    for found in containers.running_rows(context):
+        name = found["Names"][0].lstrip("/")
+        if name in servers or name.removesuffix(containers.INTERIM) in servers:
+            continue
+        size = footprint.recorded(context, found["Id"]) or holders.of_container(context, found["Id"]) or 0
+        if size > SMALLEST_BYTES:
+            rows.append(Row(f"container {name}", size, "runs beside it", "other"))
+    return rows
+
+
+def _others(
+    context: Context, server: Server, beside: Sequence[Mapping[str, Any]], turns: set[str], now: Held
+) -> list[Row]:
+    """The rows of the host's other servers: what each was verified with, else its own budget. Of those by turns the largest."""
+    rows: list[Row] = []
+    in_turn: list[Row] = []
+    for one in beside:
+        row = _other(context, one, now)
+        (in_turn if row.name in turns or one.get("on_demand") else rows).append(row)
+    if not in_turn:
+        return rows
+    largest = max(in_turn, key=lambda row: row.size_bytes)
+    instead = memory_fit.engine_bytes(context, server) if server.name in turns else 0
+    more = max(0, largest.size_bytes - instead)
+    source = f"{largest.source}; the largest of those on demand"
+    source += f", {gib(instead)} GiB of it instead of {server.name}" if instead and more else ""
+    rows += [Row(largest.name, more, source, "other")] if more else []
+    quiet = (row for row in in_turn if row is not largest or not more)
+    return rows + [Row(row.name, row.size_bytes, "on demand, instead of it", "other", at_most=True) for row in quiet]
+
+
+def _other(context: Context, one: Mapping[str, Any], now: Held) -> Row:
+    name = str(one["name"])
+    found = containers.inspect(context.docker(), name)
+    recorded = footprint.recorded(context, found["Id"]) if found else None
+    if recorded is not None:
+        return Row(name, recorded, "measured when it was verified", "other")
+    share, needs_bytes = float(one.get("utilization") or 0), int(one.get("needs_bytes") or 0)
+    size = memory_fit.engine_bytes(context, Server.of(name, one.get("engine_memory") or {}, share, needs_bytes))
+    source = "by its recipe, on both sides; never measured on this host"
+    return Row(name, max(size, now.stays.get(name) or 0), source, "other", assumed=True)

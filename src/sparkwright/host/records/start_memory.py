@@ -1,0 +1,106 @@
+"""Memory figures of verified starts: ~/.local/state/sparkwright/start_memory.json, one file a host.
+
+The next start's budget uses them: of the same image, model and arguments where there was one, else of the same image. Bytes
+are of /proc/meminfo's MemAvailable, which alone counts what CUDA takes on shared memory; a process's RSS does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from sparkwright.host.records.state_shapes import START
+from sparkwright.host.state import StateFolder
+from sparkwright.trust.shapes import listed
+
+FILE = "start_memory"
+VERSION = 1
+KEPT = 64
+#: how closely a recorded start matches another one
+Match = Literal["start", "image"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartMemory:
+    """One verified start. image: its digest. arguments: see protocol/started_with.py."""
+
+    name: str
+    image: str
+    model: str
+    arguments: str
+    #: nothing was compiled that this start could use again
+    cold: bool
+    #: seconds since the epoch, when it was verified
+    at: float
+    #: available before `docker start`
+    before_bytes: int
+    #: the lowest that was seen from `docker start` until it was verified
+    lowest_bytes: int
+    #: available when it was verified
+    after_bytes: int
+    #: on the GPU's side, as `gpu_source` says; None where nothing tells
+    gpu_bytes: int | None = None
+    #: log: the engine's own figures; share: utilization x MemTotal
+    gpu_source: str = ""
+    #: on the host's side: what was taken beyond gpu_bytes, at least 0
+    host_bytes: int | None = None
+    #: tokens that the KV cache holds, and requests of full length that fit at once, as the log says
+    kv_tokens: int | None = None
+    full_requests: float | None = None
+    run: str = ""
+
+    @property
+    def taken_bytes(self) -> int:
+        """What the server took in all, at least 0."""
+        return max(0, self.before_bytes - self.after_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the start took beyond that for a while."""
+        return max(0, self.after_bytes - self.lowest_bytes)
+
+    @property
+    def key(self) -> tuple[str, str, str, bool]:
+        """What tells one start from another; the newest of each is kept."""
+        return self.image, self.model, self.arguments, self.cold
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file, for `history` and for programs."""
+        return asdict(self)
+
+
+def read(state: StateFolder) -> list[StartMemory]:
+    """All that is kept, newest first; of a file of another version nothing."""
+    kept = state.read(FILE) or {}
+    if kept.get("version") != VERSION:
+        return []
+    known = {one.name for one in fields(StartMemory)}
+    rows = listed(START, kept.get("starts"))
+    return [StartMemory(**{name: value for name, value in row.items() if name in known}) for row in rows]
+
+
+def add(state: StateFolder, start: StartMemory) -> None:
+    """Keep a verified start instead of the last one with the same key. The oldest go."""
+    others = [one for one in read(state) if one.key != start.key]
+    rows = [one.to_json() for one in (start, *others)][:KEPT]
+    state.write(FILE, {"version": VERSION, "starts": rows})
+
+
+def last(
+    starts: Iterable[StartMemory], about: Mapping[str, Any], *, cold: bool | None = None
+) -> tuple[StartMemory, Match] | None:
+    """Return the newest start of the same image, model and arguments, else of the same image; None where there is none.
+
+    Args:
+        starts: As `read` returns them.
+        about: image (its digest), model (its commit) and arguments of the start to come.
+        cold: Only cold starts, or only warm ones; None for both.
+    """
+    if not about.get("image"):
+        return None
+    found = [one for one in starts if one.image == about["image"] and cold in (None, one.cold)]
+    same = [one for one in found if (one.model, one.arguments) == (about.get("model"), about.get("arguments"))]
+    if same:
+        return same[0], "start"
+    return (found[0], "image") if found else None

@@ -1,0 +1,51 @@
+"""Steps of a load proof: prompts of growing length, then as many of the longest at once as are promised. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkwright.units import gib
+
+#: parts of the context that are sent one after the other, before all streams at once
+PARTS = (8, 4, 2, 1)
+SHORTEST_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of the ladder: so many prompts of so many tokens at once, and what came of it."""
+
+    context: int
+    streams: int
+    #: decode rate of one of them, the median; None where too few tokens came
+    tok_per_s: float | None = None
+    #: the longest time to a first token, seconds
+    ttft_s: float | None = None
+    #: the lowest MemAvailable meanwhile
+    lowest_bytes: int | None = None
+
+    def __str__(self) -> str:
+        left = f"{gib(self.lowest_bytes)} GiB left" if self.lowest_bytes is not None else ""
+        rate = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else ""
+        first = f"TTFT {self.ttft_s:.1f} s" if self.ttft_s is not None else ""
+        return f"{self.context} x {self.streams}: {', '.join(filter(None, (left, rate, first)))}"
+
+
+def ladder(context: int, streams: int) -> list[Rung]:
+    """The steps up to a context with so many streams, the shortest first."""
+    lengths = dict.fromkeys(max(SHORTEST_TOKENS, context // part) for part in PARTS)
+    return [Rung(tokens, 1) for tokens in lengths] + ([Rung(context, streams)] if streams > 1 else [])
+
+
+def shown(rows: object) -> str:
+    """The last step of recorded rungs as a person reads it; empty for none."""
+    last = rows[-1] if isinstance(rows, list) and rows else None
+    if not isinstance(last, Mapping) or not isinstance(last.get("context"), int):
+        return ""
+    names = ("context", "streams", "tok_per_s", "ttft_s", "lowest_bytes")
+    values = {name: last.get(name) for name in names}
+    numbers = all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values.values()
+    )
+    return f"survives {Rung(**values)}" if numbers else ""  # type: ignore[arg-type]

@@ -1,0 +1,112 @@
+"""The memory of a start, told by the real commands on the sandbox: its budget, what was learned of it, and the promised load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.budget import Budget
+from sparkwright.sandbox.memory import TOTAL
+from sparkwright.sandbox.serving.process import HOST_SIDE
+from tests.e2e.conftest import Desk, Said, fresh_desk
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+FITS = "Check that it fits in memory"
+
+
+@pytest.fixture(scope="module")
+def deployed() -> Iterator[tuple[Desk, Said]]:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        desk.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
+        said = desk.deploy()
+        assert said.proved, said.out[-3000:]
+        yield desk, said
+
+
+@pytest.fixture
+def served(deployed: tuple[Desk, Said]) -> Desk:
+    return deployed[0]
+
+
+@pytest.fixture
+def first(deployed: tuple[Desk, Said]) -> Said:
+    return deployed[1]
+
+
+def hosts_side(budget: dict[str, Any]) -> dict[str, Any]:
+    return next(row for row in budget["rows"] if row["name"] == "host's side")
+
+
+def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(served: Desk, first: Said) -> None:
+    assumed = hosts_side(first.task(FITS)["data"]["budget"])
+    assert assumed["assumed"] and assumed["size_bytes"] == 7 * 2**30
+    served.edit(RECIPE, "max-num-seqs: 8", "max-num-seqs: 4")
+    try:
+        plan = served.run("plan", "--host", "sandbox", "--json")
+        shown = served.run("plan", "--host", "sandbox")
+    finally:
+        served.edit(RECIPE, "max-num-seqs: 4", "max-num-seqs: 8")
+    budget = plan.task(FITS)["data"]["budget"]
+    known = hosts_side(budget)
+    assert not known["assumed"] and "other arguments of this image" in known["source"]
+    assert known["size_bytes"] == pytest.approx(HOST_SIDE, rel=0.02)
+    assert budget["total_bytes"] == pytest.approx(TOTAL, rel=0.001)
+    table = Budget.of_json(budget).lines()
+    assert all(any(row.strip() in line for line in shown.out.splitlines()) for row in table[1:-1]), shown.out
+
+
+def test_history_and_doctor_tell_what_was_measured(served: Desk) -> None:
+    said = served.run("history", "--host", "sandbox", "--json")
+    memory = said.events()[0]["memory"]
+    assert memory["host_bytes"] == pytest.approx(HOST_SIDE, rel=0.02) and memory["cold"]
+    assert memory["lowest_bytes"] <= memory["after_bytes"] < memory["before_bytes"]
+    text = served.run("history", "--host", "sandbox").out
+    assert "GiB available during the start (cold)" in text and "survives 2048 x 2: " in text
+    doctor = served.run("doctor", "--host", "sandbox", "--json").events()[0]
+    finding = next(one for one in doctor["findings"] if one["check"] == "memory budget")
+    assert finding["verdict"] == "ok" and "takes 107.2 GiB on both sides" in finding["evidence"]
+    assert not hosts_side(doctor["budget"])["assumed"]
+
+
+def test_the_promised_load_is_proved_once_for_the_same_server(served: Desk, first: Said) -> None:
+    proof = first.task("Prove the promised load")["data"]
+    assert [(one["context"], one["streams"]) for one in proof["rungs"]] == [
+        *((256, 1), (512, 1), (1024, 1), (2048, 1), (2048, 2))
+    ]
+    assert all(one["lowest_bytes"] > 0 and one["ttft_s"] is not None for one in proof["rungs"])
+    again = served.run("restart", "--host", "sandbox", "--json")
+    assert again.proved, again.out[-2000:]
+    assert again.task("Prove the promised load")["data"]["kept"]
+
+
+def test_what_cannot_fit_names_the_largest_share_and_touches_nothing(served: Desk) -> None:
+    served.edit(RECIPE, "utilization: 0.85", "utilization: 0.95")
+    try:
+        said = served.run("deploy", "--host", "sandbox", "--json")
+    finally:
+        served.edit(RECIPE, "utilization: 0.95", "utilization: 0.85")
+    assert said.code == 5
+    failed = said.task(FITS)
+    assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in failed["fix"].lower()
+    assert served.run("status", "--host", "sandbox", "--json").events()[0]["state"] == "up"
+
+
+@pytest.mark.parametrize(
+    ("load", "sentence"),
+    [
+        ("{context: 200k}", "`expect.load.context` 200000 is longer than the server's context of 131072 tokens."),
+        ("{context: lots}", "expect.load.context"),
+        ("{context: 1000, streams: 0}", "expect.load.streams"),
+    ],
+)
+def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(served: Desk, load: str, sentence: str) -> None:
+    text = (served.root / RECIPE).read_text()
+    (served.root / RECIPE).write_text(text.replace("load: {context: 2048, streams: 2}", f"load: {load}"))
+    try:
+        said = served.run("plan", "--host", "sandbox")
+    finally:
+        (served.root / RECIPE).write_text(text)
+    assert said.code == 5 and sentence in said.out + said.err and f"{RECIPE}:" in said.out + said.err

@@ -1,0 +1,201 @@
+"""A host with one server of a hostile image: its mounts, and what lies around them that no container may reach."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.compile_caches import FOLDER
+from sparkwright.host.containers import files_of_root
+from sparkwright.modules.server.container import Container
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import caches
+from sparkwright.protocol import expressions
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Result
+from sparkwright.secret import Secret
+from tests.faults.bench import until
+from tests.modules.context import RecordingContext
+
+TOP = Path(__file__).parents[2]
+KEY = "e" * 32
+PROGRAMS = (
+    "sh",
+    "cat",
+    "ln",
+    "mv",
+    "rm",
+    "mkdir",
+    "mknod",
+    "mount",
+    "head",
+    "cp",
+    "chmod",
+    "chown",
+    "truncate",
+    "sleep",
+)
+#: how the hostile image says that it got out
+OUT = ("READ", "WROTE", "MOUNTED", "DEVICE")
+CANARY = "canary"
+
+
+def image(api: Any, name: str) -> str:
+    """An image with the hostile server and the programs of this machine that it needs."""
+    found = {program: shutil.which(program) or "" for program in PROGRAMS}
+    paths = {f"bin/{program}": path for program, path in found.items()}
+    for path in found.values():
+        libraries = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout.split()
+        paths |= {word.lstrip("/"): word for word in libraries if word.startswith("/")}
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for inside, path in sorted(paths.items()):
+            tar.add(Path(path).resolve(), arcname=inside)
+        tar.add(Path(__file__).with_name("hostile.sh"), arcname="hostile.sh")
+    changes = ['ENTRYPOINT ["/bin/sh", "/hostile.sh"]', "ENV PATH=/bin"]
+    api.import_image_from_data(raw.getvalue(), repository=name, tag="v1", changes=changes)
+    return f"{name}:v1"
+
+
+@dataclass
+class Bench:
+    """home: of the host's user. image: the hostile one. name: of the server's container."""
+
+    engine: Any
+    home: Path
+    image: str
+    name: str
+    mode: str = "0777"
+    secret: str = field(default_factory=lambda: f"canary-{secrets.token_hex(8)}")
+
+    @property
+    def context(self) -> RecordingContext:
+        return RecordingContext(self.home, secrets={"server_key of one": Secret("spk-" + "5" * 40)})
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def names(self, end: str, **more: Any) -> dict[str, Any]:
+        """All that playbooks see of its recipe, with everything that can be mounted. end: what the server does when it is through."""
+        project = self.home / "project"
+        (project / "recipes").mkdir(parents=True, exist_ok=True)
+        for folder in ("models/one", "data/own"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        (self.home / "models/one/config.json").write_text("{}")
+        (project / "two.txt").write_text("text")
+        env = {"CANARY": str(self.home / "outside" / CANARY), "WORD": self.secret, "MODE": self.mode}
+        box = {"name": self.name, "gpus": "", "ipc": "", "ports": [], "env": env, **more}
+        box = {"volumes": [f"{self.home}/data/own:/data"], "entrypoint": ["/bin/sh", "/hostile.sh"], **box}
+        model = {"id": "a/b", "dir": f"{self.home}/models/one", "mount": "/model"}
+        written = {
+            "image": self.image,
+            "model": model,
+            "container": box,
+            "files": {"/etc/one/two": {"file": "two.txt"}},
+        }
+        (project / "recipes/one.yml").write_text(json.dumps({**written, "server_key": {"env": "KEY"}}))
+        loaded = recipe.load(project, "one")
+        found = recipe.scope(
+            Host("spark1", "spark1", home=str(self.home)), "ops", loaded, {"image": None, "model": None}
+        )
+        spec = replace(ContainerSpec.from_json(found["container"]), caches=KEY)
+        spec = replace(spec, command=(*spec.command, end))
+        options = [*found["docker_options"], *map(list, caches.options(loaded, spec, str(self.home)))]
+        return {**found, "container": spec.to_json(), "docker_options": options}
+
+    def deploy(self, end: str = "stay", **more: Any) -> Result:
+        """Create and start it as a deploy does."""
+        names = self.names(end, **more)
+        args = Container.Args(spec=json.loads(json.dumps(names["container"])), files=names["recipe_files"])
+        return Container().run(args, self.context)
+
+    def drift(self, **more: Any) -> list[str]:
+        """What a plan finds of it."""
+        names = self.names("stay", **more)
+        context = RecordingContext(self.home, secrets=self.context.secrets, check=True)
+        args = Container.Args(spec=json.loads(json.dumps(names["container"])), files=names["recipe_files"])
+        return [one["field"] for one in Container().run(args, context).data["drift"]]
+
+    def by_script(self) -> None:
+        script = expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), self.names("stay"))
+        done = subprocess.run(["sh", "-c", str(script)], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, (done.stderr, script)
+
+    def inspect(self, name: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = self.engine.api.inspect_container(name or self.name)
+        return found
+
+    def attacked(self, starts: int = 1, name: str = "") -> None:
+        """Wait until it attacked in so many starts."""
+        until(lambda: self.log(name).count("ATTACKED") >= starts, f"{starts} attacks")
+
+    def log(self, name: str = "") -> str:
+        return str(self.engine.api.logs(name or self.name).decode(errors="replace"))
+
+    def places(self) -> set[str]:
+        """Where it could write."""
+        return {line.removeprefix("PLACE ") for line in self.log().splitlines() if line.startswith("PLACE ")}
+
+    def writable(self) -> set[str]:
+        """Where its container may write, as the engine says."""
+        return {one["Destination"] for one in self.inspect()["Mounts"] if one["RW"]}
+
+    # -- what lies around it -------------------------------------------------------------------------------------------
+
+    def guard(self) -> None:
+        """Put a canary wherever the server must not get, with all that can be seen of it."""
+        (self.home / "outside").mkdir(exist_ok=True)
+        for folder in self.around():
+            if folder.is_dir() and not (folder / CANARY).exists():
+                (folder / CANARY).write_text(f"{self.secret}\n")
+
+    def around(self) -> list[Path]:
+        """Every folder above a mount, and one that nothing is mounted of."""
+        state, key = self.home / ".local/state/sparkwright", self.home / FOLDER / KEY
+        own = [self.home / ".local/share/sparkwright", self.home / FOLDER, key, key / "live", key / "live" / self.name]
+        own += [state, state / "server_keys", state / "recipe_files"]
+        return [self.home / "outside", self.home, self.home / "models", self.home / "data", *own]
+
+    def unharmed(self) -> None:
+        """Nothing got out: by what the image says itself, and by what stands on the host."""
+        containers = self.engine.api.containers(all=True, filters={"name": self.name})
+        said = [line for row in containers for line in self.log(row["Id"]).splitlines()]
+        assert [line for line in said if line.startswith(OUT)] == []
+        found = {str(one): (one / CANARY).read_text() for one in self.around() if (one / CANARY).exists()}
+        assert set(found.values()) == {f"{self.secret}\n"}, found
+        assert str(self.home / "outside") in found
+        links = [one for one in self.around() if one.is_symlink()]
+        assert links == []
+        assert (self.home / "models/one/config.json").read_text() == "{}"
+        assert sorted(one.name for one in (self.home / "models/one").iterdir()) == ["config.json"]
+
+
+@contextmanager
+def bench(engine: Any, **more: Any) -> Iterator[Bench]:
+    """A home that everybody may enter, for the tests may be root's, and containers and an image that go again."""
+    name = f"escape-{secrets.token_hex(4)}"
+    home = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
+    made = Bench(engine, home, image(engine.api, name), name, **more)
+    try:
+        yield made
+    finally:
+        for row in engine.api.containers(all=True, filters={"name": name}):
+            engine.api.remove_container(row["Id"], force=True, v=True)
+        engine.api.remove_image(f"{name}:v1", force=True)
+        shutil.rmtree(home, ignore_errors=True) if os.geteuid() else subprocess.run(
+            ["rm", "-rf", str(home)], check=False
+        )
+        if home.exists():
+            files_of_root.as_root(made.context, home, ("rm", "-rf", "--"), f"{files_of_root.SEEN_AT}/data", above=False)
+            subprocess.run(["rm", "-rf", str(home)], check=False)

@@ -1,0 +1,126 @@
+"""Memory figures of verified starts: what is kept of one, and how the next budget uses it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.engine import of
+from sparkwright.engines.log.reader import read as read_log
+from sparkwright.host.machine import Machine
+from sparkwright.host.memory import footprint, memory_fit, verified_start
+from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.records import start_memory
+from sparkwright.host.records.start_memory import StartMemory
+from sparkwright.host.state import StateFolder
+from sparkwright.units import GIB
+from tests.modules.context import RecordingContext
+
+START = StartMemory("qwen35", "sha256:a", "c0", "f0", True, 1.0, 110 * GIB, 2 * GIB, 4 * GIB, host_bytes=5 * GIB)
+ABOUT = {"image": "sha256:a", "model": "c0", "arguments": "f0", "caches": ""}
+#: vllm 0.32.0, v1/worker/gpu_worker.py
+GPU_LOG = """
+(Worker pid=7) INFO 11-21 00:07:43 [gpu_model_runner.py:5150] Model loading took 34.00 GiB memory and 210.123456 seconds
+(Worker pid=7) INFO 11-21 00:08:43 [gpu_worker.py:760] Available KV cache memory: 66.00 GiB
+(EngineCore pid=6) INFO 11-21 00:08:44 [kv_cache_utils.py:2327] GPU KV cache size: 1,232,500 tokens
+(EngineCore pid=6) INFO 11-21 00:08:44 [kv_cache_utils.py:2332] Maximum concurrency for 131,072 tokens per request: 9.40x
+(Worker pid=7) INFO 11-21 00:08:59 [gpu_model_runner.py:6582] Graph capturing finished in 12 secs, took 1.50 GiB
+(Worker pid=7) INFO 11-21 00:08:59 [gpu_worker.py:1031] Free memory on device (114.00/121.70 GiB) on startup. Desired GPU memory \
+utilization is (0.85, 103.45 GiB). Actual usage is 35.00 GiB for consumed memory (weights + non-torch), 2.45 GiB for peak activation, \
+and 1.50 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=1` (1.0 GiB) to fit into requested \
+memory, or `--kv-cache-memory=2` (2.0 GiB) to fully utilize gpu memory. Current kv cache memory in use is 66.00 GiB.
+"""
+
+
+class Spark(RecordingContext):
+    """A host whose MemAvailable is told by the test."""
+
+    available_gib: float = 110
+
+    def memory(self) -> dict[str, int]:
+        return {"MemTotal": int(121.7 * GIB), "MemAvailable": int(self.available_gib * GIB)}
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
+    one = Spark(tmp_path, docker_host="unix:///nowhere")
+    monkeypatch.setattr(Machine, "meminfo", lambda self: one.memory())
+    return one
+
+
+def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
+    """A start that is verified: available before 110 GiB, and what the test says then."""
+    footprint.before_start(spark, 110 * GIB)
+    spark.available_gib = after
+    needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
+    state = read_log(log.splitlines(), of("vllm").log) if log else None
+    return verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB))
+
+
+def test_the_hosts_side_is_what_was_taken_less_the_gpus_side_by_the_engines_log(spark: Spark) -> None:
+    found = started(spark, after=0.0)
+    assert found is not None
+    assert found.gpu_bytes == pytest.approx((35 + 2.45 + 1.5 + 66) * GIB) and found.gpu_source == "log"
+    assert found.host_bytes == pytest.approx((110 - 104.95) * GIB, abs=4)
+    assert (found.kv_tokens, found.full_requests) == (1_232_500, 9.4)
+    assert (found.lowest_bytes, found.peak_bytes, found.cold) == (0, 0, True)
+
+
+def test_without_such_lines_the_gpus_side_is_its_share(spark: Spark) -> None:
+    found = started(spark, log="", after=1.0, lowest=0.5)
+    assert found is not None and found.gpu_source == "flags"
+    assert found.gpu_bytes == int(0.85 * spark.memory()["MemTotal"])
+    assert found.host_bytes == 109 * GIB - found.gpu_bytes
+    assert found.lowest_bytes == GIB // 2 and found.peak_bytes == GIB // 2
+
+
+def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: Spark) -> None:
+    needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
+    assert verified_start.of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None) is None
+
+
+def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: Spark) -> None:
+    memory = of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
+
+    def hosts_side(**about: str) -> tuple[float, bool]:
+        found = memory_fit.of(spark, Server("qwen35", memory, {**ABOUT, **about}), 4)
+        row = next(row for row in found.rows if row.name == "host's side")
+        return row.size_bytes / GIB, row.assumed
+
+    assert hosts_side() == (7.0, True), "nothing was measured"
+    start_memory.add(spark.state, dataclasses.replace(START, arguments="other", host_bytes=6 * GIB))
+    assert hosts_side() == (6.0, False)
+    start_memory.add(spark.state, START)
+    assert hosts_side() == (5.0, False)
+    assert hosts_side(image="sha256:b") == (7.0, True), "another image is another engine"
+    spark.state.remove("start_memory")
+    assert hosts_side() == (7.0, True)
+
+
+def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    for n in range(start_memory.KEPT + 10):
+        start_memory.add(state, dataclasses.replace(START, arguments=f"f{n}", at=float(n)))
+    again = dataclasses.replace(START, arguments="f20", at=1000.0)
+    start_memory.add(state, again)
+    kept = start_memory.read(state)
+    assert len(kept) == start_memory.KEPT and kept[0] == again
+    assert sum(one.arguments == "f20" for one in kept) == 1
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"version": 2, "starts": [START.to_json()]},
+        {"version": 1, "starts": [{**START.to_json(), "host_bytes": -1}]},
+        {"version": 1, "starts": "x"},
+        {"version": 1},
+    ],
+)
+def test_a_record_that_is_damaged_or_of_another_version_teaches_nothing_wrong(tmp_path: Path, written: Any) -> None:
+    state = StateFolder(tmp_path)
+    state.write("start_memory", written)
+    assert all(one.host_bytes is None for one in start_memory.read(state))
