@@ -21,7 +21,7 @@ define pytest
 	  $(BIN)/pytest $(2) --last-failed --last-failed-no-failures none -v; }
 endef
 
-.PHONY: demo test test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock bed bed-down docs picture bench clean
+.PHONY: demo test test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release release-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -92,6 +92,21 @@ lint-rest: .venv/.installed-test
 runtime-lock: .venv/.installed
 	$(BIN)/python tools/lock_runtime.py
 
+# the same for what the laptop itself needs, builds and tests with, for `make release`
+release-lock: .venv/.installed
+	$(BIN)/python tools/lock_release.py
+
+# an sdist and a wheel in dist/, built with the locked versions alone; then the wheel is installed, deploys to the sandbox, and the
+# quick tests run with it
+release:
+	rm -rf dist .release
+	$(PYTHON) -m venv .release
+	.release/bin/python -m pip install --quiet --only-binary :all: --no-deps --require-hashes --requirement release-requirements.txt
+	.release/bin/python -m hatchling build
+	.release/bin/python -m pip install --quiet --no-deps --no-index dist/*.whl
+	cd .release && bin/sparkwright init demo && cd demo && ../bin/sparkwright deploy --host sandbox && ../bin/sparkwright sandbox.down
+	.release/bin/pytest -n $(WORKERS) -m 'not engine and not slow' $(TESTS)
+
 # known vulnerabilities in what the laptop has installed and in what hosts get
 audit: .venv/.installed-test
 	$(BIN)/python tools/audit.py
@@ -118,4 +133,4 @@ bench-%: .venv/.installed-test
 	$(BIN)/python benchmarks/$*.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .release dist

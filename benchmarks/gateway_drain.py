@@ -74,7 +74,7 @@ def reload(two: Two) -> None:
 
 def killed(two: Two) -> None:
     """The gateway is killed with -9; its restart policy brings it back."""
-    config = two.home(HOSTS[0]) / "gateway/config"
+    config = two.home(HOSTS[0]) / "gateway/files"
     for one in psutil.process_iter(["name"]):
         if one.info["name"] == "haproxy" and Path(one.cwd()) == config:
             os.kill(one.pid, signal.SIGKILL)

@@ -3,7 +3,7 @@
     make bench-models          (or: .venv/bin/python benchmarks/models.py [MEGABYTES ROUNDS [PART ...]])
 
 A loopback hub in a process of its own hands out files that already are in the page cache; it shares the cores with its
-clients. The peers are huggingface_hub with and without hf_transfer from this same Python, and `sha256sum` side by side.
+clients. The peers are huggingface_hub and hf_transfer, by themselves and from this same Python, and `sha256sum` side by side.
 The aims: 0.95 x bare hf_transfer, 0.95 x bare huggingface_hub, 5 x plain with 40 MB/s a connection, 0.9 x sha256sum,
 a verified no-op of 35 GB in 14 files under 0.2 s, the host's side under 300 MB.
 """
@@ -83,13 +83,21 @@ server.serve_forever()
 BARE = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
-from huggingface_hub import hf_hub_download
-from huggingface_hub.utils.tqdm import disable_progress_bars
-disable_progress_bars()
 url, folder, names = sys.argv[1], sys.argv[2], sys.argv[3:]
+ranges = os.environ.get("BARE_RANGES") == "1"
+if ranges:
+    import hf_transfer
+    os.makedirs(folder)
+else:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import disable_progress_bars
+    disable_progress_bars()
 def one(name):
-    hf_hub_download("lab/bench", name, revision="c" * 40, local_dir=folder, endpoint=url, token=False)
-with ThreadPoolExecutor(1 if os.environ.get("HF_HUB_ENABLE_HF_TRANSFER") == "1" else 8) as pool:
+    if ranges:
+        hf_transfer.download(f"{url}/lab/bench/resolve/{'c' * 40}/{name}", f"{folder}/{name}", 100, 10 * 2**20, 3, 5)
+    else:
+        hf_hub_download("lab/bench", name, revision="c" * 40, local_dir=folder, endpoint=url, token=False)
+with ThreadPoolExecutor(1 if ranges else 8) as pool:
     list(pool.map(one, names))
 """
 
@@ -162,7 +170,7 @@ class Bench:
         return rows
 
     def bare(self, url: str, rows: list[dict[str, Any]], hf_transfer: bool) -> float:
-        env = {**os.environ, "HF_HUB_ENABLE_HF_TRANSFER": str(int(hf_transfer)), "HF_HUB_DISABLE_XET": "1"}
+        env = {**os.environ, "BARE_RANGES": str(int(hf_transfer)), "HF_HUB_DISABLE_XET": "1"}
         target = self.fresh("bare")
         words = [sys.executable, "-c", BARE, url, str(target), *(row["path"] for row in rows)]
         began_s = time.perf_counter()

@@ -34,6 +34,7 @@ DOCKER = (
     "tests/cluster/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
+    "tests/gateway/test_container.py",
     "tests/guard/test_start_guard.py",
     "tests/guard/test_service.py",
     "tests/importing/test_running_docker.py",
@@ -84,12 +85,14 @@ NOT_SLOW = (
 LONG = (
     "tests/cli/test_system_errors.py",
     "tests/engines/logs/test_reading.py",
+    "tests/fuzz/test_commands.py",
     "tests/fuzz/test_patterns.py",
     "tests/modules/test_hf_model.py",
     "tests/modules/test_neighbour.py",
     "tests/real_llama/",
     "tests/runner/test_requests.py",
     "tests/runner/test_sudo.py",
+    "tests/transport/test_every_client.py",
 )
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"

@@ -99,9 +99,9 @@ GROUPS = (
         "the SDK's client, where the Docker host is no socket", ("health/live.py",), ("sparkwright.host.runs.context",)
     ),
     Group(
-        "the hub's client, for a model that has to be fetched",
+        "the clients of ranges and of the chunk store, for a model that has to be fetched",
         ("host/models/*",),
-        ("huggingface_hub", "importlib.metadata"),
+        ("hf_transfer", "hf_xet", "urllib3"),
     ),
     Group("processes, for one that holds a port or memory (10 ms)", ("host/*", "modules/*"), ("psutil",)),
     Group("retries, of a pull and of a webhook (12 ms)", ("modules/image/*", "health/notify.py"), ("tenacity",)),

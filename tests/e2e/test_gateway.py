@@ -242,7 +242,7 @@ def test_the_fleets_status_shows_it(gate: Gate) -> None:
 
 def test_files_that_somebody_changed_are_drift(gate: Gate) -> None:
     gate.deploy()
-    config = gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg"
+    config = gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg"
     config.write_text(config.read_text().replace("retries 3", "retries 4"))
     code, found = gate.of_fleet()
     assert (code, found["state"], found["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
@@ -281,7 +281,7 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) 
     said = gate.rollback()
     assert said.code == 0, said.out + said.err
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
-    config = (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").read_text()
+    config = (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
     assert "timeout queue 11s" in config
     assert gate.status()["verified"] is True
     assert gate.request().status == 200
@@ -342,7 +342,7 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
         said = gate.desk.run("deploy", "--host", "sandbox")
         assert said.code == 0, said.out + said.err
         assert "A server behind the gateway box was changed: gateway.deploy follows." in said.out
-        assert f"127.0.0.1:{port}" in (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").read_text()
+        assert f"127.0.0.1:{port}" in (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
         assert gate.request().status == 200
         assert "gateway.deploy" not in gate.desk.run("deploy", "--host", "sandbox").out
         groups.write_text(groups.read_text().replace("GATEWAY_KEY", "NO_KEY"))
@@ -371,5 +371,5 @@ def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) ->
     assert said.code == 0, said.out + said.err
     assert "gateway running" in gate.desk.containers()
     assert gate.request().status == 200
-    assert (gate.desk.sandbox / "home" / FILES / "config/haproxy.cfg").is_file()
+    assert (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").is_file()
     assert gate.status()["running"] is True

@@ -72,7 +72,7 @@ def test_it_answers_and_refuses_as_the_gateway_does(gate: Gate) -> None:
 
 def test_its_admin_socket_is_found_where_there_is_no_proc(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "OPEN", gate.desk.root / "no-proc")
-    assert admin.stand_in(gate.desk.sandbox / "home" / FILES / "config")
+    assert admin.stand_in(gate.desk.sandbox / "home" / FILES / "sockets")
 
 
 def test_a_model_without_a_server_is_503_with_a_time_to_come_back(gate: Gate) -> None:

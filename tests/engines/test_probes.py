@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import engine
-from sparkwright.engines.probes import image, language, table
+from sparkwright.engines import engine, openai_api
+from sparkwright.engines.probes import image, language, table, tool_call
 from sparkwright.engines.probes.probe import Reply
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -56,6 +56,9 @@ def called(arguments: Any, name: str = "get_weather") -> Reply:
         ("json_schema", reply("length", content="{\n    \n    \n"), "inconclusive", None),
         ("image", reply(content="Red."), "proved", None),
         ("image", reply(content="Blue"), "disproved", "picture not seen"),
+        ("image", reply(content="</think>\n\nRed."), "disproved", "thinking in content"),
+        ("tool_call", reply("tool_calls", content="</think>", tool_calls=[CALL]), "disproved", "thinking in content"),
+        ({"language": "de"}, reply(content="</think>\n\nEine Woche hat sieben Tage, und der erste ist der Montag."), "disproved", "thinking in content"),
         ("image", reply(content="I am bored"), "disproved", "picture not seen"),
         ({"language": "de"}, reply(content="Eine Woche hat sieben Tage, und der erste ist der Montag."), "proved", None),
         ({"language": "de"}, reply(content="A week has seven days, and the first is Monday."), "disproved", "another language"),
@@ -112,3 +115,70 @@ def test_a_recipe_may_ask_for_nothing_else() -> None:
     ):
         assert table.why_not(wrong), wrong
     assert json.dumps(table.schema())
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (called('{"city":"Rome"}'), "proved"),
+        (called('{"city":"Paris"}'), "disproved"),
+        (called("{}"), "disproved"),
+        (reply(content="It rains in Rome."), "disproved"),
+    ],
+)
+def test_a_second_turn_is_judged_by_its_own_question(answer: Reply, verdict: str) -> None:
+    second = next(probe for probe in tool_call.VARIANTS if probe.name == "tool_call, second turn")
+    assert second.judge(answer).verdict == verdict
+
+
+def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
+    none = next(probe for probe in tool_call.VARIANTS if probe.name == "tool_call, tool_choice none")
+    assert none.judge(reply("tool_calls", tool_calls=[CALL])).fault == "tool choice ignored"
+    assert none.judge(reply(content="It is sunny in Paris.")).verdict == "proved"
+
+
+def test_forty_tools_are_forty() -> None:
+    many = next(probe for probe in tool_call.VARIANTS if "40 tools" in probe.name)
+    names = [tool["function"]["name"] for tool in many.body["tools"]]
+    assert len(set(names)) == len(names) == tool_call.TOOLS
+    assert tool_call.NAME in names
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "cause"),
+    [
+        ("llama_cpp", "Value is not callable: null at row 62, column 114", "--chat-template-file"),
+        ("llama_cpp", "tools param requires --jinja flag", "--no-jinja"),
+        ("vllm", "conversation roles must alternate", "--chat-template"),
+        (
+            "vllm",
+            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+            "--enable-auto-tool-choice",
+        ),
+    ],
+)
+def test_a_flag_is_blamed_only_where_the_servers_words_support_it(name: str, words: str, cause: str) -> None:
+    flags = engine.of(name).probe_flags
+    assert cause in flags.cause("tools refused", words)
+    assert "--no-jinja" not in flags.cause("tools refused", "Value is not callable: null at row 62, column 114")
+
+
+def test_a_streamed_answer_is_put_together_as_it_would_be_without_stream() -> None:
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "Hm"},
+        {"reasoning": "."},
+        {
+            "tool_calls": [
+                {"index": 0, "id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+            ]
+        },
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '"Paris"}'}}, {"index": 10**9}, 7]},
+    ]
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, {"choices": []}, None]
+    put_together = Reply(200, "", openai_api.assembled(chunks))
+    assert put_together.thinking == "Hm."
+    assert tool_call.PROBE.judge(put_together).verdict == "proved"
+    assert put_together.choice["finish_reason"] == "tool_calls"

@@ -21,6 +21,7 @@ from sparkwright.engines.http import Task
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
+from tests.remote.sshd import free_port
 
 KEY, SERVER_KEY = "client-key-client-key", "server-key-server-key"
 #: of the hosts behind it
@@ -133,23 +134,33 @@ class Answer:
 
 @dataclass
 class Running:
-    """A gateway that runs. folder: of its files."""
+    """A gateway that runs. folder: of its files; its sockets are in `sockets` beside them."""
 
     gateway: Gateway
     folder: Path
     process: subprocess.Popen[bytes]
     held: list[http.client.HTTPConnection] = field(default_factory=list)
 
-    def connection(self) -> http.client.HTTPConnection:
-        found = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=DEADLINE_S)
+    @property
+    def sockets(self) -> Path:
+        return self.folder.with_name("sockets")
+
+    def connection(self, port: int = 0) -> http.client.HTTPConnection:
+        found = http.client.HTTPConnection("127.0.0.1", port or self.gateway.port, timeout=DEADLINE_S)
         self.held.append(found)
         return found
 
-    def ask(self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str) -> Answer:
+    def control(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+        """One request at the port for hosts."""
+        return self.ask(method, path, body, port=self.gateway.control_port, **more)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, key: str | None = KEY, port: int = 0, **headers: str
+    ) -> Answer:
         """One request. body: bytes as they are, an iterable as chunks, anything else as JSON."""
         content = body if isinstance(body, bytes) or hasattr(body, "__next__") or body is None else json.dumps(body)
         own = {"Authorization": f"Bearer {key}"} if key else {}
-        connection = self.connection()
+        connection = self.connection(port)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what refuses a body need not read it
             connection.request(method, path, content, {**own, **headers}, encode_chunked=hasattr(body, "__next__"))
         got = connection.getresponse()
@@ -167,9 +178,9 @@ class Running:
         while busy.search(self.ask("GET", "/metrics").body):
             assert time.monotonic() < until_s
 
-    def raw(self, sent: bytes) -> bytes:
+    def raw(self, sent: bytes, port: int = 0) -> bytes:
         """What answers these very bytes."""
-        with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=DEADLINE_S) as link:
+        with socket.create_connection(("127.0.0.1", port or self.gateway.port), timeout=DEADLINE_S) as link:
             link.sendall(sent)
             return b"".join(iter(lambda: link.recv(65536), b""))
 
@@ -189,17 +200,18 @@ def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task
 
 
 def gateway(*models: Model, **changes: Any) -> Gateway:
-    """A gateway on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    usual = Gateway("lab", "127.0.0.1", port, False, True, "none", 64, 2**20, 10, 60, 1, models)
+    """A gateway on free ports."""
+    port = free_port()
+    usual = Gateway("lab", "127.0.0.1", port, port + 1, False, True, "none", 64, 2**20, 10, 60, 1, models)
     return replace(usual, **changes)
 
 
 @contextlib.contextmanager
-def running(folder: Path, made: Gateway) -> Iterator[Running]:
+def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
     """HAProxy with the files of a gateway; it has ended afterwards."""
+    folder = folder / "files"
+    for path in (folder, folder.with_name("sockets")):
+        path.mkdir(exist_ok=True)
     for name, text in render.files(made).items():
         (folder / name).write_text(text)
     (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
@@ -207,6 +219,7 @@ def running(folder: Path, made: Gateway) -> Iterator[Running]:
     (folder / operations.OPERATORS).write_text(
         operations.operators({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
     )
+    (folder / render.CERTIFICATE).write_text(pem)
     words = ["haproxy", *render.COMMAND]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.gateway import render
 from sparkwright.host.gateway import client
+from sparkwright.host.gateway.client import Door
 from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway import pair
 
@@ -296,11 +296,11 @@ def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:
     server = Server("one")
     pair(tmp_path, "lab")
     pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
-    (tmp_path / render.CERTIFICATE).write_text(pem)
     made = gateway(model("qwen", server), tls=True)
-    with running(tmp_path, made):
+    with running(tmp_path, made, pem) as lab:
         body = {"model": "qwen", "messages": HI}
-        found = client.ask(made.port, "/v1/chat/completions", body, key=KEY, tls=True, timeout_s=20)
-        assert (found.status, found.data["from"]) == (200, "one")
-        assert client.ask(made.port, "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (0, 400)
+        for door in (Door(made.port, tls=True), Door(made.port, True, lab.sockets)):
+            found = client.ask(door, "/v1/chat/completions", body, key=KEY, timeout_s=20)
+            assert (found.status, found.data["from"]) == (200, "one")
+        assert client.ask(Door(made.port), "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (0, 400)
     server.shutdown()

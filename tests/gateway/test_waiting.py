@@ -27,7 +27,7 @@ def server() -> Iterator[Server]:
 
 
 def shown(lab: Running) -> dict[str, Any]:
-    return statistics.models(admin.rows(lab.folder))[0]
+    return statistics.models(admin.rows(lab.sockets))[0]
 
 
 def test_a_request_waits_for_its_server_and_is_told_as_queued(tmp_path: Path, server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.records import incidents
 from sparkwright.modules.rpc.container_settings import ContainerSettings
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
@@ -82,3 +84,42 @@ def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: An
 def _remove(client: Any) -> None:
     for one in client.api.containers(all=True, filters={"name": f"^/{NAME}$"}):
         client.api.remove_container(one["Id"], v=True, force=True)
+
+
+KEY = "Zq7-kX9_wT4mB2nV8pL5"
+#: a container as people make them around a model server, with a key in each place
+PLANTED = {
+    "command": ["-c", f"exec vllm serve acme/Tiny --port 8000 --api-key {KEY}"],
+    "entrypoint": ["bash"],
+    "environment": {
+        "HF_TOKEN": KEY,
+        "CONFIG": f'{{"auth": {{"token": "{KEY}"}}}}',
+        "DATABASE_URL": f"postgresql://u:{KEY}@db/x",
+    },
+    "labels": {"app.api-key": KEY, "traefik.http.middlewares.a.basicauth.users": f"ops:{KEY}", "mine": "1"},
+    "healthcheck": {"test": ["CMD-SHELL", f"curl -fH 'Authorization: Bearer {KEY}' http://127.0.0.1:8000/health"]},
+}
+
+
+@pytest.mark.docker
+def test_no_key_of_a_real_container_leaves_the_host_by_adoption_or_incident(client: Any, tmp_path: Path) -> None:
+    _remove(client)
+    client.api.create_container(
+        IMAGE, name=NAME, **PLANTED, host_config=client.api.create_host_config(port_bindings={8000: 8000}), ports=[8000]
+    )
+    context = RecordingContext(tmp_path)
+    try:
+        settings = ContainerSettings().run(ContainerSettings.Args(NAME), context).data
+        bundle = incidents.save(context, NAME, f"it exited: vllm: error: unrecognized arguments: --token {KEY}")
+        texts = [path.read_text() for path in bundle.iterdir()]
+    finally:
+        _remove(client)
+    assert KEY not in json.dumps(settings) and not any(KEY in text for text in texts)
+    assert settings["options"]["labels"]["mine"] == "1" and "--api-key ***" in settings["command"][1]
+    inspected = json.loads((bundle / "inspect.json").read_text())
+    assert "curl -fH" in inspected["Config"]["Healthcheck"]["Test"][1], "what is no secret stays"
+    report = Report()
+    taken = recipe_of.taken(running.read(settings, "spark1", report), "", report, "spark1")
+    shown = json.dumps(report.to_json())
+    assert "***" not in taken.text and KEY not in shown
+    assert "label app.api-key" in shown and "HF_TOKEN" in shown

@@ -1,6 +1,7 @@
 """A hub on loopback that breaks as hubs do: cut, wrong bytes, throttled per connection, stalled, gated, down.
 
-It speaks what huggingface_hub, hf_transfer and curl ask for: model info, tree, resolve with HEAD, GET and Range.
+It speaks what huggingface_hub, hf_transfer and curl ask for: model info, tree, resolve with HEAD, GET and Range. With a chunk
+store its large files are there too, as hf_xet asks for them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.sandbox.web import Handler, Server
+from tests.modules.chunk_store import TOKEN, ChunkStore
 
 MODEL = "lab/tiny"
 COMMIT = "a" * 40
@@ -28,7 +30,7 @@ class Faults:
     one connection. stall_when: whether an answer to this Range hangs. status: what everything answers.
 
     A hostile one: info: its answer about the model, in place of the true one. headers: what it says in place of the true
-    headers, by path. longer: so many bytes more than there are. moved: where it sends who asks for a path, moved_all for any. silent: about the
+    headers, by path. longer: so many bytes more than there are. xet_token: what it says of its chunk store, in place of the truth. moved: where it sends who asks for a path, moved_all for any. silent: about the
     model it says nothing until `released`.
     """
 
@@ -38,6 +40,7 @@ class Faults:
     moved: dict[str, str] = field(default_factory=dict)
     moved_all: str = ""
     silent: bool = False
+    xet_token: Any = None
 
     cut_after: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
@@ -69,12 +72,22 @@ class LoopbackHub:
         self.guard = threading.Lock()
         self.tokens: list[str] = []
         self.paths: list[str] = []
+        self.store: ChunkStore | None = None
         self.server = Server(0, _Api, self, host=address)
         self.server.start()
         self.url = f"http://{address}:{self.server.port}"
 
+    def with_store(self) -> ChunkStore:
+        """Its large files lie in a chunk store as well from now on."""
+        self.store = ChunkStore()
+        rows = [self.row(path) for path in self.files]
+        self.store.files = {row["sha256"]: self.files[row["path"]] for row in rows if row["sha256"]}
+        return self.store
+
     def close(self) -> None:
         self.released.set()
+        if self.store:
+            self.store.close()
         self.server.shutdown()
         self.server.server_close()
 
@@ -95,6 +108,13 @@ class LoopbackHub:
             "sha256": found if lfs else None,
             "blob_id": None if lfs else found,
         }
+
+    def xet_headers(self, row: dict[str, Any]) -> dict[str, str]:
+        """What tells a client that a file is in the chunk store; its hash there is made up."""
+        if not self.store or not row["sha256"]:
+            return {}
+        route = f"{self.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"
+        return {"X-Xet-Hash": row["sha256"], "X-Xet-Refresh-Route": route}
 
 
 @functools.cache
@@ -118,6 +138,12 @@ class _Api(Handler):
             self.reply(hub.faults.status, {"error": "as told"}, hub.faults.headers.get(""))
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
             self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
+        elif text.startswith(f"api/models/{MODEL}/xet-read-token/") and hub.store:
+            told = {"casUrl": hub.store.url, "accessToken": TOKEN, "exp": int(time.time()) + 3600}
+            told = told if hub.faults.xet_token is None else hub.faults.xet_token
+            names = {"casUrl": "X-Xet-Cas-Url", "accessToken": "X-Xet-Access-Token", "exp": "X-Xet-Token-Expiration"}
+            headers = {names[key]: str(value) for key, value in told.items()} if isinstance(told, dict) else {}
+            self.reply(200, told, headers)
         elif text.startswith(f"api/models/{MODEL}/tree/"):
             self.reply(200, [{"type": "file", "path": path, "size": len(data)} for path, data in hub.files.items()])
         elif path in hub.faults.moved and text.startswith(f"{MODEL}/resolve/"):
@@ -163,6 +189,7 @@ class _Api(Handler):
             "Accept-Ranges": "bytes",
             "Content-Length": str(end - begin + 1 + more),
             **({"Content-Range": f"bytes {begin}-{end}/{len(data)}"} if given else {}),
+            **hub.xet_headers(row),
             **hub.faults.headers.get(path, {}),
         }
         for name, value in headers.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import as_locked, bounded_http, link_speed
+from sparkwright.host.models import bounded_http, file_transfer, link_speed
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -21,6 +22,7 @@ from sparkwright.modules.rpc.remove_model import RemoveModel
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
+from tests.modules.chunk_store import TOKEN
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.test_model_folders import mounted
@@ -248,7 +250,7 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
         fetch(context, [hub.row(BIG)], "hf_transfer", once)
     assert on_disk(context) <= 64 * MIB
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    assert most <= as_locked.MEMORY_BYTES["hf_transfer"] + 256 * MIB
+    assert most <= file_transfer.MEMORY_BYTES["hf_transfer"] + 256 * MIB
 
 
 def test_the_etag_makes_no_path(context: RecordingContext, hub: LoopbackHub) -> None:
@@ -321,6 +323,46 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
         assert store.tokens == []
     finally:
         store.close()
+
+
+def test_the_token_for_the_hub_is_not_sent_to_its_chunk_store(context: RecordingContext, hub: LoopbackHub) -> None:
+    """Where the token for the store is renewed, the hub may say; it is asked of the hub all the same."""
+    store, row = hub.with_store(), hub.row(BIG)
+    elsewhere = LoopbackHub(dict(hub.files), address="127.0.0.2")
+    hub.faults.token, context.secrets = "hf_right", {"HF_TOKEN": Secret("hf_right")}
+    hub.faults.headers[BIG] = {"X-Xet-Refresh-Route": f"{elsewhere.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"}
+    try:
+        fetch(context, [row], "xet")
+        assert set(store.tokens) == {f"Bearer {TOKEN}"}
+        assert elsewhere.tokens == elsewhere.paths == []
+    finally:
+        elsewhere.close()
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["no", {}, {"casUrl": "file:///etc", "accessToken": "x", "exp": 1}, {"casUrl": 1, "accessToken": 2, "exp": "x"}],
+)
+def test_an_answer_about_the_chunk_store_that_can_not_be_is_a_sentence(
+    context: RecordingContext, hub: LoopbackHub, told: Any
+) -> None:
+    hub.with_store()
+    hub.faults.xet_token = told
+    with pytest.raises(Failed, match="about its chunk store is not valid. Use `transfer: plain`"):
+        fetch(context, [hub.row(BIG)], "xet")
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_a_chunk_store_gives_the_locked_bytes_and_no_more(
+    context: RecordingContext, hub: LoopbackHub, longer: bool
+) -> None:
+    store, row = hub.with_store(), hub.row(BIG)
+    store.files[row["sha256"]] = hub.files[BIG] * 4 if longer else hub.files[BIG][::-1]
+    with contextlib.suppress(Failed):  # the beginning of a longer file is right
+        fetch(context, [row], "xet")
+        assert longer
+    assert on_disk(context) <= 17 * MIB
+    assert (context.machine.home / "m" / BIG).exists() == longer
 
 
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])

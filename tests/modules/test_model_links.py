@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import kept_files, staging
+from sparkwright.host.models import file_transfer, kept_files, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -68,14 +68,13 @@ def test_a_transfer_does_not_write_through_a_folder_that_is_a_link(
 
 
 def test_a_partial_file_that_is_a_link_is_not_gone_on_with(context: RecordingContext, hub: LoopbackHub) -> None:
-    from sparkwright.host.models import hub as hub_client
-
     hub.files["config.json"] = json.dumps({"keys": "of somebody else"}).encode()
     waiting, mine = context.machine.home / "m" / staging.NAME, context.machine.home / "mine"
     mine.write_text("{")
-    hub_client.prepare(waiting, "plain")
-    row = hub.row("config.json")
-    hub_client.partial(waiting, "config.json", str(row["blob_id"])).symlink_to(mine)
+    file_transfer.prepare(waiting, "plain")
+    partial = file_transfer.partial(waiting, hub.row("config.json"))
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.symlink_to(mine)
     fetch(context, hub)
     assert mine.read_text() == "{"
     assert (context.machine.home / "m/config.json").read_bytes() == hub.files["config.json"]

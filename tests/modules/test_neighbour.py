@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import select
 import socket
 import threading
 import urllib.error
@@ -196,6 +198,41 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
         pass
     with peer.reached(urls, "spark1", TOKEN):
         pass
+
+
+def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext, hub: LoopbackHub) -> None:
+    urls = share(giver, hub)
+    port = int(urls[0].rpartition(":")[2])
+    held = []
+    for _ in range(serving.CONNECTIONS):
+        link = socket.create_connection(("127.0.0.1", port), 5, source_address=("127.0.0.2", 0))
+        with contextlib.suppress(OSError):  # it was turned away
+            link.sendall(b"GET /here HTTP/1.1\r\nAuthorization: Bea")
+        held.append(link)
+    assert asking.asked(urls[0] + serving.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"})
+    for link in held:
+        link.close()
+    with peer.reached(urls, "spark1", TOKEN):
+        pass
+
+
+def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEAD_S", 0.5)
+    server = serving.Server({"token": "x", "readers": 1, "bind": "127.0.0.1"}, serving.Reader)
+    for run in (server.serve_forever, server.watch):
+        threading.Thread(target=run, daemon=True).start()
+    address = ("127.0.0.1", server.server_address[1])
+    reader = http.client.HTTPConnection(*address, timeout=20)
+    with socket.create_connection(address, 20) as link:
+        reader.request("GET", serving.HERE, headers={"Authorization": "Bearer x"})
+        assert (answer := reader.getresponse()).status == 204 and answer.read() == b""
+        with contextlib.suppress(ConnectionError):
+            while not select.select([link], [], [], 0.05)[0]:  # until it is ended
+                link.sendall(b"G")
+    reader.request("GET", serving.DONE, headers={"Authorization": "Bearer x"})
+    assert reader.getresponse().status == 204
+    reader.close()
+    server.server_close()
 
 
 def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:

@@ -106,3 +106,25 @@ def test_a_vector_of_another_length_fails(served: Any, tmp_path: Path) -> None:
 def test_without_probes_no_server_is_asked(tmp_path: Path) -> None:
     args = Probes.Args(base_url="http://127.0.0.1:1", model="m")
     assert Probes().run(args, RecordingContext(tmp_path)).data["verdict"] == ASIDE
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [("tool-stream", "tool_call, streamed"), ("many-tools", "tool_call, 40 tools, streamed")],
+)
+def test_a_tool_call_that_fails_only_as_clients_ask_for_it_is_found(
+    served: Any, tmp_path: Path, fault: str, check: str
+) -> None:
+    server = served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
+    server.fault = fault
+    result = run(server, tmp_path, "tool_call")
+    assert result.failed
+    assert rows(result)["tool_call"][0] == "proved"
+    assert rows(result)[check][0] == "disproved"
+    assert "came as text in the content" in result.msg
+
+
+def test_a_probe_is_named_once_however_often_it_was_asked(served: Any, tmp_path: Path) -> None:
+    result = run(served(QWEN35_CONFIG, *TOOLS, "qwen3_coder"), tmp_path, "tool_call", "json_schema")
+    assert result.msg == "answers as its clients need it: tool_call, json_schema"
+    assert {"tool_call, second turn", "tool_call, tool_choice none", "json_schema, streamed"} <= set(rows(result))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import hub as hub_client
-from sparkwright.host.models import link_speed, staging
+from sparkwright.host.models import file_transfer, link_speed, staging
+from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.protocol.result import Result
@@ -141,31 +142,33 @@ def until_whole(top: Path, name: str) -> None:
 def test_every_mode_brings_it_whole_and_leaves_nothing_beside_it(
     context: RecordingContext, hub: LoopbackHub, mode: str
 ) -> None:
+    store = hub.with_store() if mode == "xet" else None
     result = fetch(context, hub, mode)
     assert result.changed and is_right(context, hub)
+    assert store is None or (len(store.ranges) == 2 and hub.gets(BIG) == 0), "the large files come from the store"
     assert sorted(path.name for path in folder(context).rglob("*") if path.is_file()) == sorted(FILES)
 
 
-def test_a_bare_hub_client_that_goes_on_in_another_mode_corrupts_silently_and_it_is_caught(
+def test_a_bare_client_that_goes_on_where_ranges_were_killed_corrupts_silently_and_it_is_caught(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    """What facts say of huggingface_hub, reproduced: right size, exit 0, wrong bytes. Then hf_model names and mends it."""
-    download = (
-        "import sys\nfrom huggingface_hub import constants, hf_hub_download as get\n"
-        "constants.HF_TRANSFER_CONCURRENCY = 4\n"
-        f"get({MODEL!r}, {BIG!r}, revision={COMMIT!r}, local_dir=sys.argv[1], endpoint={hub.url!r}, token=False)\n"
-    )
-    words, target = [sys.executable, "-c", download, str(folder(context))], folder(context) / BIG
+    """The real hf_transfer, killed, then a download that continues by size: right size, exit 0, wrong bytes. hf_model mends it."""
+    target, url = folder(context) / f"{BIG_SHA256}.incomplete", f"{hub.url}/{MODEL}/resolve/{COMMIT}/{BIG}"
+    target.parent.mkdir(parents=True)
+    ranges = f"import hf_transfer\nhf_transfer.download({url!r}, {str(target)!r}, 4, {10 * MIB}, 3, 5, {{}})\n"
     hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, MIB, second_of_all
-    first = subprocess.Popen(words, env={**os.environ, "HF_HUB_ENABLE_HF_TRANSFER": "1"}, stderr=subprocess.DEVNULL)
+    first = subprocess.Popen([sys.executable, "-c", ranges], stderr=subprocess.DEVNULL)
     assert hub.stalls.wait(30)
     until_partial(folder(context), MIB, long=30 * MIB)
     first.kill()
     first.wait()
     hub.faults.stalled = set()
     hub.released.set()
-    done = subprocess.run(words, env={**os.environ, "HF_HUB_ENABLE_HF_TRANSFER": "0"}, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    rest = urllib.request.Request(url, headers={"Range": f"bytes={target.stat().st_size}-"})
+    if target.stat().st_size < len(FILES[BIG]):
+        with urllib.request.urlopen(rest) as answer, target.open("ab") as file:
+            file.write(answer.read())
+    target = target.rename(folder(context) / BIG)
     assert target.stat().st_size == len(FILES[BIG])
     assert not same(target, FILES[BIG])
     for path in (INDEX, SMALL, "config.json"):
@@ -175,10 +178,14 @@ def test_a_bare_hub_client_that_goes_on_in_another_mode_corrupts_silently_and_it
     assert is_right(context, hub)
 
 
-@pytest.mark.parametrize(("first", "then"), [("hf_transfer", "plain"), ("plain", "plain"), ("plain", "hf_transfer")])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("hf_transfer", "plain"), ("plain", "plain"), ("plain", "hf_transfer"), ("plain", "xet"), ("hf_transfer", "xet")],
+)
 def test_killed_and_started_again_nothing_is_lost_or_wrong(
     context: RecordingContext, hub: LoopbackHub, first: str, then: str
 ) -> None:
+    hub.with_store()
     killed_midway(context, hub, first)
     before = hub.gets(SMALL)
     result = fetch(context, hub, then)
@@ -194,10 +201,33 @@ def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext,
     assert [given.startswith("bytes=") and given != "bytes=0-" for given in ranges] == [True]
 
 
-def test_what_another_version_of_the_hub_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_a_transfer_from_the_chunk_store_goes_on_where_a_plain_one_was_killed(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    store = hub.with_store()
     killed_midway(context, hub, "plain")
-    mark = folder(context) / staging.NAME / hub_client.MARK
-    mark.write_text("plain huggingface_hub-0.30.0")
+    fetch(context, hub, "xet")
+    first, _, last = store.ranges[0].removeprefix("bytes=").partition("-")
+    assert int(first) >= MIB and int(last) == len(FILES[BIG]) - 1
+    assert is_right(context, hub)
+
+
+def test_a_chunk_store_that_breaks_off_is_asked_for_the_rest(context: RecordingContext, hub: LoopbackHub) -> None:
+    store = hub.with_store()
+    store.cuts, store.cut_after = 1, MIB
+    fetch(context, hub, "xet")
+    assert is_right(context, hub)
+
+
+def test_a_file_that_is_not_in_the_chunk_store_comes_plainly(context: RecordingContext, hub: LoopbackHub) -> None:
+    result = fetch(context, hub, "xet")
+    assert result.changed and is_right(context, hub) and hub.gets(BIG) == 1
+
+
+def test_what_another_version_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
+    killed_midway(context, hub, "plain")
+    mark = folder(context) / staging.NAME / file_transfer.MARK
+    mark.write_text("plain huggingface_hub-0.36.2")
     hub.asked.clear()
     fetch(context, hub, "plain")
     assert ("GET", BIG, "") in hub.asked
@@ -337,7 +367,7 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
     ("one", "many", "chosen"), [(3e6, 48e6, "hf_transfer"), (9e8, 9.1e8, "plain"), (0, 0, "plain")]
 )
 def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: float, chosen: str) -> None:
-    source, size = hub_client.Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * link_speed.SMALL_BYTES
+    source, size = Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * link_speed.SMALL_BYTES
     choice = link_speed.choose(source, [link_speed.Sample(BIG, size)], 8, {1: one, link_speed.MANY: many}.__getitem__)
     assert choice.mode == chosen
     assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
@@ -345,10 +375,43 @@ def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: f
 
 def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults.rate = MIB
-    source, samples = hub_client.Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
+    source, samples = Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
     monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
     one, many = (link_speed.measured(source, samples, connections) for connections in (1, link_speed.MANY))
     assert 0 < one < many / link_speed.WORTH
+
+
+@pytest.mark.parametrize(("xet", "chosen"), [(90e6, "xet"), (49e6, "xet"), (47e6, "hf_transfer"), (0.0, "hf_transfer")])
+def test_auto_takes_the_chunk_store_where_that_brings_most(xet: float, chosen: str) -> None:
+    source, sample = Source("http://127.0.0.1:1", MODEL, COMMIT), link_speed.Sample(BIG, 2 * link_speed.SMALL_BYTES)
+    rates = {1: 3e6, link_speed.MANY: 48e6}
+    choice = link_speed.choose(source, [sample], 8, rates.__getitem__, lambda: xet)
+    assert choice.mode == chosen and ("xet" in choice.why) == bool(xet)
+
+
+def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, samples = Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
+    monkeypatch.setattr(link_speed, "ANSWER_S", 60.0)
+    assert link_speed.measured_xet(source, samples) == 0.0, "the hub names no store"
+    store = hub.with_store()
+    assert link_speed.measured_xet(source, samples) > 0
+    assert len(store.ranges) == link_speed.XET_STREAMS
+    store.files = {}
+    assert link_speed.measured_xet(source, samples) == 0.0, "a store without the file is no candidate"
+
+
+def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
+    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.with_store()
+    hub.faults.rate = MIB
+    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
+    monkeypatch.setattr(link_speed, "ANSWER_S", 60.0)
+    monkeypatch.setattr(link_speed, "SMALL_BYTES", MIB)
+    source = Source(hub.url, MODEL, COMMIT)
+    choice = link_speed.choose(source, [link_speed.Sample(BIG, len(FILES[BIG]))], 8)
+    assert choice.mode == "xet" and "1 connection" in choice.why
 
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:

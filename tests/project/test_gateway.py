@@ -89,11 +89,11 @@ def test_each_server_has_a_place_for_one_that_takes_its_requests_meanwhile(proje
 
 
 def test_its_port_is_nobodys_by_the_files(project: Path) -> None:
-    """Neither the gateway's nor another server's of that host; below the server's own where there is none above."""
+    """Neither the gateway's two nor another server's of that host; below the server's own where there is none above."""
     (project / "hosts/groups.yml").write_text(LAB.replace("8080", "18000"))
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nserves: [chat, {recipe: small, port: 18000}]\n")
     (project / "hosts/spark3.yml").write_text("address: 10.0.0.3\nrecipe: small\nserve_port: 60000\n")
-    assert interims(project) == {"spark1": 18001, "spark2:chat": 18001, "spark2:small": 28000, "spark3": 50000}
+    assert interims(project) == {"spark1": 18002, "spark2:chat": 18001, "spark2:small": 28000, "spark3": 50000}
 
 
 def test_on_the_hosts_network_there_is_no_place_for_one(project: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_cannot_be_a_gateway_is_refused_with_its_line(
         ("small", "served-model-name: small", "served-model-name: 'a b'", "the model name 'a b' of small needs letters, digits"),
         ("small", "container:", "publish: loopback\ncontainer:",
          "the server of spark3 answers on its loopback only: spark1 cannot reach it."),
-        ("chat", "name: qwen}", "name: gateway}", "is the name of the gateway's own container on spark1."),
+        ("chat", "name: qwen}", "name: gateway}", "`container.name`: 'gateway' is a name of the gateway's containers."),
     ],
 )  # fmt: skip
 def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(

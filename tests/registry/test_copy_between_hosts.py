@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,3 +153,59 @@ def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair
     said = pair.copy()
     assert said.returncode == 1 and "no image arrived" in said.stdout
     assert loads.names(pair.target).tags == {}
+
+
+#: a `docker` that saves a few kilobytes: a layer of zeros, as many as it likes, in what `docker load` unpacks by itself
+BOMB = """#!{python}
+import gzip, io, os, sys, tarfile
+if sys.argv[1] != "save":
+    os.execv("/usr/bin/docker", ["docker", *sys.argv[1:]])
+MIB, layer = 2**20, io.BytesIO()
+with gzip.GzipFile(fileobj=layer, mode="wb", compresslevel=9) as packed:
+    info = tarfile.TarInfo("zeros")
+    info.size = {mib} * MIB
+    packed.write(info.tobuf(tarfile.GNU_FORMAT))
+    zeros = bytes(MIB)
+    for _ in range({mib}):
+        packed.write(zeros)
+    packed.write(bytes(1024))
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+    info = tarfile.TarInfo("one/layer.tar")
+    info.size = layer.tell()
+    layer.seek(0)
+    archive.addfile(info, layer)
+    config = b'{{"rootfs": {{"type": "layers", "diff_ids": ["sha256:{zero}"]}}, "os": "linux", "architecture": "amd64"}}'
+    for name, data in (("c.json", config), ("manifest.json", b'[{{"Config": "c.json", "RepoTags": null, "Layers": ["one/layer.tar"]}}]')):
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+"""
+
+
+def most_used(folder: Path, until: threading.Event) -> list[int]:
+    """The most bytes that a folder took while it was watched."""
+    most = [0]
+    while not until.wait(0.02):
+        sizes = (path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+        with contextlib.suppress(OSError):
+            most[0] = max(most[0], sum(sizes))
+    return most
+
+
+def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(pair: Pair) -> None:
+    """Without the check the engine wrote all of them before it compared anything."""
+    mib = 600
+    text = BOMB.format(python=sys.executable, mib=mib, zero="0" * 64)
+    (pair.bin / "docker").write_text(text)
+    (pair.bin / "docker").chmod(0o755)
+    root, ended = Path(pair.target.info()["DockerRootDir"]), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(most_used, root, ended)
+        try:
+            said = pair.copy()
+        finally:
+            ended.set()
+    assert said.returncode == 1
+    assert "unpacks to more than" in said.stdout and "too much for this image" in said.stdout
+    assert loads.names(pair.target).tags == {} and not pair.target.images(all=True)
+    assert watching.result()[0] < mib * 2**20 / 4

@@ -46,7 +46,7 @@ def eventually(true: Callable[[], object]) -> bool:
 
 def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
     lib = unpacked(tmp_path)
-    heavy = "docker, huggingface_hub, hf_transfer, hf_xet, psutil, tenacity, jinja2, packaging, requests"
+    heavy = "docker, hf_transfer, hf_xet, psutil, tenacity, jinja2, packaging, requests"
     names = ", ".join(registry.WHERE[name] for name in registry.NAMES)
     paths = "[p for p in sys.path if 'site-packages' not in p and 'src' not in p]"
     program = f"import sys; sys.path = [{str(lib)!r}] + {paths}; import {heavy}, sparkwright.runner.main, {names}; print('whole')"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ from typing import Any
 
 import pytest
 
+from sparkwright.errors import Refused
+from sparkwright.host import root_runtime
 from sparkwright.host.machine import Machine
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Plan, Task
+from sparkwright.runner.root import ownership
 
 TOP = Path(__file__).parent.parent.parent
 USER, PASSWORD, WRONG, TOKEN = (
@@ -215,3 +219,106 @@ def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(a
     account.rule(ASKS_NOT)
     said = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
     assert out(said) == "loud"
+
+
+# -- what root leaves in the user's folder -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(account: Account) -> Iterator[Path]:
+    """A file of root's on the same file system, as /etc/shadow may be."""
+    folder = Path(tempfile.mkdtemp(prefix="sparkwright-victim-", dir=account.home.parent))
+    folder.chmod(0o755)
+    file = folder / "shadow"
+    file.write_text("root:$6$hash\n")
+    file.chmod(0o600)
+    yield file
+    shutil.rmtree(folder)
+
+
+def users(account: Account, path: Path) -> None:
+    os.lchown(path, pwd.getpwnam(USER).pw_uid, -1)
+
+
+@pytest.mark.parametrize("kind", ["hard link", "link", "link to its folder", "state itself"])
+def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind: str) -> None:
+    """A hard link needs no race where the kernel allows them: `_give_back` by path made /etc/shadow the user's."""
+    account.rule(ASKS_NOT)
+    assert out(account.become()) == "0"
+    trap = account.state() / "trap"
+    if kind == "hard link":
+        trap.hardlink_to(victim)
+    elif kind == "state itself":
+        account.state().rename(account.state().with_name("away"))
+        account.state().symlink_to(victim.parent)
+    else:
+        trap.symlink_to(victim if kind == "link" else victim.parent)
+        users(account, trap)
+    if kind == "state itself":  # the runner itself finds no place for its journal there
+        ownership.give_back(account.state(), pwd.getpwnam(USER).pw_uid, -1)
+    else:
+        assert out(account.become()) == "0"
+    assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
+
+
+def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Account, victim: Path) -> None:
+    """The race that the user can try as often as there are tasks: a folder is exchanged for a link while root goes through it."""
+    state, uid = account.home / "state", pwd.getpwnam(USER).pw_uid
+    folder, link = state / "folder", state / "link"
+    folder.mkdir(parents=True)
+    link.symlink_to(victim.parent)
+    (folder / "shadow").write_text("mine")
+    users(account, state)
+    ended = threading.Event()
+
+    def exchange() -> None:
+        away = state / "away"
+        while not ended.is_set():
+            folder.rename(away)
+            link.rename(folder)
+            folder.rename(link)
+            away.rename(folder)
+
+    racing = threading.Thread(target=exchange)
+    racing.start()
+    for _ in range(500):
+        ownership.give_back(state, uid, -1)
+    ended.set()
+    racing.join()
+    assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
+    ownership.give_back(state, uid, -1)
+    assert {(folder / "shadow").stat().st_uid, folder.stat().st_uid} == {uid}, "what root made there is the user's"
+
+
+# -- root's own runtime ------------------------------------------------------------------------------------------------
+
+
+def runtime_of(folder: Path, name: str) -> Path:
+    """A runtime as `runtime.install` puts it there; its library is this tree's."""
+    place = folder / name / "lib"
+    shutil.copytree(TOP / "src/sparkwright", place / "sparkwright", ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make files of root's")
+    runtimes, name = Path(tempfile.mkdtemp(prefix="sparkwright-root-", dir="/opt")), (TOP / "src").parent.name
+    runtimes.chmod(0o755)
+    try:
+        with pytest.raises(Refused, match="is not installed there. Run `invoke runtime.install`"):
+            root_runtime.library(runtimes)
+        place = runtime_of(runtimes, name)
+        if root_runtime.changeable(Path(sys.executable).resolve()):
+            pytest.skip("this Python is not root's")
+        assert root_runtime.library(runtimes) == place
+        (place / "sparkwright").chmod(0o775)
+        with pytest.raises(Refused, match=f"{place}/sparkwright can be changed by others than root"):
+            root_runtime.library(runtimes)
+        (place / "sparkwright").chmod(0o755)
+        os.chown(place, 65534, -1)
+        with pytest.raises(Refused, match=f"{place} can be changed"):
+            root_runtime.library(runtimes)
+    finally:
+        shutil.rmtree(runtimes)
+    assert root_runtime.library(runtimes) == TOP / "src", "a host without it is as before"

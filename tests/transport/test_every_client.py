@@ -4,6 +4,10 @@ words, whatever it is that drips or is no answer at all.
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +20,20 @@ from sparkwright.engines import engine
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import live, notify
 from sparkwright.health.notify_shapes import Post
+from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
-from sparkwright.host.gateway import admin, client, operating
+from sparkwright.host.gateway import admin, client, drained, operating
 from sparkwright.host.images import registry_http
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.host.peers import asking
 from sparkwright.measure import http_probe, stream
+from sparkwright.protocol.cluster import Cluster
+from sparkwright.secret import Secret
 from sparkwright.transport.connection import TransportError
 from sparkwright.trust.image_name import Name
-from tests.transport.servers import OK, Script, Server, drips, sends, serving
+from sparkwright.trust.redact import Redactor
+from tests.certificate import self_signed
+from tests.transport.servers import OK, Script, Server, drips, head_of, sends, serving
 
 LIMIT_S = 0.25
 VLLM = engine.of_name("vllm").http
@@ -69,7 +78,7 @@ CLIENTS: dict[str, Client] = {
         ((operating, "ANSWER_S"),),
     ),
     "a gateway's client": Client(
-        lambda server, _: client.ask(server.port, "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+        lambda server, _: client.ask(client.Door(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
     ),
     "HAProxy's admin socket": Client(
         lambda _, folder: admin.running_digest(folder), limits=((admin, "ANSWER_S"),), unix=True
@@ -168,3 +177,66 @@ def test_a_server_that_drips_is_left_at_the_deadline(
     found, server = answered(CLIENTS[name], DRIPPING[behaviour], tmp_path, monkeypatch)
     assert not found or found is True
     assert server.left.wait(10), "the client stayed until the server ended"
+
+
+def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    for script in (DRIPPING["its header"], DRIPPING["its chunks"]):
+        with serving(script, context=context) as server, contextlib.suppress(stream.StreamError):
+            assert stream.run(server.url, {"a": 1}, timeout_s=0.5, cap_s=0.5).capped
+        assert server.left.wait(10), "the client stayed until the server ended"
+    with serving(drips(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(stream.StreamError):
+        stream.run(server.url.replace("http:", "https:"), {"a": 1}, timeout_s=0.5, cap_s=0.5)
+
+
+def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_PIECES", 1000)
+    with (
+        serving(sends(CHUNKED + b"1\r\n\n\r\n" * 50_000)) as server,
+        pytest.raises(stream.StreamError, match="1000 pieces"),
+    ):
+        stream.run(server.url, {"a": 1}, timeout_s=20, cap_s=20)
+
+
+def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that cannot come waits for its head to have heard why, and no longer than for a goodbye."""
+    monkeypatch.setattr(channel, "GOODBYE_S", LIMIT_S)
+    token, nonce = Secret("5e" * 32), "0f" * 32
+
+    def head(connection: socket.socket) -> None:
+        connection.sendall(wire.greeting(nonce))
+        claim = head_of(connection).strip()
+        connection.sendall(wire.claimed(claim, nonce, cluster, token)[1])
+        for _ in range(400):
+            connection.sendall(b"a")
+            threading.Event().wait(0.02)
+
+    with serving(head) as server:
+        cluster = Cluster("pair", 1, ("spark1", "spark2"), "127.0.0.1", server.port)
+        member = channel.Channel(cluster, token, note=lambda text: None, hidden=Redactor([]))
+        member.cannot_come("no disk")
+        assert server.left.wait(10), "the member stayed until the head ended"
+
+
+def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of its answers comes in time; there are just too many of them."""
+    monkeypatch.setattr(drained, "TELL_S", LIMIT_S)
+    asked: list[str] = []
+    servers = [operating.Server(f"be_{n}", "one", "up", 0) for n in range(256)]
+    monkeypatch.setattr(operating, "servers", lambda gateway, key: servers)
+
+    def slow(gateway: operating.Gateway, key: str, action: str, server: operating.Server) -> None:
+        asked.append(server.backend)
+        threading.Event().wait(LIMIT_S / 3)
+
+    monkeypatch.setattr(operating, "ask", slow)
+    with pytest.raises(operating.Unheard, match="takes longer than"):
+        drained.tell(operating.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
+    assert len(asked) < len(servers)

@@ -49,3 +49,19 @@ def test_what_is_stored_is_closed(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     state.write("baselines/x", {"a": 1})
     assert mode(state.path / "baselines") == "0700" and mode(state.path / "baselines/x.json") == "0600"
+
+
+def test_what_has_a_second_name_is_not_closed_by_root(tmp_path: Path) -> None:
+    """A hard link to /etc/passwd in a folder that root tidies up must not close /etc/passwd."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    system, folder = tmp_path / "passwd", tmp_path / "state"
+    system.write_text("root")
+    system.chmod(0o644)
+    folder.mkdir(mode=0o755)
+    (folder / "trap").hardlink_to(system)
+    (folder / "own").write_text("x")
+    (folder / "own").chmod(0o644)
+    private.tighten(folder)
+    assert system.stat().st_mode & 0o777 == 0o644
+    assert (folder / "own").stat().st_mode & 0o777 == 0o600

@@ -23,6 +23,7 @@ from sparkwright.project.importing.report import SORTS, Report
 from sparkwright.project.inventory import glance
 from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.project.recipe.scope import home_of
+from sparkwright.trust import hidden
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import count, one_line
 
@@ -96,7 +97,10 @@ def of_container(host: str, container: str, name: str, answers: Mapping[str, str
 def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken:
     known = dict(answers)
     while True:
-        taken = read(Report(known))
+        try:
+            taken = read(Report(known))
+        except Refused as error:  # it quotes what it refuses, and that may be a key
+            raise Refused(hidden.text(error.message), where=error.where, fix=hidden.text(error.fix)) from None
         if not taken.report.questions or not sys.stdin.isatty():
             return taken
         for one in taken.report.questions:

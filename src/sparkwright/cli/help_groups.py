@@ -87,6 +87,7 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "cluster.inspect": ("--host pair", "--host pair --write"),
         "cluster.check": ("--host pair", "--host pair --bandwidth"),
         "runtime.fetch": ("", "--machine aarch64,x86_64 --python 3.11,3.12"),
+        "runtime.install": ("--host spark1", "--host lab"),
     },
     "Project and sandbox": {
         "init": ("my-sparks", "my-sparks --address ops@spark-1a2b.local"),

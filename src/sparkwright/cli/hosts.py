@@ -119,6 +119,19 @@ def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
     runtime_cache.fetch(machine, python)
 
 
+@command(help={})
+def install(host: str = "") -> list[Exit]:
+    """Install a runtime that belongs to root.
+
+    In /opt/sparkwright/runtime, straight from this laptop through sudo. From then on `become` runs from nowhere else on that
+    host, and each new version of sparkwright needs this command once more. `sudo rm -r /opt/sparkwright` there undoes it.
+    """
+    from sparkwright.app.connect import choose
+    from sparkwright.app.stores import root_runtime
+
+    return root_runtime.install(choose(host))
+
+
 @command(
     help={
         "server": "remove the server's container too",
@@ -150,4 +163,4 @@ def clean(
     return clean_host.clean(host, scope, check=check, yes=yes, json=json)
 
 
-TASKS = {"hosts": [list_hosts, add, check], "host": [clean], "ollama": [ps, unload], "runtime": [fetch]}
+TASKS = {"hosts": [list_hosts, add, check], "host": [clean], "ollama": [ps, unload], "runtime": [fetch, install]}

@@ -12,6 +12,9 @@ CHAT = "/v1/chat/completions"
 #: how a server refuses a request with a key that it does not take
 REFUSALS = (400, 422)
 
+#: in one answer
+MOST_CALLS = 64
+
 #: of a client that says nothing else, in tokens
 LONGEST_ANSWER = 8192
 
@@ -92,6 +95,40 @@ def spoken(answer: Any) -> tuple[str, str]:
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
     except (KeyError, IndexError, TypeError, AttributeError):
         return "", ""
+
+
+def assembled(chunks: Sequence[Any]) -> dict[str, Any]:
+    """Return the chunks of a streamed chat as the answer would be without `stream`: one message, with its calls of tools."""
+    texts: dict[str, list[str]] = {"content": [], "reasoning": [], "reasoning_content": []}
+    calls: dict[int, dict[str, Any]] = {}
+    reason = None
+    for chunk in chunks:
+        choices = chunk.get("choices") if isinstance(chunk, dict) else None
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        held = choice.get("delta")
+        delta: dict[str, Any] = held if isinstance(held, dict) else {}
+        reason = choice.get("finish_reason") or reason
+        for kind, pieces in texts.items():
+            if isinstance(delta.get(kind), str):
+                pieces.append(delta[kind])
+        for piece in delta.get("tool_calls") or () if isinstance(delta.get("tool_calls"), list) else ():
+            _add_call(calls, piece)
+    message: dict[str, Any] = {kind: "".join(pieces) or None for kind, pieces in texts.items()}
+    if calls:
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": reason}]}
+
+
+def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
+    """Add a piece of a streamed call of a tool to the call that it belongs to."""
+    index = piece.get("index") if isinstance(piece, dict) else None
+    function = piece.get("function") if isinstance(piece, dict) else None
+    if type(index) is not int or not 0 <= index < MOST_CALLS or not isinstance(function, dict):
+        return
+    call = calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
+    for key in ("name", "arguments"):
+        if isinstance(function.get(key), str):
+            call["function"][key] += function[key]
 
 
 def logprobs(answer: Any) -> list[list[tuple[str, Any]]]:

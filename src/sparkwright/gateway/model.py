@@ -75,15 +75,14 @@ def model_of(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """name: its group's. address: where it listens. keyed: it asks for an API key. waits: where no server of a model is up, a
-    request waits for one. See GatewayFile for the rest.
-    """
+    """A gateway; see GatewayFile for what is not explained here."""
 
-    name: str
-    address: str
-    port: int
+    name: str  #: its group's
+    address: str  #: where it listens
+    port: int  #: for clients
+    control_port: int  #: for its own hosts
     tls: bool
-    keyed: bool
+    keyed: bool  #: it asks for an API key
     affinity: Affinity
     clients: int
     body_bytes: int
@@ -91,7 +90,7 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
-    waits: bool = False
+    waits: bool = False  #: where no server of a model is up, a request waits for one
 
 
 def body_bytes(contexts: list[int]) -> int:

@@ -1,81 +1,111 @@
-"""How a server's own host drains it at the gateway, and returns it: HAProxy's statistics page, for those that have a key to it.
+"""Operations of a host at the gateway: it reads, drains and returns its own servers, over HTTP on a port of the gateway's own.
 
-Each host has a key of its own, and a gateway knows the SHA-256 of it only. What a host may ask for is a list of exact requests:
-those that are about its own servers. `haproxy -c` and a reload see nothing special in any of it.
+A request is its method, its URL and a key, and has no body. Each host has a key of its own, and a gateway knows the SHA-256 of it
+only. HAProxy looks up host, method and URL together in a map of everything that is allowed, and its script does what stands
+there: it reads nothing that was sent. `haproxy -c` and a reload see nothing special in any of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sparkwright.gateway import answers
+from sparkwright.gateway import answers, listeners
 from sparkwright.gateway.model import Gateway
 
-#: below the gateway's address
+#: below the address of the control port
 PATH = "/gateway/servers"
-TABLE = f"{PATH};csv"
-#: the files: the hosts by the SHA-256 of their keys; and what each of them may ask for
-OPERATORS, OPERATIONS = "operators.map", "operations"
+#: the files: the hosts by the SHA-256 of their keys, what each of them may ask for, and what carries it out
+OPERATORS, OPERATIONS, SCRIPT = "operators.map", "operations.map", "operate.lua"
 #: where HAProxy finds which servers were drained when it reads its files anew
 STATES = "servers.state"
 #: no new requests; nor checks, whose tokens would disturb a measurement; all of it again
 DRAIN, REST, READY = "drain", "maint", "ready"
-#: HAProxy's answer to a request that it has done
-DONE = ";st=DONE"
-WAIT_S = 5
+METHODS = {DRAIN: "set_drain", REST: "set_maint", READY: "set_ready"}
+READ = "read"
+
+#: operations are lines of OPERATIONS, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
+_SCRIPT = """-- Written by sparkwright. It does what operations.map names, and reads nothing of a request.
+local methods = { %s }
+
+core.register_service("operate", "http", function(applet)
+    local action, names = string.match(applet:get_var("txn.operation"), "^(%%S+) (.+)$")
+    local rows = {}
+    for backend, name in string.gmatch(names, "([^%%s/]+)/(%%S+)") do
+        local server = core.backends[backend].servers[name]
+        if methods[action] then
+            server[methods[action]](server)
+        end
+        local stats = server:get_stats()
+        local row = '{"backend":"%%s","server":"%%s","status":"%%s","running":%%d}'
+        table.insert(rows, string.format(row, backend, name, stats["status"], stats["scur"]))
+    end
+    local body = '{"servers":[' .. table.concat(rows, ",") .. "]}\\n"
+    applet:set_status(200)
+    applet:add_header("content-type", "application/json")
+    applet:add_header("content-length", #body)
+    applet:start_response()
+    applet:send(body)
+end)
+"""
 
 
-def request(action: str, backend: str, server: str) -> str:
-    """The body of a request, as it must be to the letter."""
-    return f"action={action}&b={backend}&s={server}"
+def url(action: str, backend: str, server: str) -> str:
+    """Return the URL whose PUT does something to a server, below the gateway's address."""
+    return f"{PATH}/{backend}/{server}/{action}"
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """What each host may ask for."""
-    rows = [
-        f"{one.machine or one.name} {request(action, model.backend, name)}\n"
-        for model in gateway.models
-        for one in model.upstreams
-        for name in one.names
-        for action in (DRAIN, REST, READY)
-    ]
-    return {OPERATIONS: "".join(rows)}
+    """Return the files that say what each host may ask for, and carry it out."""
+    methods = ", ".join(f'{action} = "{method}"' for action, method in METHODS.items())
+    return {OPERATIONS: "".join(_allowed(gateway)), SCRIPT: _SCRIPT % methods}
+
+
+def _allowed(gateway: Gateway) -> Iterator[str]:
+    """Yield the lines of OPERATIONS."""
+    own: dict[str, list[str]] = {}
+    for model in gateway.models:
+        for upstream in model.upstreams:
+            machine = upstream.machine or upstream.name
+            for server in upstream.names:
+                own.setdefault(machine, []).append(f"{model.backend}/{server}")
+                for action in METHODS:
+                    yield f"{machine}:PUT:{url(action, model.backend, server)} {action} {model.backend}/{server}\n"
+    for machine, servers in own.items():
+        yield f"{machine}:GET:{PATH} {READ} {' '.join(servers)}\n"
 
 
 def operators(hashes: Mapping[str, str]) -> str:
-    """The file of the hosts' keys. hashes: SHA-256 as hexadecimal digits, by host."""
-    return "".join(f"{found} {name}\n" for name, found in sorted(hashes.items()))
+    """Return the file of the hosts' keys. hashes: SHA-256 as hexadecimal digits, by host."""
+    return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
 def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:
-    """The keys of these hosts that such a file has."""
-    rows = {name: found for found, _, name in (line.partition(" ") for line in text.splitlines())}
+    """Return the keys of these hosts that such a file has."""
+    rows = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: rows[name] for name in names if name in rows}
 
 
 def in_global() -> Iterator[str]:
-    """So that a reload knows what was drained."""
+    """The script, and what was drained before a reload."""
     yield f"server-state-file {STATES}"
+    yield f"lua-load {SCRIPT}"
 
 
 def in_defaults() -> Iterator[str]:
-    """The same."""
+    """What was drained before a reload."""
     yield "load-server-state-from-file global"
 
 
-def in_frontend() -> Iterator[str]:
-    """Before the rules that ask for the clients' key."""
-    asked, known = f"{{ path_beg {PATH} }}", "{ var(txn.operator) -m found }"
-    key = f"http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS})"
-    yield f"http-request set-var(txn.operator) {key} if {asked}"
+def frontend(gateway: Gateway) -> Iterator[str]:
+    """The frontend for the gateway's hosts."""
+    yield from listeners.control(gateway)
+    yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS})"
     no_key = answers.words(401, "This is for the gateway's own hosts.", "invalid_operator_key")
-    yield f"http-request return {no_key} if {asked} !{known}"
-    yield f"http-request wait-for-body time {WAIT_S}s if {asked}"
-    yield f"http-request set-var-fmt(txn.operation) '%[var(txn.operator)] %[req.body]' if {asked}"
-    other = answers.words(403, "A host drains and returns its own servers only.", "not_allowed")
-    yield f"http-request return {other} if {asked} {{ method POST }} !{{ var(txn.operation) -m str -f {OPERATIONS} }}"
-    yield f"http-request allow if {asked}"
-    yield "stats enable"
-    yield "stats hide-version"
-    yield f"stats uri {PATH}"
-    yield f"stats admin if {known}"
+    yield f"http-request return {no_key} if !{{ var(txn.operator) -m found }}"
+    yield listeners.known()
+    yield "http-request set-var-fmt(txn.asked) '%[var(txn.operator)]:%[method]:%[url]'"
+    yield f"http-request set-var(txn.operation) var(txn.asked),map_str({OPERATIONS})"
+    other = answers.words(403, "A host reads, drains and returns its own servers only.", "not_allowed")
+    body = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
+    yield f"http-request return {other} if !{{ var(txn.operation) -m found }} || {body}"
+    yield "http-request use-service lua.operate"

@@ -10,21 +10,19 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, operations
+from sparkwright.gateway import answers, listeners, operations
 from sparkwright.gateway.answers import quoted
+from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
 
-CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE = (
-    "haproxy.cfg",
-    "models.map",
-    "keys",
-    "server_keys.map",
-    "tls.pem",
+CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS = "haproxy.cfg", "models.map", "keys", "server_keys.map"
+#: every file that a gateway may have
+NAMES = (
+    *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
+    *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
 )
-#: the sockets for its operator, in the folder that it starts in: of the process that serves, and of the one that starts those
-SOCKET, MASTER_SOCKET = "admin.sock", "master.sock"
 #: the words after `haproxy`
-COMMAND = ("-W", "-db", "-S", f"unix@{MASTER_SOCKET},mode,600", "-f", CONFIG)
+COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
 #: stands in the configuration for the digest of all its files, which tells what a running HAProxy was started with
 DIGEST = "@DIGEST@"
 #: of its environment. glibc gives a buffer of a megabyte back to the kernel after each request, and takes it anew for the next:
@@ -54,8 +52,15 @@ BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
 NOBODY = "127.0.0.1:1"
 #: between two checks of a server that failed one, or is down
 FAST_CHECK_S = 2
-#: two buffers a connection; more than this may not be asked for
-MOST_MEMORY_BYTES = 4 * 2**30
+#: seconds that a client may take nothing of an answer that is there
+STALL_S = 60
+#: buffers that a connection may hold at most: the request, the next one behind it, the copy to send again, and of the answer one
+#: at each end (seen with 2.6.12: 5.1 in use by clients that send four requests at once and read nothing)
+BUFFERS = 5
+#: more than this may not be asked for
+MOST_MEMORY_BYTES = 8 * 2**30
+#: of a process beside its buffers
+PROCESS_BYTES = 128 * 2**20
 
 
 def buffer_bytes(gateway: Gateway) -> int:
@@ -64,8 +69,13 @@ def buffer_bytes(gateway: Gateway) -> int:
 
 
 def memory_bytes(gateway: Gateway) -> int:
-    """What it may hold at most."""
-    return 2 * gateway.clients * buffer_bytes(gateway)
+    """Return the most that its buffers may take."""
+    return BUFFERS * gateway.clients * buffer_bytes(gateway)
+
+
+def container_bytes(gateway: Gateway) -> int:
+    """Return the memory that its container may hold: two processes, for a reload leaves the one before to its requests."""
+    return 2 * (memory_bytes(gateway) + PROCESS_BYTES)
 
 
 def files(gateway: Gateway) -> dict[str, str]:
@@ -89,16 +99,17 @@ def _sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     yield "global", _global(gateway)
     yield "defaults", _defaults(gateway)
     yield "frontend gateway", _frontend(gateway)
+    yield "frontend hosts", operations.frontend(gateway)
     for model in gateway.models:
         yield f"backend {model.backend}", _backend(gateway, model)
 
 
 def _global(gateway: Gateway) -> Iterator[str]:
     yield f"description {quoted(f'{gateway.name} {DIGEST}')}"
-    yield f"maxconn {gateway.clients + 64}"
+    yield f"maxconn {listeners.connections(gateway)}"
     yield f"tune.bufsize {buffer_bytes(gateway)}"
     yield f"tune.maxrewrite {REWRITE_BYTES}"
-    yield f"stats socket unix@{SOCKET} mode 600 level admin expose-fd listeners"
+    yield f"stats socket unix@{SOCKETS}/{SOCKET} mode 600 level admin expose-fd listeners"
     yield "stats timeout 30s"
     yield f"hard-stop-after {gateway.answer_s}s"
     yield "log stdout format raw local0"
@@ -114,26 +125,24 @@ def _defaults(gateway: Gateway) -> Iterator[str]:
     yield "retries 3"
     yield "retry-on conn-failure"
     yield f"timeout connect {CONNECT_S}s"
-    yield f"timeout client {gateway.answer_s}s"
+    yield f"timeout client {STALL_S}s"
     yield f"timeout server {gateway.answer_s}s"
     yield f"timeout queue {gateway.queue_s}s"
-    yield f"timeout http-request {BODY_S}s"
-    yield f"timeout http-keep-alive {BODY_S}s"
+    yield f"timeout http-request {listeners.HEAD_S}s"
+    yield f"timeout http-keep-alive {listeners.IDLE_S}s"
     yield f"timeout check {CHECK_S}s"
     yield from operations.in_defaults()
     yield from (f"http-error {answers.words(status, *about)}" for status, about in answers.OWN.items())
 
 
 def _frontend(gateway: Gateway) -> Iterator[str]:
-    tls = f" ssl crt {CERTIFICATE} alpn http/1.1" if gateway.tls else ""
-    yield f"bind {gateway.address}:{gateway.port}{tls}"
-    yield f"maxconn {gateway.clients}"
+    yield from listeners.frontend(gateway)
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
-    yield from operations.in_frontend()
     if gateway.keyed:
         message = "The gateway asks for its API key, as `Authorization: Bearer KEY`."
         known = f"http_auth_bearer,sha2(256),hex,lower -m str -f {CLIENT_KEYS}"
         yield f"http-request return {answers.words(401, message, 'invalid_api_key')} if !{{ {known} }}"
+        yield listeners.known()
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
     yield from _listed(gateway)
     yield from _refusals(gateway)
@@ -145,6 +154,8 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     yield f"http-request set-var(txn.backend) var(txn.model),map_str({ROUTES})"
     message = f"The gateway serves no model of this name; {MODELS} lists those that it serves."
     yield f"http-request return {answers.words(404, message, 'model_not_found')} if !{{ var(txn.backend) -m found }}"
+    if not gateway.keyed:
+        yield listeners.known()
     if gateway.affinity == "prefix":
         yield from _prefix()
     yield "http-request del-header Authorization"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from sparkwright.trust.shapes import Shape, Usual, fitted, integer, line, moment, number, text
+from sparkwright.trust.shapes import Shape, Usual, built, fitted, integer, line, moment, number, text
 from sparkwright.visible import first
 
 SCHEMA = 1
@@ -257,14 +257,9 @@ def checked(data: Any) -> Record:
 
 def _of(data: dict[str, Any]) -> Record:
     """The record of what fits."""
-    rest = _known(Record, data)
-    rest["evidence"] = tuple(Evidence(**_known(Evidence, row)) for row in rest.get("evidence", ()))
-    rest["drift"] = tuple(rest.get("drift", ()))
-    return Record(**rest | {name: kind(**_known(kind, rest[name])) for name, kind in _PARTS.items() if name in rest})
-
-
-def _known(kind: type[Any], row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in kind.__slots__ if name in row}
+    parts = {name: built(kind, data[name]) for name, kind in _PARTS.items() if name in data}
+    evidence = tuple(built(Evidence, row) for row in data.get("evidence", ()))
+    return built(Record, data, **parts, evidence=evidence, drift=tuple(data.get("drift", ())))
 
 
 def _shape(words: Shape) -> dict[str, Shape]:

@@ -10,6 +10,7 @@ from typing import Any
 from sparkwright.health.judging.damping import WINDOW
 from sparkwright.health.record import STATES, Speed, State
 from sparkwright.host.state import StateFolder
+from sparkwright.trust.shapes import built
 
 NAME = "health-remembered"
 
@@ -70,4 +71,4 @@ class Remembered:
     @property
     def last_speed(self) -> Speed:
         """The last decode rate that was measured."""
-        return Speed(**self.speed)
+        return built(Speed, self.speed)

@@ -14,7 +14,7 @@ Its arguments are the fields of its nested frozen dataclass `Args`; the laptop c
         def act(self, args, found, changes, context) -> dict: ...     # make it so; what it returns is registered
 
 A module that only looks, or waits, or proves something is a plain `Module` and implements `run` itself.
-Heavy libraries (docker, huggingface_hub) are imported inside functions: the laptop imports modules for their `Args`.
+Heavy libraries (docker, hf_xet) are imported inside functions: the laptop imports modules for their `Args`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.health.record import severity
 from sparkwright.html.stretches import CHECK, Check, Stretch, seconds, stretches
-from sparkwright.trust.shapes import fitted
+from sparkwright.trust.shapes import built, fitted
 from sparkwright.units import GIB
 
 MOST_SPANS = 240
@@ -98,11 +98,8 @@ class Host:
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
     """From a host's `checks` event (runner/verbs/status.py). Fields that a newer host adds are left out. Raises ValueError."""
-    known = set(Check.__dataclass_fields__)
-    rows = [
-        {key: value for key, value in zip(event["fields"], row, strict=False) if key in known} for row in event["rows"]
-    ]
-    checks = [Check(**row) for row in fitted(rows, [CHECK], "a check")]
+    rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
+    checks = [built(Check, row) for row in fitted(rows, [CHECK], "a check")]
     checks = sorted((one for one in checks if since_s <= one.time_s <= until_s), key=lambda one: one.time_s)
     span_s = length_s(until_s - since_s, checks)
     return Host(name, since_s, until_s, span_s, checks, list(spans(checks, span_s)))

@@ -7,8 +7,10 @@ import socket
 import ssl
 import struct
 import time
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
+
+from sparkwright.transport.connection import Connection, Deadline, TimedOut, TransportError
 
 
 class _Socket(socket.socket):
@@ -46,24 +48,60 @@ class _Socket(socket.socket):
         self.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(full), int(part * 1e6) + 1))
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """The same with TLS, where the clock is read before each read and Python keeps the time."""
+
+    until_s = float("inf")
+    silence_s = 30.0
+
+    def waits(self, silence_s: float) -> None:
+        """The longest wait of a send or a receive."""
+        self.silence_s = silence_s
+        self.settimeout(silence_s)
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        left_s = self.until_s - time.perf_counter()
+        if left_s <= 0:
+            raise TimeoutError
+        self.settimeout(min(left_s, self.silence_s))
+        return super().recv_into(*args, **kwargs)
+
+
 def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
-    """An open connection without Nagle's delay. Raises OSError."""
-    where = urlsplit(base_url)
+    """Return an open connection without Nagle's delay: name lookup, connect and handshake together within timeout_s.
+
+    Raises:
+        OSError: TimeoutError among them.
+    """
+    where, deadline = urlsplit(base_url), Deadline(timeout_s)
     secure = where.scheme == "https"
     host, port = where.hostname or "127.0.0.1", where.port or (443 if secure else 80)
-    plain = socket.create_connection((host, port), timeout=timeout_s)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if secure:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(host, port, timeout=timeout_s)
-        connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
-        return connection
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    connection.sock = _Socket(fileno=plain.detach())
-    connection.sock.waits(timeout_s)
+    try:
+        plain = Connection.tcp(host, port, deadline).detach()
+        sock = _secured(plain, host, deadline) if secure else _Socket(fileno=plain.detach())
+    except TimedOut as error:
+        raise TimeoutError(str(error)) from None
+    except TransportError as error:
+        raise getattr(error, "error", None) or OSError(str(error)) from None
+    sock.waits(timeout_s)
+    connection.sock = sock
     return connection
 
 
+def _secured(plain: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
+    """Return the socket with TLS on it. Raises OSError or TimedOut."""
+    context = ssl.create_default_context()
+    context.sslsocket_class = _TlsSocket
+    try:
+        plain.settimeout(deadline.left_s())
+        return cast(_TlsSocket, context.wrap_socket(plain, server_hostname=host))
+    except BaseException:
+        plain.close()
+        raise
+
+
 def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
-    """No read goes on after until_s, by time.perf_counter. With TLS, which knows no deadline, each has its own timeout."""
-    if isinstance(connection.sock, _Socket):
+    """Let no read go on after until_s, by time.perf_counter."""
+    if isinstance(connection.sock, _Socket | _TlsSocket):
         connection.sock.until_s = until_s

@@ -24,6 +24,8 @@ READ_BYTES = 1 << 16
 #: a chunk has 300 bytes, one of many tokens a few kB
 EVENT_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
+#: pieces of a stream that are kept: ten thousand tokens a second for a minute, each by itself
+MOST_PIECES = 600_000
 ERROR_BYTES = 1 << 16
 #: where a chunk carries the tokens so far, by its keys; an engine may have more such places
 Counted = Sequence[tuple[str, str]]
@@ -192,7 +194,7 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
     """The hot loop: receive, read the clock, keep."""
     pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
     count, size = 0, 0
-    while size <= MOST_BYTES:
+    while size <= MOST_BYTES and count < MOST_PIECES:
         piece = receive(READ_BYTES)
         now_s = clock() - sent_s
         if not piece:
@@ -204,7 +206,7 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
         if now_s > cap_s:
             found.capped = True
             return
-    found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB"
+    found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB, or {MOST_PIECES} pieces"
 
 
 def read(recording: Recording, counted: Counted = USAGE) -> Stream:
@@ -226,6 +228,14 @@ def read(recording: Recording, counted: Counted = USAGE) -> Stream:
     if not reader.done and not stream.capped:
         raise StreamError("the stream ended early", tokens=stream.tokens)
     return reader.finish()
+
+
+def chunks(recording: Recording) -> list[dict[str, Any]]:
+    """Return the JSON of each chunk of a recording. Raises StreamError as `read` does."""
+    read(recording)
+    lines = b"".join(piece for _, piece in recording.pieces).split(b"\n")
+    data = (line[5:].strip() for line in lines if line.startswith(b"data:"))
+    return [bounds.json_of(text) for text in data if text != b"[DONE]"]
 
 
 class _Reader:

@@ -17,7 +17,9 @@ def of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: s
     """Of a host that could not be asked, or refused. msg: instead of the error's own sentence."""
     ended = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
     counts = {name: int(name == ended) for name in COUNTS}
-    return event("recap", host=host, **counts, exit=int(error.exit), seconds=round(seconds, 3), msg=msg or str(error))
+    return event(
+        "recap", host=host, **counts, exit=int(_failure(error.exit)), seconds=round(seconds, 3), msg=msg or str(error)
+    )
 
 
 def added(before: Event | None, now: Event) -> Event:
@@ -38,7 +40,16 @@ def of(events: Iterable[Event]) -> Event | None:
 
 
 def error(recap: Event | None, otherwise: str = "the host gave no answer.") -> SparkwrightError:
-    """What a recap says, to raise: with the host's words and exit code. otherwise: the words when there is none."""
-    found = Failed(recap["msg"] if recap else otherwise)
-    found.exit = Exit(recap["exit"]) if recap else Exit.FAILED
+    """Return what a recap says, to raise: with the host's words and exit code.
+
+    Args:
+        otherwise: the words where there is no recap, or one without words.
+    """
+    found = Failed((recap or {}).get("msg") or otherwise)
+    found.exit = _failure(recap["exit"] if recap else Exit.FAILED)
     return found
+
+
+def _failure(code: int) -> Exit:
+    """Return an exit code of a failure: a host that says 0 where it gave no answer has failed all the same."""
+    return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

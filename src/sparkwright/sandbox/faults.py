@@ -14,6 +14,8 @@ FAULTS: dict[str, str] = {
     "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
     "garbled": "the engine starts with a kernel that does not fit the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
+    "tool-stream": "the tool call parser works without `stream` only: in a stream calls arrive as text in the content",
+    "many-tools": "with more than 30 tools in a request the model's calls arrive as text in the content",
     "think-text": "the reasoning parser finds nothing: the thinking arrives in the content",
     "content-null": "a parser takes all of the text: the content is null",
     "port-taken": "something else listens on the server's port, if that is free, and on the next one",
@@ -47,5 +49,16 @@ OF_MEMBERS: dict[str, str] = {
 
 #: those that befall a start: a server that ran when they came meets them when it is started again
 AT_START = frozenset(
-    {"oom", "cpu-only", "other-text", "garbled", "stale-cache", "tool-text", "think-text", "content-null"}
+    {
+        "oom",
+        "cpu-only",
+        "other-text",
+        "garbled",
+        "stale-cache",
+        "tool-text",
+        "tool-stream",
+        "many-tools",
+        "think-text",
+        "content-null",
+    }
 )

@@ -260,6 +260,10 @@ class Connection:
         self.clock.left_s()
         raise TimedOut("stopped sending")
 
+    def detach(self) -> socket.socket:
+        """Return the socket, for what keeps its own time from here on."""
+        return self._socket
+
     def close(self) -> None:
         """Let go of it."""
         with contextlib.suppress(OSError):

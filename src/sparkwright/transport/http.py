@@ -371,13 +371,8 @@ def _request_bytes(
 
 
 def _connected(where: SplitResult, proxy: SplitResult | None, deadline: Deadline, route: Route) -> Connection:
-    if route.unix:
-        return Connection.unix(route.unix, deadline)
-    end = proxy or where
     host, port = where.hostname or "", where.port or PORTS[where.scheme]
-    connection = Connection.tcp(
-        end.hostname or "", end.port or PORTS[end.scheme], deadline, keep_alive=route.keep_alive
-    )
+    connection = _opened(proxy or where, deadline, route)
     try:
         if where.scheme == "https":
             if proxy is not None:
@@ -387,6 +382,13 @@ def _connected(where: SplitResult, proxy: SplitResult | None, deadline: Deadline
     except BaseException:
         connection.close()
         raise
+
+
+def _opened(end: SplitResult, deadline: Deadline, route: Route) -> Connection:
+    if route.unix:
+        return Connection.unix(route.unix, deadline)
+    port = end.port or PORTS[end.scheme]
+    return Connection.tcp(end.hostname or "", port, deadline, keep_alive=route.keep_alive)
 
 
 # -- redirects and proxies -------------------------------------------------------------------------------------------

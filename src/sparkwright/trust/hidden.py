@@ -1,49 +1,237 @@
-"""A container's settings as they are shown: what stands under the name of a secret, or looks like one, becomes dots.
+"""Secrets that nobody told this tool about, as dots: found by the names that they stand under, and by their looks.
 
-For secrets whose values nobody told this tool; redact.py hides those that it knows.
+One redactor for everything that is shown of other people's containers, commands and logs: words, shell text, JSON, YAML, URLs and
+headers, in each other and in quotes of any depth. It rather hides too much. redact.py hides the values that are known.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.trust.redact import DOTS
-from sparkwright.trust.secret_names import is_secret, names_a_secret
+from sparkwright.trust.secret_names import TOKEN, is_secret, is_setting, may_name_a_secret
+
+_PEM = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL)
+#: a URL's password, or all that stands before its @
+_IN_URL = re.compile(
+    r"(://(?:[^/?#\s:@\"'\\]{0,200}:(?=[^/?#\s:@\"'\\])|(?=[^/?#\s:@\"'\\]{16})))([^/?#\s:@\"'\\]{1,500})(?=@)"
+)
+#: a header, however it is quoted and assigned; what follows on its line is the secret
+_HEADER = re.compile(
+    r"((?:authorization|cookie)\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,8})?)"
+    r"([^\s\"'\\][^\"'\\\r\n]{0,4000})",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(
+    r"(\b[Bb](?:earer|EARER)\s{1,8})(?=[a-z]{0,40}[A-Z0-9._~+/=-]|[a-z]{20})([A-Za-z0-9._~+/=:-]{6,4000})"
+)
+#: USER:PASSWORD of curl and wget, the password of programs that take it as an option of one letter
+_LOGIN = re.compile(
+    r"(?<![\w-])((?:(?:-u|--user|--proxy-user|-U)(?:\s{1,8}|=)[\"']?[^\s:\"'/]{1,200}:)|sshpass\s{1,8}-p\s{0,8}[\"']?|"
+    r"redis-cli\s[^|;&\n]{0,200}?-a\s{1,8}[\"']?|login\s[^|;&\n]{0,200}?(?<!\S)-p\s{1,8}[\"']?)([^\s\"']{1,500})"
+)
+#: options of one letter that are a password with these programs, and those that are USER:PASSWORD
+_PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli",))}
+_USERS = ("-u", "--user", "--proxy-user", "-U")
+_PASSWORD_OF = re.compile(r"([^\s:/]{1,200}:)(.{1,500})")
+#: a name, and what stands between it and its value: an assignment in any quotes, the next word of a command or of a list, the
+#: `value` of an object that has a `name`
+_NAMED = re.compile(
+    r"(?<![A-Za-z0-9_.-])(?P<dashes>-{0,2})(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,100})"
+    r"(?P<between>\\{0,8}[\"']?\s{0,8}(?:=|:(?!//))\s{0,8}\[?\s{0,8}"
+    r"|\\{0,8}[\"']?\s{0,8},?\s{0,8}\\{0,8}[\"']?[Vv]alue\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}"
+    r"|(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|[ \t]{1,8}(?:\\\n\s{0,40})?))"
+)
+_PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
+#: how far quotes are looked for, back to where they open and on to where they close
+BACK_CHARS, ON_CHARS = 4096, 16384
+_ENDS = frozenset(";&|<>)}]\r\n\t ")
+
+
+def text(given: str, mask: str = DOTS) -> str:
+    """Return a text with each secret in it masked: of a log, a message, a script, a file."""
+    given = _PEM.sub(rf"\1{mask}\2", given)
+    given = _IN_URL.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
+    given = _HEADER.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
+    given = _BEARER.sub(rf"\1{mask}", given)
+    given = _LOGIN.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
+    return TOKEN.sub(mask, _named(given, mask))
+
+
+def shown(given: Any, name: str = "", mask: str = DOTS) -> Any:
+    """Return a value as JSON has it with each secret in it masked, by the names of its fields and by looks.
+
+    Args:
+        given: an inspect of a container, its settings, labels, a command.
+        name: what it stands under.
+    """
+    if isinstance(given, Mapping):
+        return _fields(given, mask)
+    if isinstance(given, list | tuple):
+        return mask_words(given, mask, name)
+    if not isinstance(given, str) or not given:
+        return given
+    return mask if _is_secret(name, given) else text(given, mask)
+
+
+def leaves(given: Any, mask: str = DOTS) -> Any:
+    """Return a value of our own, as an event: its fields say what they are, and each text in it is masked as `text` does."""
+    if isinstance(given, Mapping):
+        return {key: leaves(one, mask) for key, one in given.items()}
+    if isinstance(given, list | tuple):
+        return [leaves(one, mask) for one in given]
+    return text(given, mask) if isinstance(given, str) else given
 
 
 def variables(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Environment or labels with dots for what is a secret, by its name or by its looks."""
-    return {name: DOTS if names_a_secret(name) or is_secret(name, value) else value for name, value in env.items()}
+    """Return an environment or labels as they are shown."""
+    return {name: shown(value, name) for name, value in env.items()}
 
 
 def pairs(env: Sequence[str]) -> list[str]:
-    """The same as NAME=VALUE, as Docker writes it."""
-    shown = variables(dict(pair.partition("=")[::2] for pair in env))
-    return [f"{name}={shown[name]}" if "=" in pair else name for pair in env for name in [pair.partition("=")[0]]]
+    """Return an environment as NAME=VALUE, as Docker writes it, as it is shown."""
+    return [_pair(one, DOTS) if _PAIR.match(one) else text(one) for one in env]
 
 
 def words(command: Sequence[str]) -> list[str]:
-    """A command line with dots for the values of flags that are named like a secret: --flag=VALUE, --flag VALUE VALUE."""
-    found: list[str] = []
+    """Return a command line as it is shown: --flag=VALUE, --flag VALUE VALUE, a script in one word."""
+    return mask_words(command, DOTS)
+
+
+def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
+    """Return the words of a command, or the items of a list, with secrets masked. name: what the list stands under."""
+    found: list[Any] = []
     hide = False
-    for word in command:
-        name, equals, _ = word.partition("=")
-        if word.startswith("-"):
-            secret = names_a_secret(name.lstrip("-"))
+    for n, word in enumerate(command):
+        if not isinstance(word, str):
+            found.append(shown(word, name, mask))
+            continue
+        if word.startswith("-") and not word[1:2].isspace():
+            flag, equals, _ = word.partition("=")
+            secret = may_name_a_secret(flag.lstrip("-")) or not _PROGRAMS.get(flag, frozenset()).isdisjoint(
+                map(str, command[:n])
+            )
             hide = secret and not equals
-            found.append(f"{name}={DOTS}" if secret and equals else word)
+            found.append(f"{flag}={mask}" if secret and equals else text(word, mask))
+        elif hide:
+            found.append(word if is_setting(word) else mask)
+        elif n and command[n - 1] in _USERS and (login := _PASSWORD_OF.fullmatch(word)) and not is_setting(login[2]):
+            found.append(login[1] + mask)
+        elif _PAIR.match(word) and "\n" not in word:
+            found.append(_pair(word, mask))
         else:
-            found.append(DOTS if hide or is_secret("", word) else word)
+            found.append(shown(word, name, mask))
     return found
 
 
 def value(name: str, reported: Any) -> Any:
-    """A field of a container, or a flag by its --name, as a difference shows it."""
+    """Return a field of a container, or a flag by its --name, as a difference shows it."""
     if reported is None or reported == "":
         return reported
     if isinstance(reported, Mapping):
         return variables(reported)
-    if name.startswith("-") and names_a_secret(name.lstrip("-")):
+    if name.startswith("-") and may_name_a_secret(name.lstrip("-")):
         return DOTS
-    return " ".join(words(reported.split(" "))) if isinstance(reported, str) else reported
+    return " ".join(words(reported.split(" "))) if isinstance(reported, str) else shown(reported)
+
+
+def _fields(given: Mapping[Any, Any], mask: str) -> dict[Any, Any]:
+    """The fields of an object; of one that is a variable itself, as {"name": ..., "value": ...}, the value goes by that name."""
+    lower = {str(key).lower(): value for key, value in given.items()}
+    named = next((str(lower[key]) for key in ("name", "key") if isinstance(lower.get(key), str)), "")
+    named = named if "value" in lower else ""
+    return {
+        key: shown(value, named if named and str(key).lower() == "value" else str(key), mask)
+        if not (named and str(key).lower() in ("name", "key"))
+        else value
+        for key, value in given.items()
+    }
+
+
+def _pair(pair: str, mask: str) -> str:
+    name, _, value = pair.partition("=")
+    return f"{name}={shown(value, name, mask)}"
+
+
+def _is_secret(name: str, given: str) -> bool:
+    return is_secret(name, given) or (may_name_a_secret(name) and not is_setting(given))
+
+
+# -- names in a text -------------------------------------------------------------------------------------------------
+
+
+def _named(given: str, mask: str) -> str:
+    """Mask what stands under the name of a secret."""
+    done: list[str] = []
+    at = 0
+    for found in _NAMED.finditer(given):
+        if found.start() < at or not may_name_a_secret(found["name"]) or (found["next"] and not found["dashes"]):
+            continue
+        begin, quote = found.end(), given[found.start() - 1 : found.start()]
+        if quote in ("'", '"') and not found["dashes"] and quote not in found["between"]:  # 'NAME=a value'
+            end = _closed(given, begin, quote, _slashes_before(given, found.start() - 1)) - 1
+        else:
+            end = _end(
+                given, begin, several=bool(found["next"]) and found["next"].isspace() and "\n" not in found["next"]
+            )
+        opened = len(given[begin:end]) - len(given[begin:end].lstrip("\\\"'"))
+        held = given[begin + opened : end].rstrip("\\\"'")
+        if held and held[0] != "{" and not is_setting(held):
+            closing = end - len(given[begin:end]) + len(given[begin:end].rstrip("\\\"'"))
+            done += [given[at : begin + opened], mask]
+            at = closing
+    return "".join([*done, given[at:]])
+
+
+def _end(given: str, begin: int, *, several: bool) -> int:
+    """Where a value ends that begins here. several: the words that follow belong to it, up to the next option."""
+    at, size = begin, len(given)
+    inside = max(given.rfind("\n", max(begin - BACK_CHARS, 0), begin) + 1, begin - BACK_CHARS, 0)
+    while at < size:
+        letter = given[at]
+        quoted = at + _slashes(given, at)
+        if quoted < size and given[quoted] in "\"'":
+            mark, depth = given[quoted], quoted - at
+            if at > begin and _odd(given[inside:begin], mark):
+                return at  # the end of the quotes that all of it stands in
+            at = _closed(given, quoted + 1, mark, depth)
+        elif letter == "," and (at + 1 == size or given[at + 1] in " \t\r\n\"'\\"):
+            return at
+        elif letter == " " and several and at + 1 < size and given[at + 1] not in "-;&|<>#\\ \"'":
+            at += 1
+        elif letter in _ENDS:
+            return at
+        else:
+            at += 2 if letter == "\\" else 1
+    return min(at, size)
+
+
+def _closed(given: str, at: int, mark: str, depth: int) -> int:
+    """Where quotes of this depth of escaping end, or the text does."""
+    limit = min(at + ON_CHARS, len(given))
+    while (at := given.find(mark, at, limit)) >= 0:
+        if _slashes_before(given, at) == depth or (mark == "'" and not depth):
+            return at + 1
+        at += 1
+    return limit
+
+
+def _slashes(given: str, at: int) -> int:
+    end = at
+    while end < len(given) and given[end] == "\\":
+        end += 1
+    return end - at
+
+
+def _slashes_before(given: str, at: int) -> int:
+    begin = at
+    while begin and given[begin - 1] == "\\":
+        begin -= 1
+    return at - begin
+
+
+def _odd(given: str, mark: str) -> bool:
+    """Whether quotes are open at the end of a line's beginning."""
+    return len(re.findall(rf"(?<!\\){mark}", given)) % 2 == 1

@@ -20,9 +20,9 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: far above the largest repositories, which are below 2,000 files and 2 TB
 FILES_AT_MOST, BYTES_AT_MOST = 20_000, 2**60
-#: huggingface_hub writes NAME.metadata beside its partial files, and a step of a path has 255 bytes
+#: Hugging Face's client writes NAME.metadata beside its partial files, and a step of a path has 255 bytes
 STEP_BYTES = 255 - len(".metadata")
-#: what sparkwright and huggingface_hub keep in a model's folder
+#: what sparkwright and Hugging Face's client keep in a model's folder
 OWN = (".before", ".cache/huggingface", ".cache/sparkwright")
 
 

@@ -34,7 +34,24 @@ def close(path: Path) -> None:
     except FileNotFoundError:
         return
     if found.st_mode & OTHERS and found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode):
-        path.chmod(found.st_mode & ~OTHERS & 0o7777)
+        _close(path)
+
+
+def _close(path: Path) -> None:
+    """Close the very thing that stands there: in a folder of another user's, a name may lead elsewhere a moment later.
+
+    A file with a second name is left alone by root: it may be one of the system's.
+    """
+    on_linux = hasattr(os, "O_PATH")
+    handle = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(handle)
+        linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and os.geteuid() == 0
+        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and not linked:
+            mode = found.st_mode & ~OTHERS & 0o7777
+            Path(f"/proc/self/fd/{handle}").chmod(mode) if on_linux else os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
 
 
 def tighten(top: Path) -> None:

@@ -11,6 +11,11 @@ from typing import Any
 
 #: the last word, or the last two, of a name that holds a secret itself
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
+#: names under which a text of someone else may hold one, beside those: what is shown of it hides rather too much
+_MAYBE = re.compile(
+    r"(^|_)(PASS|PWD|AUTH|APIKEY|SECRETS|BEARER|JWT|COOKIE|SIGNATURE|SAS|DSN|WEBHOOK(_URL)?|REQUIREPASS|MASTERAUTH|BASICAUTH(_USERS)?|"
+    r"(API|ACCESS|AUTH|SECRET|PRIVATE|MASTER)_?(KEYS?|TOKENS?))$|PASSWORD|PASSWD"
+)
 #: ends that say where a secret is, or something about it
 _ABOUT = re.compile(r"_(FILE|PATH|DIR|FOLDER|URL|URI|NAME|ID|ENV|TTL|TYPE|LENGTH|SIZE|LIMIT|COUNT|TOKENS)$")
 #: keys and tokens that everybody may see
@@ -20,8 +25,13 @@ _OPEN = re.compile(
 )
 #: values that are settings, whatever the name: numbers, switches, nothing
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
-#: tokens that say by themselves what they are: Hugging Face, OpenAI and its kin, GitHub, GitLab, Slack, NVIDIA, AWS
-_TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA)[A-Za-z0-9_-]{16,}")
+#: tokens that say by themselves what they are, as their issuers document: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab,
+#: Slack, NVIDIA, AWS, Google, Stripe, SendGrid, npm, PyPI, Replicate; a JSON web token; the address of a Slack or Discord webhook
+TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|sk-|sk_live_|sk_test_|rk_live_|gsk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|nvapi-|AKIA|ASIA|AIza|"
+    r"ya29\.|SG\.|npm_|pypi-|r8_|eyJ[A-Za-z0-9_-]{8,500}\.|(?<=hooks\.slack\.com/services/)T|(?<=discord\.com/api/webhooks/)\d)"
+    r"[A-Za-z0-9_./+=-]{14,2000}"
+)
 #: a line of a settings file: NAME=VALUE, NAME: VALUE or "NAME": "VALUE",
 _ASSIGNED = re.compile(
     r"""^\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
@@ -49,8 +59,21 @@ def is_secret(name: str, value: object) -> bool:
     if not _REFERENCE.fullmatch(text) and password_of(text):
         return True
     if not names_a_secret(name):
-        return bool(_TOKEN.fullmatch(text))
+        return bool(TOKEN.fullmatch(text))
     return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
+
+
+def may_name_a_secret(name: str) -> bool:
+    """Return whether what stands under this name in someone else's text is hidden where it is shown: a secret, and a few more."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
+    maybe = bool(_MAYBE.search(plain)) and not _OPEN.search(plain) and plain not in ("PWD", "OLDPWD")
+    return names_a_secret(name) or (maybe and (plain.endswith("WEBHOOK_URL") or not _ABOUT.search(plain)))
+
+
+def is_setting(value: str) -> bool:
+    """Return whether a value is no secret, whatever it stands under: a number, a switch, a reference, the name of a variable."""
+    text = value.strip()
+    return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
 
 
 def password_of(url: str) -> str:
@@ -73,7 +96,7 @@ def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 def token_line(line: str) -> bool:
     """Whether a line of a file holds a secret: a token of a known kind anywhere, or a value under the name of a secret."""
-    if _TOKEN.search(line):
+    if TOKEN.search(line):
         return True
     found = _ASSIGNED.match(line)
     return found is not None and is_secret(found[1], found[2])

@@ -17,17 +17,19 @@ A shape is one of these:
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkwright.errors import Failed
 from sparkwright.trust.bounds import LARGEST
 from sparkwright.visible import one_line
 
 Shape = Any
+Built = TypeVar("Built")
 ABSENT = object()
 NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 #: seconds since the epoch that every calendar shows: to the end of the year 9998
@@ -118,6 +120,18 @@ def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
     """The objects of a list that have this shape."""
     found = map(shape.of, values) if isinstance(values, list) else ()
     return [one for one in found if one is not None]
+
+
+def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
+    """Return a dataclass of an object from JSON: fields that the dataclass does not have are left out, as a newer version sends
+    them.
+
+    Args:
+        data: already held against a shape.
+        fields: instead of those of data.
+    """
+    known = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in {**data, **fields}.items() if name in known})
 
 
 def line(value: Any) -> str:

@@ -20,9 +20,10 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust.image_name import pinned
+from sparkwright.units import MIB
 
-#: where the container finds its files
-INSIDE = "/etc/gateway"
+#: the folder that the container starts in, with its files
+INSIDE = "/etc/gateway/files"
 
 
 def of_host(inventory: Inventory, host: Host) -> Gateway:
@@ -103,10 +104,11 @@ def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, An
         image=pinned(gateway.file.image, image["digest"] if image else ""),
         gpus="",
         ipc="",
-        ports=(f"{address}{made.port}:{made.port}",),
+        ports=tuple(f"{address}{port}:{port}" for port in (made.port, made.control_port)),
         env=dict(render.ENVIRONMENT),
-        ulimits={"nofile": str(4 * made.clients + 1024)},
+        ulimits={"nofile": str(4 * made.clients + 2048)},
         network="host",
+        memory=f"{render.container_bytes(made) // MIB}m",
         cap_drop=("ALL",),
         security_opt=("no-new-privileges",),
         working_dir=INSIDE,

@@ -176,8 +176,10 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
         raise Refused(ended["msg"] if ended else "the host gave no answer about the lock.", where=member.host.name)
     from sparkwright.app.questions import answers
 
-    return {
-        one["task"]: answers.checked(one["module"], one["data"], host=member.host.name)
-        for one in events
-        if one["event"] == "task_finished"
+    done = {
+        one["task"]: one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")
     }
+    for task in tasks:
+        if task.id not in done:
+            raise Refused(f"the host gave no answer to '{task.name}'.", where=member.host.name)
+    return {task.id: answers.checked(task.module, done[task.id]["data"], host=member.host.name) for task in tasks}

@@ -178,6 +178,7 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "tools": [line],
         "addresses": [ipv4],
         "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": MOMENT},
+        "intake": line,
     },
     "send_image": {"address": line},
     "adopt_image": {"id": IMAGE_ID, "undone": [line]},

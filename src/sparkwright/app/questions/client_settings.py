@@ -8,7 +8,7 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.templates import rendered
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.one_module import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines import openai_api
@@ -23,17 +23,19 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
     """Print each host's settings; of a cluster its head's. Returns the exit codes."""
     chosen = clusters.answering(chosen, "client")
     answers = chosen.fleet.ask(lambda member: asked(chosen, member))
-    errors = chosen.fleet.errors()
+    errors, codes = chosen.fleet.errors(), chosen.fleet.codes()
     for host in (member.host.name for member in chosen.fleet.members):
         if host in errors:
             say_error(errors[host], json=json, host=host)
-        elif json:
-            say_json(settings(answers[host]))
-        else:
+            continue
+        with host_row(host, codes, json=json):
+            if json:
+                say_json(settings(answers[host]))
+                continue
             say(text(chosen.project, answers[host]), end="")
             for line in _behind(chosen, host):
                 say(line)
-    return chosen.fleet.codes()
+    return codes
 
 
 def _behind(chosen: Chosen, name: str) -> list[str]:

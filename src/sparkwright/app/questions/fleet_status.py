@@ -16,7 +16,7 @@ from sparkwright.app.questions import fan_out, gateway_row
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.member import Member, hang_up
+from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
@@ -101,6 +101,8 @@ def _row(name: str, answer: fan_out.Answer, wanted: Pinned) -> Row:
             return row_of(name, answer, wanted, time.time())
         except ValueError as error:
             answer = Failed(f"its answer can't be used: {error}")
+        except Exception as error:
+            answer = broke(error)
     state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
     why = str(answer).removeprefix("unreachable: ")
     return Row(name, state, why, wanted.recipe, error=str(answer), exit=int(answer.exit))

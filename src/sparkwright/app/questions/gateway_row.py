@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 from sparkwright.app.questions.answers import GATEWAY
 from sparkwright.app.questions.fan_out import Answer
 from sparkwright.console.status_row import GatewayRow, Routed, Upstream
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.inventory.gateway import Gateway
-from sparkwright.trust.shapes import fitted
+from sparkwright.trust.shapes import built, fitted
 from sparkwright.visible import first
 
 
@@ -26,7 +23,9 @@ def of(gateway: Gateway, answer: Answer) -> GatewayRow:
         found = fitted(answer["gateway"], GATEWAY, "gateway")
     except ValueError as error:
         return GatewayRow(name, port, "unknown", f"its answer can't be used: {error}", exit=int(Exit.INCONCLUSIVE))
-    models = [_routed(one) for one in found["models"]]
+    models = [
+        built(Routed, row, servers=[built(Upstream, server) for server in row["servers"]]) for row in found["models"]
+    ]
     if not found["running"]:
         return GatewayRow(name, port, "down", "HAProxy does not run", exit=int(Exit.FAILED))
     stand_in = found["stand_in"]
@@ -41,9 +40,3 @@ def of(gateway: Gateway, answer: Answer) -> GatewayRow:
         why = changed or "its configuration was not verified"
         return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES), stand_in)
     return GatewayRow(name, port, "up", models=models, stand_in=stand_in)
-
-
-def _routed(found: dict[str, Any]) -> Routed:
-    """A model with its servers; fields that are not known here, of a newer host, are left out."""
-    servers = [Upstream(**{field.name: row[field.name] for field in fields(Upstream)}) for row in found["servers"]]
-    return Routed(**{**{field.name: found[field.name] for field in fields(Routed)}, "servers": servers})

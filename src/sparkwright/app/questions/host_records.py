@@ -8,9 +8,10 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Chosen, choose, machines
+from sparkwright.app.questions.one_module import host_row
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.log import load_stages
-from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
@@ -24,14 +25,15 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     """Print the acts on each host. Returns the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
-        rows = acts(events, last)
-        for row in rows:
-            if json:
-                say_json({**row, "host": host})
-            else:
-                say("\n".join(_act(titles[host], row)))
-        if not rows and not json:
-            say(f"{titles[host]}: nothing was done to its server yet")
+        with host_row(host, codes, json=json):
+            rows = acts(events, last)
+            for row in rows:
+                if json:
+                    say_json({**row, "host": host})
+                else:
+                    say("\n".join(_act(titles[host], row)))
+            if not rows and not json:
+                say(f"{titles[host]}: nothing was done to its server yet")
     return codes
 
 
@@ -45,21 +47,17 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     """Write each host's bundle into a folder. Returns the exit codes."""
     answers, codes, titles = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
-        try:
+        with host_row(host, codes, json=json):
             found, files = bundle(host, events, run)
             folder = Path(to) if to else Path("incidents") / host / found
             folder = folder / host if to and len(answers) > 1 else folder
             evidence.keep(folder, files)
-        except SparkwrightError as error:
-            say_error(error, json=json, host=host)
-            codes.append(int(error.exit))
-            continue
-        if json:
-            say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
-            continue
-        of = f"{titles[host]}: " if titles[host] != host else ""
-        say(f"{of}{folder}: {', '.join(sorted(files))}")
-        say(_why(files.get("about.json", "")), end="")
+            if json:
+                say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
+                continue
+            of = f"{titles[host]}: " if titles[host] != host else ""
+            say(f"{of}{folder}: {', '.join(sorted(files))}")
+            say(_why(files.get("about.json", "")), end="")
     return codes
 
 

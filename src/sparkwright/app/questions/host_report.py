@@ -12,7 +12,7 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.member import hang_up
+from sparkwright.fleet.member import broke, hang_up
 from sparkwright.host.state import write_atomically
 from sparkwright.visible import count
 
@@ -58,4 +58,6 @@ def _host(name: str, answer: fan_out.Answer, since_s: float, until_s: float) -> 
             return html.of(name, answer, since_s, until_s)
         except ValueError as error:
             answer = Failed(f"its answer can't be used: {error}.")
+        except Exception as error:
+            answer = broke(error)
     return html.Host(name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import answers
 from sparkwright.console.out import say_error
-from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.errors import Exit
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import Member
+from sparkwright.fleet.member import Member, broke
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 
@@ -35,21 +36,36 @@ def ask_module(
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
     if done is None:
-        raise recap.error(recap.of(events))
+        failed = next((one["msg"] for one in events if one["event"] == "task_finished"), "")
+        raise recap.error(recap.of(events), failed or "the host gave no answer.")
     return answers.checked(name, done["data"], host=member.host.name)
+
+
+@contextlib.contextmanager
+def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
+    """Make an error about one host that host's row: it is printed, its exit code is kept, and the other hosts are shown.
+
+    Args:
+        codes: of the command, one a host.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads any more
+    except Exception as error:
+        found = broke(error)
+        found.where = found.where or host
+        say_error(found, json=json, host=host)
+        codes.append(found.exit)
 
 
 def in_turn(chosen: Chosen, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
     """Act on one host after the other. An error is told, and its exit code is that of its host. Closes the fleet."""
-    codes = []
+    codes: list[Exit] = []
     try:
         for member in chosen.fleet.members:
-            try:
+            with host_row(member.host.name, codes, json=json):
                 codes.append(act(member))
-            except SparkwrightError as error:
-                error.where = error.where or member.host.name
-                say_error(error, json=json, host=member.host.name)
-                codes.append(error.exit)
     finally:
         chosen.fleet.close()
     return codes

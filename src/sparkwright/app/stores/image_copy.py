@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization as form
@@ -20,7 +20,7 @@ from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
-from sparkwright.host.images import image_stream
+from sparkwright.host.images import image_archive, image_stream
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
 from sparkwright.remote.relay import relay
@@ -42,10 +42,15 @@ SAVE = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is copied. ref: with the digest, where that is known. ids: those that the lock allows for the digest."""
+    """What is copied.
+
+    ref: with the digest, where that is known. ids: those that the lock allows for the digest. sizes: what a pull downloads, by
+    platform, as the lock has it.
+    """
 
     ref: str
     ids: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As modules take it."""
@@ -85,7 +90,9 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
         wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
-    there = ask_module(fleet, target, "inspect_image", wanted.to_json())
+    # a host that sends may report any size: the lock's bounds it
+    most = image_archive.bound(here["size_bytes"], wanted.sizes.get(here["platform"]))
+    there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
@@ -124,7 +131,8 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     entry = lock_of(chosen.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
-    return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry))
+    sizes = {one["platform"]: one["size_bytes"] for one in entry.get("manifests") or ()}
+    return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
 
 
 def _refuse_what_cannot_be(wanted: Wanted, trip: Trip) -> None:
@@ -149,7 +157,7 @@ def _straight(trip: Trip) -> str:
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
     private, public = _key_pair()
-    allowed = {"public_key": public, "command": image_stream.load_command(trip.packer)}
+    allowed = {"public_key": public, "command": image_stream.load_command(trip.packer, trip.there["intake"])}
     args = {
         "image": trip.here["id"],
         "incoming": trip.incoming,
@@ -202,7 +210,7 @@ def _through_the_laptop(trip: Trip) -> str:
         raise Refused("both hosts must be reached over ssh.", where=trip.source.host.name)
     pack = " ".join(image_stream.PACKERS[trip.packer][0])
     out = links[0].run(["sh", "-c", SAVE, "sparkwright", trip.here["id"], trip.incoming, pack])
-    into = links[1].run(["sh", "-c", image_stream.load_command(trip.packer)])
+    into = links[1].run(["sh", "-c", image_stream.load_command(trip.packer, trip.there["intake"])])
 
     def progress(sent: int) -> None:
         about = {"task": "copy", "host": trip.target.host.name, "unit": "bytes", "text": "packed"}

@@ -28,6 +28,7 @@ from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure.beside import gpu
+from sparkwright.trust import hidden
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
@@ -81,7 +82,7 @@ def diagnose(context: Context, asked: Asked) -> dict[str, Any]:
     seen = inspect.inspect_server(context, good, asked.container, limits, time.time())
     key = asked.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
     answer = _Diagnosis(context, asked, good, limits, inspect.url_of(seen, good) or asked.base_url, key).of(seen)
-    shown: dict[str, Any] = Redactor([key]).value(answer.to_json())
+    shown: dict[str, Any] = hidden.leaves(Redactor([key]).value(answer.to_json()))
     return shown
 
 

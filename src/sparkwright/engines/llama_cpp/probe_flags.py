@@ -7,13 +7,27 @@ from sparkwright.engines.probes.probe import ProbeFlags
 
 TEMPLATE = "--no-jinja, or --chat-template is not that of this model"
 FORMAT = "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
+#: llama-server's own words for a template that it can't render: another engine than Python's does it (b11549, minja)
+UNRENDERED = (
+    r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
+)
 PROBE_FLAGS = ProbeFlags(
+    by_message=(
+        (r"tools? param requires --jinja", "--no-jinja turns tools off"),
+        (r"hint: .{0,80}mmproj", "--mmproj is missing (`model.mmproj`)"),
+        (
+            UNRENDERED,
+            "the chat template is not one that llama.cpp can render: --chat-template-file with a template made for it",
+        ),
+    ),
     causes={
-        "tools refused": "--no-jinja turns tools off",
+        "tools refused": "--chat-template-file with a template made for llama.cpp: the model's own does not take tools here",
         "tool call as text": f"{TEMPLATE}; --skip-chat-parsing leaves calls in the text",
         "tool call in the thinking": FORMAT,
         "tool call with bad arguments": TEMPLATE,
         "no tool call": TEMPLATE,
+        "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says",
+        "only without stream": "--chat-template is not that of this model, or --reasoning-format; its streaming is broken in this build",
         "content null": "--reasoning-budget or --chat-template is not that of this model: all of the text counted as thinking",
         "thinking in content": FORMAT,
         "no thinking apart": "--reasoning off, or --reasoning-format none",

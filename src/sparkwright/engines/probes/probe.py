@@ -1,9 +1,10 @@
-"""What a probe asks, and what its answer shows."""
+"""Probes: small requests, the rules by which their answers are judged, and the flags that cause what is wrong."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sparkwright.visible import one_line
@@ -16,6 +17,8 @@ Fault = Literal[
     "tool call in the thinking",
     "tool call with bad arguments",
     "no tool call",
+    "tool choice ignored",
+    "only without stream",
     "content null",
     "thinking in content",
     "no thinking apart",
@@ -27,15 +30,19 @@ Fault = Literal[
     "garbage",
 ]
 QUOTED_CHARS = 120
+#: marks that models write around their thinking before a parser takes it out
+THINKING_MARKS = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
+SEARCHED_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an answer shows. evidence: a clause. fault: what is wrong with it; None where nothing is, or it is not known."""
+    """What an answer shows."""
 
     verdict: Verdict
-    evidence: str
-    fault: Fault | None = None
+    evidence: str  # a clause
+    fault: Fault | None = None  # None where nothing is wrong, or what is wrong is not known
+    words: str = ""  # of a server that refused the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +91,27 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe. name: as the recipe has it, with its value. path, body: the request, without the model. thinks: it is asked to
-    think, or not to; None where that is not said. judge: what an answer under 200 shows. refused: the fault of one that is not."""
+    """One small request, and the rule by which its answer is judged."""
 
-    name: str
+    name: str  # as the recipe has it, with its value
     path: str
-    body: Mapping[str, Any]
-    judge: Callable[[Reply], Seen]
-    thinks: bool | None = False
-    refused: Fault | None = None
+    body: Mapping[str, Any]  # without the model
+    rule: Callable[[Reply], Seen]  # of an answer under 200
+    thinks: bool | None = False  # asked to think, or not to; None where that is not said
+    refused: Fault | None = None  # of an answer that is not under 200
+    streamed: bool = False  # asked for as a stream
+    #: a variant of a probe that a recipe names: asked for once that one is proved, and named only where it fails
+    variant: bool = False
+
+    def in_a_stream(self) -> Probe:
+        """Return the same request as a stream, as most clients send it."""
+        return replace(self, name=f"{self.name}, streamed", streamed=True, variant=True)
+
+    def judge(self, reply: Reply) -> Seen:
+        """Return what an answer shows. No content of any probe may hold marks of thinking."""
+        if THINKING_MARKS.search(reply.content[:SEARCHED_CHARS]):
+            return Seen("disproved", f"the thinking is in the content: {quoted(reply.content)}", "thinking in content")
+        return self.rule(reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +122,20 @@ class ProbeFlags:
     promises: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     causes: Mapping[Fault, str] = field(default_factory=dict)
+    #: causes that the server's own words tell, particular ones first: a pattern of them, and the sentence
+    by_message: tuple[tuple[str, str], ...] = ()
+
+    def cause(self, fault: Fault | None, words: str = "") -> str:
+        """Return the likely cause of a fault, "" where none is known.
+
+        Args:
+            fault: what is wrong with the answer.
+            words: the server's own, where it refused the request: what they tell wins over what is usual.
+        """
+        by_message = next(
+            (sentence for pattern, sentence in self.by_message if words and re.search(pattern, words)), ""
+        )
+        return by_message or (self.causes.get(fault, "") if fault else "")
 
 
 def quoted(text: str) -> str:

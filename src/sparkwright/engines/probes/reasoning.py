@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
 
 TOKENS = 1536
-#: how models mark their thinking before a parser takes it out
-MARKS = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
-SEARCHED_CHARS = 1 << 16
 
 
 def judge(reply: Reply) -> Seen:
     """Whether the thinking was kept apart."""
-    if MARKS.search(reply.content[:SEARCHED_CHARS]):
-        return Seen("disproved", f"the thinking is in the content: {quoted(reply.content)}", "thinking in content")
     if reply.cut:
         where = f"in `{reply.thinking_field}`" if reply.thinking else "in the content"
         return Seen("inconclusive", f"the answer had not ended within {TOKENS} tokens, all of them {where}")

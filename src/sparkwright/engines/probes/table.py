@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.http import Task
+from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes import dimension, image, json_schema, language, reasoning, tool_call
 from sparkwright.engines.probes.probe import Probe
 
@@ -54,6 +55,13 @@ def of(asked: Sequence[Any]) -> list[Probe]:
             PLAIN[name] if value is None else language.probe(value) if name == LANGUAGE else dimension.probe(value)
         )
     return found
+
+
+def variants(probe: Probe) -> tuple[Probe, ...]:
+    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools."""
+    if probe.path != CHAT:
+        return ()
+    return tool_call.VARIANTS if probe is tool_call.PROBE else (probe.in_a_stream(),)
 
 
 def schema() -> dict[str, Any]:

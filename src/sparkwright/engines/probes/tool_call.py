@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkwright.engines.openai_api import CHAT
@@ -69,6 +70,26 @@ def _call(call: Any) -> Seen:
     return Seen("proved", f"called {NAME} with {quoted(value)}")
 
 
+def judge_second(reply: Reply) -> Seen:
+    """Whether a call was made in a second turn, with the argument of that turn."""
+    seen = judge(reply)
+    if seen.verdict == "proved" and SECOND_CITY.lower() not in seen.evidence.lower():
+        return Seen("disproved", f"asked about {SECOND_CITY} it {seen.evidence}", "no tool call")
+    return seen
+
+
+def judge_none(reply: Reply) -> Seen:
+    """Whether `tool_choice: none` was heeded: words, and no call."""
+    calls = reply.message_of.get("tool_calls")
+    if (isinstance(calls, list) and calls) or MARKS.search(reply.content[:SEARCHED_CHARS]):
+        return Seen("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
+    if reply.cut and not reply.content:
+        return Seen("inconclusive", f"no answer within {TOKENS} tokens")
+    if not reply.content:
+        return Seen("disproved", "content is null with `tool_choice: none`", "content null")
+    return Seen("proved", f"answered in words with `tool_choice: none`: {quoted(reply.content)}")
+
+
 PROBE = Probe(
     "tool_call",
     CHAT,
@@ -80,4 +101,59 @@ PROBE = Probe(
     },
     judge,
     refused="tools refused",
+)
+
+SECOND_CITY = "Rome"
+#: what clients send after they ran the tool: the call, its result, and another question
+TURNS = [
+    {"role": "user", "content": f"What is the weather in Paris now? Call {NAME}."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "call00001", "type": "function", "function": {"name": NAME, "arguments": '{"city": "Paris"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call00001", "content": "Rain, 11 degrees"},
+    {"role": "user", "content": f"And the weather in {SECOND_CITY} now? Call {NAME} again."},
+]
+#: agents send some 40 tools; a shipped NVFP4 model writes its calls as text past some number of them
+TOOLS = 40
+OTHERS = [
+    {
+        "type": "function",
+        "function": {
+            "name": f"{verb}_{noun}",
+            "description": f"{verb.capitalize()} a {noun}.",
+            "parameters": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+        },
+    }
+    for verb in ("open", "close", "list", "rename", "copy", "delete", "archive", "share")
+    for noun in ("file", "note", "ticket", "calendar", "photo")
+]
+#: a model that thinks where nobody says that it should not needs the room
+UNSAID_TOKENS = 2048
+VARIANTS = (
+    PROBE.in_a_stream(),
+    replace(
+        PROBE, name="tool_call, thinking not said", body={**PROBE.body, "max_tokens": UNSAID_TOKENS}, thinks=None
+    ).in_a_stream(),
+    replace(
+        PROBE, name="tool_call, second turn", body={**PROBE.body, "messages": TURNS}, rule=judge_second, variant=True
+    ),
+    replace(
+        PROBE, name="tool_call, second turn", body={**PROBE.body, "messages": TURNS}, rule=judge_second
+    ).in_a_stream(),
+    replace(
+        PROBE,
+        name="tool_call, tool_choice none",
+        body={**PROBE.body, "tool_choice": "none"},
+        rule=judge_none,
+        variant=True,
+    ),
+    replace(
+        PROBE,
+        name=f"tool_call, {TOOLS} tools",
+        body={**PROBE.body, "tools": [*OTHERS[: TOOLS // 2], TOOL, *OTHERS[TOOLS // 2 : TOOLS - 1]]},
+    ).in_a_stream(),
 )

@@ -6,7 +6,12 @@ from sparkwright.engines.probes.probe import ProbeFlags
 
 TOOL_PARSER = "--tool-call-parser is missing, or not that of this model"
 REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
+#: what Jinja and the templates' own raise_exception say of a conversation that they don't take
+UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
+    by_message=(
+        (UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),
+    ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("tool-call-parser",)},
     causes={
@@ -15,6 +20,8 @@ PROBE_FLAGS = ProbeFlags(
         "tool call in the thinking": f"{REASONING_PARSER}: it takes the call for thinking",
         "tool call with bad arguments": TOOL_PARSER,
         "no tool call": "--chat-template, or the model's own template, leaves the tools out",
+        "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says",
+        "only without stream": "--tool-call-parser or --reasoning-parser is not that of this model, or its streaming is broken in this release",
         "content null": "--reasoning-parser is not that of this model: it took all of the text",
         "thinking in content": REASONING_PARSER,
         "no thinking apart": f"{REASONING_PARSER}, or --default-chat-template-kwargs turns thinking off",

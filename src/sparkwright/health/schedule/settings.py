@@ -11,6 +11,7 @@ from sparkwright import defaults
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.notify_shapes import Shape
 from sparkwright.host.state import StateFolder
+from sparkwright.trust.shapes import built
 from sparkwright.units import seconds
 
 NAME = "health-settings"
@@ -47,15 +48,10 @@ class Settings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """The settings again; what another version of sparkwright wrote beside them is left out."""
-        limits = {name: value for name, value in (data.get("limits") or {}).items() if name in _names(Limits)}
-        rest = {name: value for name, value in data.items() if name in _names(cls)}
-        return cls(**{**rest, "command": tuple(rest.get("command") or ()), "limits": Limits(**limits)})
+        limits = built(Limits, data.get("limits") or {})
+        return built(cls, data, command=tuple(data.get("command") or ()), limits=limits)
 
     @classmethod
     def of(cls, state: StateFolder) -> Settings:
         """This host's; the defaults where nothing was installed."""
         return cls.from_json(state.read(NAME) or {})
-
-
-def _names(kind: type[Any]) -> set[str]:
-    return {one.name for one in dataclasses.fields(kind)}

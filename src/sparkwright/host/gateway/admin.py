@@ -1,13 +1,15 @@
-"""What a running HAProxy says of itself over its admin socket."""
+"""Questions to a running HAProxy over its sockets. Its container may write to their folder: what lies there is not trusted."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright.gateway import statistics
-from sparkwright.gateway.render import SOCKET
+from sparkwright.gateway.listeners import SOCKET
 from sparkwright.transport.connection import TransportError, converse
 
 #: what the sandbox's stand-in calls itself, where HAProxy says "HAProxy"
@@ -20,45 +22,56 @@ OPEN = Path("/proc/self/fd")
 LARGEST_BYTES = 4 * 2**20
 
 
-def ask(folder: Path, command: str, at: str = SOCKET) -> str:
+def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
     """Return the answer to one command; empty when there is none within ANSWER_S, or a far too long one.
 
     Args:
-        folder: of its configuration.
+        sockets: their folder.
         at: the socket's name there.
     """
-    with contextlib.suppress(OSError, TransportError):
-        if not OPEN.is_dir():  # no Linux: it is the sandbox, whose stand-in leaves a link to a short path
-            return _ask(os.path.realpath(folder / at), command)
-        # a path of a socket has 107 bytes at most, and the folder's may be longer
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            return _ask(f"{OPEN}/{opened}/{at}", command)
-        finally:
-            os.close(opened)
+    with contextlib.suppress(OSError, TransportError), socket_path(sockets, at) as path:
+        answer = converse(path, f"{command}\n".encode(), timeout_s=ANSWER_S, most_bytes=LARGEST_BYTES)
+        return answer.decode(errors="replace")
     return ""
 
 
-def _ask(path: str, command: str) -> str:
-    answer = converse(path, f"{command}\n".encode(), timeout_s=ANSWER_S, most_bytes=LARGEST_BYTES)
-    return answer.decode(errors="replace")
+@contextlib.contextmanager
+def socket_path(sockets: Path, name: str) -> Iterator[str]:
+    """Yield a path that leads to a socket of this folder, however long the folder's own is: a socket's path has 107 bytes.
+
+    Raises OSError where there is none, and for a link, which could lead to another program's.
+    """
+    if not OPEN.is_dir():  # no Linux: it is the sandbox, whose stand-in leaves a link to a short path
+        yield os.path.realpath(sockets / name)
+        return
+    folder = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        if not stat.S_ISSOCK(os.fstat(found).st_mode):
+            raise FileNotFoundError(name)
+        yield f"{OPEN}/{found}"
+    finally:
+        os.close(found)
 
 
-def running_digest(folder: Path) -> str:
-    """The digest of the files that the running HAProxy was started with; empty when none runs."""
-    return _info(folder, "description").rpartition(" ")[2]
+def running_digest(sockets: Path) -> str:
+    """Return the digest of the files that the running HAProxy was started with; empty when none runs."""
+    return _info(sockets, "description").rpartition(" ")[2]
 
 
-def stand_in(folder: Path) -> bool:
-    """Whether what runs is the sandbox's stand-in, and not HAProxy."""
-    return _info(folder, "name") == STAND_IN
+def stand_in(sockets: Path) -> bool:
+    """Return whether what runs is the sandbox's stand-in, and not HAProxy."""
+    return _info(sockets, "name") == STAND_IN
 
 
-def _info(folder: Path, wanted: str) -> str:
-    rows = (line.partition(": ") for line in ask(folder, "show info").splitlines())
+def _info(sockets: Path, wanted: str) -> str:
+    rows = (line.partition(": ") for line in ask(sockets, "show info").splitlines())
     return next((value for name, _, value in rows if name.lower() == wanted), "").strip()
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    """Its statistics, a row for each frontend, backend and server."""
-    return statistics.table(ask(folder, "show stat"))
+def rows(sockets: Path) -> list[dict[str, str]]:
+    """Return its statistics, a row for each frontend, backend and server; none where they are not what HAProxy writes."""
+    return statistics.table(ask(sockets, "show stat"))

@@ -1,16 +1,30 @@
-"""A request through the gateway of this host, as its clients make one."""
+"""A request through the gateway of this host, as its clients make one, but by a way that those cannot fill."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from sparkwright.gateway.listeners import PROOF_SOCKET
+from sparkwright.host.gateway import admin
 from sparkwright.transport import http
 from sparkwright.transport.connection import Tls, TransportError
 from sparkwright.trust.bounds import json_of
 
 LARGEST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a gateway of this host takes requests."""
+
+    port: int
+    tls: bool = False  #: the certificate's name is the clients' business: it is not checked
+    sockets: Path | None = None  #: the folder of its sockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +49,35 @@ class Answer:
         return str(about.get("code") or "") if isinstance(about, dict) else ""
 
 
-def ask(port: int, path: str, body: Any = None, *, key: str = "", tls: bool = False, timeout_s: float = 60) -> Answer:
-    """Send one request, a body as JSON, and return what came back within timeout_s. Never raises. The certificate's name is the
-    clients' business: it is not checked.
-    """
+def ask(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
+    """Send one request, a body as JSON, and return what came back within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
-        answer = http.request(
-            "POST" if body else "GET",
-            f"{'https' if tls else 'http'}://127.0.0.1:{port}{path}",
-            body=json.dumps(body).encode() if body else None,
-            headers=headers,
-            timeout_s=timeout_s,
-            most_bytes=LARGEST_BYTES,
-            route=http.Route(tls=Tls(verify=False)),
-        )
+        with _route(at) as route:
+            answer = http.request(
+                "POST" if body else "GET",
+                f"{'https' if at.tls else 'http'}://127.0.0.1:{at.port}{path}",
+                body=json.dumps(body).encode() if body else None,
+                headers=headers,
+                timeout_s=timeout_s,
+                most_bytes=LARGEST_BYTES,
+                route=route,
+            )
     except TransportError as error:
         return Answer(0, error=str(error))
     try:
         return Answer(answer.status, json_of(answer.body))
     except ValueError:
         return Answer(answer.status)
+
+
+@contextlib.contextmanager
+def _route(at: Door) -> Iterator[http.Route]:
+    """Yield the way through the socket that clients cannot fill; through the port where the gateway has none."""
+    tls = Tls(verify=False)
+    with contextlib.ExitStack() as stack:
+        unix = ""
+        if at.sockets is not None:
+            with contextlib.suppress(OSError):
+                unix = stack.enter_context(admin.socket_path(at.sockets, PROOF_SOCKET))
+        yield http.Route(unix=unix, tls=tls)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.gateway.render import CONFIG, MASTER_SOCKET
+from sparkwright.gateway.listeners import MASTER_SOCKET
+from sparkwright.gateway.render import CONFIG
 from sparkwright.host.containers import container_options, containers, lifecycle, log_reading, ownership
 from sparkwright.host.gateway import admin, place, states
 from sparkwright.host.images import image_names
@@ -16,8 +17,8 @@ from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context
 from sparkwright.protocol.container import ContainerSpec
 
-#: the folder of its files in the container
-INSIDE = "/etc/gateway"
+#: the folders of its files and of its sockets in the container
+FILES_INSIDE, SOCKETS_INSIDE = "/etc/gateway/files", "/etc/gateway/sockets"
 #: how long a start, a reload or a check may take, seconds
 START_S, POLL_S = 30, 0.05
 SHOWN_LINES = 6
@@ -42,20 +43,30 @@ def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
     return found is not None and found.role == ownership.GATEWAY
 
 
-def resolved(spec: dict[str, Any], context: Context, folder: str = place.CONFIG) -> ContainerSpec:
-    """The spec on this host: its folder, and this user, who alone reads it."""
-    made = ContainerSpec.from_json(spec)
-    path = place.state(context).path / folder
-    user = "0:0" if _rootless(context) else f"{os.getuid()}:{os.getgid()}"
-    return replace(made, user=user, volumes=(f"{path}:{INSIDE}",))
+def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
+    """Return the spec on this host: its folders, and this user, who alone reads them.
+
+    An engine that cannot limit memory, as its kernel may not, drops that limit: it is not asked for one.
+    """
+    info = context.docker().api.info()
+    gateway = place.state(context).path
+    volumes = (f"{gateway / place.FILES}:{FILES_INSIDE}:ro", f"{gateway / place.SOCKETS}:{SOCKETS_INSIDE}")
+    made = replace(ContainerSpec.from_json(spec), user=_user(info), volumes=volumes)
+    return made if info.get("MemoryLimit", True) else replace(made, memory="")
+
+
+def _user(info: dict[str, Any]) -> str:
+    """Return who reads the files in the container: this user, which in a rootless engine is the container's root."""
+    rootless = any("name=rootless" in option for option in info.get("SecurityOptions") or ())
+    return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
 
 
 def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
     """Have the pinned HAProxy judge these files. Raises Failed with its words; nothing else of the host is touched."""
     folder, client, checks = place.folder(context, place.CANDIDATE), context.docker(), ""
     place.write(folder, files)
-    words = ("-c", "-f", CONFIG)
-    asked = replace(resolved(spec, context, place.CANDIDATE), ports=(), command=words, network="none")
+    volumes, words = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG)
+    asked = replace(resolved(spec, context), volumes=volumes, ports=(), command=words, network="none")
     try:
         checks = _create(asked, context, ownership.HELPER)
         lifecycle.start(context, checks)
@@ -100,21 +111,21 @@ def reload(context: Context) -> None:
     Its own socket is asked. Docker takes any signal that it passes on for a stop by hand, after which the restart policy
     `unless-stopped` brings a container that is killed back no more.
     """
-    folder = place.state(context).path / place.CONFIG
-    states.keep(folder, place.read(folder).get(CONFIG, ""))
-    admin.ask(folder, "reload", MASTER_SOCKET)
+    at = place.current(place.state(context))
+    states.keep(at.sockets, at.files, place.read(at.files).get(CONFIG, ""))
+    admin.ask(at.sockets, "reload", MASTER_SOCKET)
 
 
 def wait_running(name: str, digest: str, context: Context) -> None:
     """Wait until HAProxy runs with the files of this digest. Raises Failed with its last words."""
-    folder, until_s = place.state(context).path / place.CONFIG, time.monotonic() + START_S
-    while admin.running_digest(folder) != digest:
+    at, until_s = place.current(place.state(context)), time.monotonic() + START_S
+    while admin.running_digest(at.sockets) != digest:
         found = containers.inspect(context.docker(), name)
         if found is None or not found["State"]["Running"] or time.monotonic() > until_s:
             lines = log_reading.last_lines(context.docker(), name, 40) if found else []
             raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
         time.sleep(POLL_S)
-    states.forget(folder)
+    states.forget(at.files)
 
 
 def _why(lines: list[str]) -> str:
@@ -122,8 +133,3 @@ def _why(lines: list[str]) -> str:
     answered = [line.strip() for line in lines if line.strip()]
     alerts = [line for line in answered if "[ALERT]" in line] or answered[-SHOWN_LINES:]
     return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."
-
-
-def _rootless(context: Context) -> bool:
-    """Whether the engine's root is this user: then root of a container reads what is this user's."""
-    return any("name=rootless" in one for one in context.docker().api.info().get("SecurityOptions") or ())

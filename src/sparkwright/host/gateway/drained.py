@@ -16,6 +16,8 @@ from sparkwright.host.state import StateFolder
 
 NAME = "drained"
 POLL_S = 0.2
+#: for one gateway to do something with all models of a server; it is honest at milliseconds each
+TELL_S = 15.0
 #: how long a returned server may take to be up: its gateway checks one that is down each two seconds
 UP_S = 30.0
 #: a gateway that is gone for good is not asked for longer than this
@@ -32,6 +34,19 @@ def of(state: StateFolder) -> list[Gateway]:
     return gateways if 0 <= time.time() - found.get("since", 0) < KEPT_S else []
 
 
+def tell(gateway: Gateway, key: str, action: str) -> None:
+    """Have a gateway do something with this host's server, once for each model that it routes to it.
+
+    Raises:
+        Unheard: also where all of it together takes longer than TELL_S, however many models a gateway claims to have.
+    """
+    until_s = time.monotonic() + TELL_S
+    for server in operating.servers(gateway, key):
+        if time.monotonic() > until_s:
+            raise Unheard(f"takes longer than {TELL_S:g} s")
+        operating.ask(gateway, key, action, server)
+
+
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
     """Have gateways send this host's server no more requests. Returns a sentence for each that did not."""
     key, problems = own_key.kept(state), list[str]()
@@ -41,8 +56,7 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
     state.write(NAME, {"gateways": [one.to_json() for one in wanted], "since": time.time(), "run": run})
     for one in gateways:
         try:
-            for server in operating.servers(one, key):
-                operating.ask(one, key, operations.DRAIN, server)
+            tell(one, key, operations.DRAIN)
         except Unheard as why:
             problems.append(f"the gateway {one.name} {why}: not drained there")
     return problems
@@ -54,10 +68,10 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
     key, total = own_key.kept(state), 0
     for one in gateways:
         with contextlib.suppress(Unheard):
-            for server in operating.servers(one, key):
-                total += server.running
-                if server.state == "up":
-                    operating.ask(one, key, operations.DRAIN, server)
+            servers = operating.servers(one, key)
+            total += sum(server.running for server in servers)
+            if any(server.state == "up" for server in servers):
+                tell(one, key, operations.DRAIN)
     return total
 
 
@@ -66,8 +80,7 @@ def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
     key = own_key.kept(state)
     for one in gateways:
         with contextlib.suppress(Unheard):
-            for server in operating.servers(one, key):
-                operating.ask(one, key, operations.REST, server)
+            tell(one, key, operations.REST)
 
 
 def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
@@ -79,8 +92,7 @@ def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
     until_s = time.monotonic() + UP_S
     for one in of(state):
         try:
-            for server in operating.servers(one, key):
-                operating.ask(one, key, operations.READY, server)
+            tell(one, key, operations.READY)
             if not _up(one, key, until_s):
                 problems.append(f"the gateway {one.name} does not find it up yet")
             returned.append(one.name)

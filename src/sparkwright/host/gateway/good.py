@@ -45,8 +45,9 @@ def before(context: Context) -> list[dict[str, Any]]:
 
 
 def files(context: Context, digest: str) -> dict[str, str]:
-    """The files of the state with this digest; empty when they are gone."""
-    return place.read(_folder(context, digest))
+    """Return the files of the state with this digest; empty when they are gone, or are not the ones that it was made of."""
+    found = place.read(_folder(context, digest))
+    return found if place.unaltered(found, digest) else {}
 
 
 def remember(context: Context, now: dict[str, Any], *, rolled_back: bool = False) -> None:
@@ -61,8 +62,8 @@ def remember(context: Context, now: dict[str, Any], *, rolled_back: bool = False
         now = {"script": known[again]["script"], **now}
     older = known[again + 1 :] if rolled_back and again is not None else [one for one in known if not _same(one, now)]
     older = older[:KEPT]
-    place.write(_folder(context, digest), place.read(place.folder(context, place.CONFIG)))
     state = place.state(context)
+    place.write(_folder(context, digest), place.read(place.current(state).files))
     state.write("verified_before", {"states": older})
     state.write("verified", {**now, "run": context.run_id, "since": time.time()})
     _tidy(context, {digest, *(one["digest"] for one in older)})

@@ -16,7 +16,7 @@ from sparkwright import defaults
 from sparkwright.gateway import operations
 from sparkwright.gateway.model import INTERIM, model_of
 from sparkwright.host.containers import containers, lifecycle, ownership
-from sparkwright.host.gateway import operating, own_key
+from sparkwright.host.gateway import drained, operating, own_key
 from sparkwright.host.gateway.operating import Gateway, Server, Unheard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, server_keys
@@ -137,8 +137,7 @@ def _there(gateway: Gateway, key: str) -> list[Server]:
 
 
 def _tell(gateway: Gateway, key: str, action: str) -> None:
-    for server in operating.servers(_interim(gateway), key):
-        operating.ask(gateway, key, action, server)
+    drained.tell(_interim(gateway), key, action)
 
 
 def _drained(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:

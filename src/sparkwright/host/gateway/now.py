@@ -16,13 +16,13 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     gateway was verified and none runs. state: the host's.
     """
     gateway = place.of(state)
-    folder, verified = gateway.path / place.CONFIG, good.last_in(gateway)
-    rows = admin.rows(folder)
+    sockets, verified = place.current(gateway).sockets, good.last_in(gateway)
+    rows = admin.rows(sockets)
     if not rows and not verified:
         return {}
-    reads = admin.running_digest(folder) if rows else ""
+    reads = admin.running_digest(sockets) if rows else ""
     about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
-    about["stand_in"] = bool(rows) and admin.stand_in(folder)
+    about["stand_in"] = bool(rows) and admin.stand_in(sockets)
     asked = (verified.get("proof") or {}).get("models") or {}
     models = [
         {**one, "on_demand": bool(asked.get(one["model"], {}).get("on_demand"))} for one in statistics.models(rows)
@@ -40,9 +40,9 @@ def wrong(found: dict[str, Any]) -> str:
 
 
 def _changed(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
+    """Return the names of files that are not as they were verified."""
     if not verified:
         return []
-    wanted, there = (
-        place.read(gateway.path.joinpath(*at)) for at in ((place.GOOD, verified["digest"]), (place.CONFIG,))
-    )
+    wanted = place.read(gateway.path / place.GOOD / verified["digest"])
+    there = place.read(place.current(gateway).files)
     return sorted(name for name in wanted.keys() | there.keys() if wanted and wanted.get(name) != there.get(name))

@@ -1,10 +1,11 @@
-"""A gateway as a host with servers behind it asks it: what it says of them, and draining and returning them. Nothing raises
-but Unheard: a gateway that does not answer must not keep a server from being replaced.
+"""A gateway as a host with servers behind it asks it: its own servers there, draining and returning them.
+
+Nothing raises but Unheard: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
 """
 
 from __future__ import annotations
 
-import csv
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,11 +13,16 @@ from typing import Any
 from sparkwright.gateway import operations, statistics
 from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Tls, TransportError, Untrusted
-from sparkwright.transport.http import Response
+from sparkwright.trust import bounds
 
 #: of one request, all of it
 ANSWER_S = 5.0
-LARGEST_BYTES = 4 * 2**20
+#: of an answer, and servers in it: a host has a few
+LARGEST_BYTES, MOST_SERVERS = 256 * 1024, 256
+
+NONSENSE = "answers what no gateway does"
+#: a model's name as HAProxy has it: it goes into a URL, and is shown
+BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 
 class Unheard(Exception):
@@ -25,16 +31,14 @@ class Unheard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway in front of this host. name: its group's. server: what it calls this host's server. certificate: the SHA-256 of
-    the one that it has to show; empty where that is not known.
-    """
+    """A gateway in front of this host."""
 
-    name: str
+    name: str  #: its group's
     address: str
-    port: int
+    port: int  #: its control port
     tls: bool
-    server: str
-    certificate: str = ""
+    server: str  #: what it calls this host's server
+    certificate: str = ""  #: the SHA-256 of the one that it has to show; empty where that is not known
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Gateway:
@@ -49,21 +53,17 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of this host as a gateway sees it. state: one of statistics.STATES. running: its requests there."""
+    """A server of this host as a gateway sees it."""
 
     backend: str
     name: str
-    state: str
-    running: int
+    state: str  #: one of statistics.STATES
+    running: int  #: its requests there
 
 
 def servers(gateway: Gateway, key: str) -> list[Server]:
-    """This host's server, once for each model that the gateway routes to it. Raises Unheard."""
-    answer = _ask(gateway, key, "GET", operations.TABLE)
-    if answer.status != 200:
-        raise Unheard(_refused(answer.status))
-    rows = list(csv.DictReader(answer.text.removeprefix("# ").splitlines()))
-    found = [_server(row) for row in rows if row.get("svname") == gateway.server]
+    """Return this host's server, once for each model that the gateway routes to it. Raises Unheard."""
+    found = [server for server in _ask(gateway, key, "GET", operations.PATH) if server.name == gateway.server]
     if not found:
         raise Unheard(f"routes nothing to {gateway.server}")
     return found
@@ -71,36 +71,28 @@ def servers(gateway: Gateway, key: str) -> list[Server]:
 
 def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
     """Have a gateway drain or return a server. Raises Unheard."""
-    body = operations.request(action, server.backend, server.name)
-    answer = _ask(gateway, key, "POST", operations.PATH, body)
-    if answer.status != 303 or not answer.headers.get("location", "").endswith(operations.DONE):
-        raise Unheard(_refused(answer.status))
+    _ask(gateway, key, "PUT", operations.url(action, server.backend, server.name))
 
 
-def _server(row: Mapping[str, str]) -> Server:
-    about = statistics.server(row)
-    return Server(str(row.get("pxname", "")), str(row.get("svname", "")), about["state"], about["running"])
+def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
+    """Send one request, and return the servers that the answer tells of. Raises Unheard.
 
-
-def _refused(status: int) -> str:
-    return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"
-
-
-def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> Response:
-    """Send one request. Nothing is sent to a server that shows another certificate than the gateway's; the certificate's name is
-    the clients' business. Raises Unheard.
+    Nothing is sent to a server that shows another certificate than the gateway's, nor to any while the gateway's is not known;
+    the certificate's name is the clients' business.
     """
+    if gateway.tls and not gateway.certificate:
+        raise Unheard(
+            "may be anybody: its certificate could not be read on the laptop, and it is not told this host's key"
+        )
     where = f"[{gateway.address}]" if ":" in gateway.address else gateway.address
-    tls = Tls(sha256=gateway.certificate) if gateway.certificate else Tls(verify=False)
     try:
-        return http.request(
+        answer = http.request(
             method,
             f"{'https' if gateway.tls else 'http'}://{where}:{gateway.port}{path}",
-            headers={"Authorization": f"Bearer {key}", "Content-Type": "application/x-www-form-urlencoded"},
-            body=body.encode() or None,
+            headers={"Authorization": f"Bearer {key}"},
             timeout_s=ANSWER_S,
             most_bytes=LARGEST_BYTES,
-            route=http.Route(tls=tls),
+            route=http.Route(tls=Tls(sha256=gateway.certificate)),
         )
     except Untrusted:
         raise Unheard("shows another certificate than the one in its file, and is not told this host's key") from None
@@ -108,3 +100,29 @@ def _ask(gateway: Gateway, key: str, method: str, path: str, body: str = "") -> 
         raise Unheard("does not answer") from None
     except TransportError as error:
         raise Unheard(str(error)) from None
+    if answer.status != 200:
+        raise Unheard(_refused(answer.status))
+    return _servers(answer.body)
+
+
+def _servers(body: bytes) -> list[Server]:
+    """Return the servers in an answer: known fields of a bounded number of rows. Raises Unheard."""
+    try:
+        data = bounds.json_of(body, most_bytes=LARGEST_BYTES, depth=4)
+    except ValueError:
+        raise Unheard(NONSENSE) from None
+    rows = data.get("servers") if isinstance(data, dict) else None
+    if not isinstance(rows, list) or len(rows) > MOST_SERVERS:
+        raise Unheard(NONSENSE)
+    return [_server(row) for row in rows if isinstance(row, dict)]
+
+
+def _server(row: Mapping[str, Any]) -> Server:
+    backend, name, status = (str(row.get(field) or "") for field in ("backend", "server", "status"))
+    if not BACKEND.fullmatch(backend):
+        raise Unheard(NONSENSE)
+    return Server(backend, name, statistics.state(status), bounds.count_of(row.get("running")) or 0)
+
+
+def _refused(status: int) -> str:
+    return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"

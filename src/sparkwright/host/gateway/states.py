@@ -23,18 +23,24 @@ DISABLED = 0x04
 SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
-def keep(folder: Path, config: str) -> None:
-    """Write down what the running HAProxy has drained. folder: of its configuration. config: the one that comes."""
-    _write(folder, list(_drained(admin.ask(folder, "show servers state"), _ports(config))))
+def keep(sockets: Path, files: Path, config: str) -> None:
+    """Write down what the running HAProxy has drained, for the one that takes over.
+
+    Args:
+        sockets: the folder of the running one's sockets.
+        files: the folder of the files that are read next.
+        config: the configuration that is among them.
+    """
+    _write(files, list(_drained(admin.ask(sockets, "show servers state"), _ports(config))))
 
 
-def forget(folder: Path) -> None:
+def forget(files: Path) -> None:
     """It has been read."""
-    _write(folder, [])
+    _write(files, [])
 
 
-def _write(folder: Path, lines: list[str]) -> None:
-    write_atomically(folder / STATES, "".join(f"{line}\n" for line in (VERSION, *lines)).encode())
+def _write(files: Path, lines: list[str]) -> None:
+    write_atomically(files / STATES, "".join(f"{line}\n" for line in (VERSION, *lines)).encode())
 
 
 def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.images import image_names, image_peer, loads
+from sparkwright.host.images import image_archive, image_names, image_peer, loads
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.host.peers import asking
@@ -31,8 +31,6 @@ FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
 RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
 ROOM = 2
-#: an archive has names and frames beside its layers
-SLACK, SLACK_BYTES = 1.25, 64 * 2**20
 #: what a member says of the image that it serves
 OFFER = {
     "urls": [str],
@@ -46,9 +44,18 @@ class Broken(Failed):
 
 
 def copy(
-    context: Context, ref: str, ids: Collection[str], platform: str, giver: str, offer: Mapping[str, Any]
+    context: Context,
+    ref: str,
+    ids: Collection[str],
+    platform: str,
+    giver: str,
+    offer: Mapping[str, Any],
+    locked_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Take the image from the member that offers it; returns its inspect, proved and named. Raises Failed and leaves nothing."""
+    """Take the image from the member that offers it; returns its inspect, proved and named. Raises Failed and leaves nothing.
+
+    locked_bytes: what a pull of it downloads, from the lock: it unpacks to no more than a multiple of that, whatever is offered.
+    """
     api: Any = context.docker().api
     if not offer:
         raise Failed("it does not serve the image.")
@@ -59,14 +66,13 @@ def copy(
     if in_containerd(info) and not found["containerd"]:
         raise Failed("its engine keeps images in another form (overlay2), under another Id.")
     _refuse_little_room(context.machine, info, found["size_bytes"])
+    sizes = (found["size_bytes"], image_archive.bound(found["size_bytes"], locked_bytes))
     token = asking.token(context.secrets, image_peer.COPY)
     with asking.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
         for n in range(TRIES):
             following = urls[(n + 1) % len(urls)]  # the other half of the port, where it has an address
             try:
-                return _taken(
-                    context, urls[n % len(urls)], Name.parse(ref), (ids, platform), giver, found["size_bytes"]
-                )
+                return _taken(context, urls[n % len(urls)], Name.parse(ref), (ids, platform), giver, sizes)
             except Broken as error:
                 if n + 1 == TRIES:
                     raise
@@ -102,14 +108,14 @@ def _refuse_little_room(machine: Machine, info: Mapping[str, Any], size_bytes: i
 
 
 def _taken(
-    context: Context, url: str, name: Name, wanted: tuple[Collection[str], str], giver: str, size_bytes: int
+    context: Context, url: str, name: Name, wanted: tuple[Collection[str], str], giver: str, sizes: tuple[int, int]
 ) -> dict[str, Any]:
-    """One try. wanted: the Ids that prove it, and the platform."""
+    """One try. wanted: the Ids that prove it, and the platform. sizes: of the image as offered, and the most it may unpack to."""
     api: Any = context.docker().api
     before = loads.names(api)
     image: dict[str, Any] = {}
     try:
-        _load(context, _pieces(context, url, giver, size_bytes))
+        _load(context, image_archive.checked(_pieces(context, url, giver, sizes[0]), sizes[1]))
         image = image_names.find(api, f"{name.repository}@{name.digest}", *wanted)
         if image:
             image_names.name_by_digest(api, image["Id"], name)
@@ -140,18 +146,13 @@ def _load(context: Context, pieces: Iterator[bytes]) -> None:
 
 
 def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield what a member sends, as long as no other has failed. Raises Broken, and Failed for more than an image of this size
-    has.
-    """
-    most = int(size_bytes * SLACK) + SLACK_BYTES
+    """Yield what a member sends, as long as no other has failed. Raises Broken."""
     seen = 0
     try:
         with _answer(context, url, giver) as answer:
             for piece in answer:
                 context.go_on()
                 seen += len(piece)
-                if seen > most:
-                    raise Failed(f"it sends more than {most} bytes for an image of {size_bytes}.")
                 context.progress(min(seen, size_bytes), size_bytes, unit="bytes", text=f"copying from {giver}")
                 yield piece
     except TransportError as error:

@@ -11,7 +11,6 @@ PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
     "gzip": (("gzip", "-c", "-1"), ("gzip", "-d", "-c")),
 }
-LOAD = ("docker", "load", "-q")
 
 
 def tools() -> list[str]:
@@ -26,6 +25,6 @@ def packer(source: list[str], target: list[str]) -> str:
     )
 
 
-def load_command(name: str) -> str:
-    """The shell command that takes the stream in."""
-    return f"{' '.join(PACKERS[name][1])} | {' '.join(LOAD)}"
+def load_command(name: str, intake: str) -> str:
+    """Return the shell command that takes the stream in. intake: that of `image_archive.command`, on the receiving host."""
+    return f"{' '.join(PACKERS[name][1])} | {intake}"

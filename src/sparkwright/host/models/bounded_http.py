@@ -1,7 +1,7 @@
 """HTTP to a hub that may lie: answers have an end in bytes and in time, redirects are few and lead to http or https only.
 
-A token goes to the host it is for: requests takes it off on the way to another one, huggingface_hub and hf_transfer do too
-(tests/modules/test_hostile_hub.py asks all of them).
+A token goes to the host it is for: requests takes it off on the way to another one, hf_transfer does too
+(tests/modules/test_hostile_hub.py asks both).
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ from sparkwright.host.within import within
 ANSWER_BYTES = 16 * 2**20
 REDIRECTS = 10
 SILENCE_S, ANSWER_S = 30.0, 120.0
-#: a hub that says how long to wait is not asked for how long
-_AGAIN = Retry(
-    connect=0,
-    read=0,
-    other=0,
-    status=2,
-    status_forcelist=(500, 502, 503, 504),
-    backoff_factor=0.5,
-    respect_retry_after_header=False,
-    raise_on_status=False,
-)
+
+
+def patient(retries: int, *, connect: int | None = None) -> Retry:
+    """Return the retries of a request to a busy hub: 0.5, 1, 2 s apart, however long the hub asks to wait.
+
+    Args:
+        retries: after an answer of 500 and the like.
+        connect: after a connection that is refused; None: as many.
+    """
+    return Retry(
+        total=None,
+        connect=retries if connect is None else connect,
+        read=0,
+        other=0,
+        status=retries,
+        status_forcelist=(429, 500, 502, 503, 504),
+        backoff_factor=0.5,
+        respect_retry_after_header=False,
+        raise_on_status=False,
+    )
 
 
 def session(retries: Retry | int = 0) -> requests.Session:
@@ -47,7 +56,7 @@ def get(url: str, headers: Mapping[str, str]) -> requests.Response:
     headers = {**headers, "Accept-Encoding": "identity"}
 
     def ask() -> requests.Response:
-        with session(_AGAIN) as one:
+        with session(patient(2, connect=0)) as one:
             return one.get(url, headers=headers, timeout=SILENCE_S)
 
     try:

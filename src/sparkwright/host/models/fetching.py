@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.models import as_locked, hub, link_speed
+from sparkwright.host.models import file_transfer, hub, link_speed
+from sparkwright.host.models.file_transfer import Way
 from sparkwright.host.models.lanes import Lanes
 from sparkwright.secret import Secret
 
@@ -42,27 +43,29 @@ def main() -> None:
         choice = link_speed.choose(source, samples, SIDE_BY_SIDE)
         mode = choice.mode
         _say({"chose": mode, "why": choice.why})
-    as_locked.bound_process(files, mode)
-    hub.prepare(staging, mode)
-    hub.use(mode, retries=request["retries"])
-    one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > hub.LARGE_BYTES]
+    file_transfer.bound_process(files, mode)
+    file_transfer.prepare(staging, mode)
+    way = Way(mode, request["retries"])
+    one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES]
     together = [file for file in files if file not in one_by_one]
     again, lanes = set(request["again"]), Lanes(source.each)
     for some, workers in ((together, SIDE_BY_SIDE), (one_by_one, 1)):
-        _fetch_all(lanes, some, staging, again, workers)
+        _fetch_all(lanes, some, staging, way, again, workers)
 
 
-def _fetch_all(lanes: Lanes, files: Sequence[Mapping[str, Any]], staging: Path, again: set[str], workers: int) -> None:
+def _fetch_all(
+    lanes: Lanes, files: Sequence[Mapping[str, Any]], staging: Path, way: Way, again: set[str], workers: int
+) -> None:
     ordered = sorted(files, key=lambda file: -int(file["size_bytes"]))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(lambda file: _fetch(lanes, file, staging, file["path"] in again), ordered))
+        list(pool.map(lambda file: _fetch(lanes, file, staging, way, file["path"] in again), ordered))
 
 
-def _fetch(lanes: Lanes, file: Mapping[str, Any], staging: Path, again: bool) -> None:
+def _fetch(lanes: Lanes, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> None:
     path = file["path"]
     try:
-        _say({"begin": path, "partial": str(hub.partial(staging, path, file["sha256"] or file["blob_id"]))})
-        source = _fetched(lanes, file, staging, again)
+        _say({"begin": path, "partial": str(file_transfer.partial(staging, file))})
+        source = _fetched(lanes, file, staging, way, again)
         _say({"done": path, "from": source.url})
     except SparkwrightError as error:
         kind = "down" if isinstance(error, hub.HubDown) else "full" if isinstance(error, hub.DiskFull) else "refused"
@@ -74,12 +77,12 @@ def _fetch(lanes: Lanes, file: Mapping[str, Any], staging: Path, again: bool) ->
         os._exit(0)
 
 
-def _fetched(lanes: Lanes, file: Mapping[str, Any], staging: Path, again: bool) -> hub.Source:
+def _fetched(lanes: Lanes, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> hub.Source:
     """Fetch a file; from another address of the peer, where one fails. Returns where the last of it came from."""
     while True:
         source = lanes.take(file["size_bytes"])
         try:
-            hub.fetch(source, file, staging, again=again)
+            file_transfer.fetch(source, file, staging, way, again=again)
             return source
         except hub.HubDown as error:
             if not lanes.lose(source):

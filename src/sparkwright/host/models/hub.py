@@ -1,35 +1,31 @@
-"""The file that knows huggingface_hub: an answer, the transfer of one file, and its refusals as sentences.
+"""The protocol of a hub: where a model is, a short answer, the place of a file, and refusals as sentences.
 
-huggingface_hub is pinned to 0.36.2, the last line that honours HF_HUB_ENABLE_HF_TRANSFER (ignored since 1.0), and the last
-that resumes a file after its client was killed (docs/models.md). hf_transfer reads a file in parallel ranges: it wins where
-each connection is throttled. A newer hub would change this file, as_locked.py and the pins, nothing else.
+It is four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40 says why that package
+is not part of the runtime. tests/modules/test_hub_protocol.py compares the two.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import as_locked
 from sparkwright.secret import Secret
-from sparkwright.trust.names import leads_out
+from sparkwright.trust.model_files import SHA256
 from sparkwright.visible import one_line
 
+if TYPE_CHECKING:
+    import requests
+
 CONFIG = "config.json"
-RANGES = 20
-RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
-CHUNK_BYTES = 2**20  # the watchdog sees a file grow by so much: more, and a slow line would look like a hanging one
-LARGE_BYTES = 5 * RANGE_BYTES  # huggingface_hub gives smaller files to a plain request, whatever the mode
-RESUMES = ("plain",)
-PARTIAL = ".cache/huggingface/download"
-MARK = ".cache/huggingface/sparkwright-mode"  # where no file of a model can be
+#: of every request for bytes: their length is the file's
+IDENTITY = {"Accept-Encoding": "identity"}
+_ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class HubDown(Failed):
@@ -74,123 +70,114 @@ def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
 
     first_bytes: no more than the beginning of a file; 0 for all of it.
     """
-    from huggingface_hub.utils._http import hf_raise_for_status
-
     from sparkwright.host.models import bounded_http
 
-    with _explained(source.url, source.id, source.commit):
+    with explained(source):
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
         response = bounded_http.get(address, {**source.headers(), **part})
-        hf_raise_for_status(response)
+        raise_for_status(response, source)
         return response.content
 
 
-def use(mode: str, *, retries: int) -> None:
-    """Fetch in this mode from now on, in this process: huggingface_hub keeps it in module variables.
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The place of one file, as the hub named it."""
 
-    retries: of one request, by the client itself. Its own five take 23 s in silence, for a hub that refuses at once too.
+    url: str  #: of its bytes: at the hub, or where the hub redirects to
+    headers: dict[str, str]  #: the token is among them at the hub's own origin only
+    xet_hash: str  #: of its content in the hub's chunk store; empty: it is not there
+
+
+def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Located:
+    """Ask the hub where the bytes of a file are. Redirects within the hub are followed, one that leaves it is the answer.
+
+    Args:
+        file: its row of spark.lock.
+        retries: how often a hub that is busy or does not accept a connection is asked again.
+
+    Raises:
+        Failed: the hub has the file in another size than the lock, or redirects in a loop or to another scheme.
+        HubDown: another try may help.
     """
-    from huggingface_hub import configure_http_backend, constants, file_download
-    from huggingface_hub.utils._http import http_backoff
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
     from sparkwright.host.models import bounded_http
 
-    disable_progress_bars()
-    configure_http_backend(bounded_http.session)
-    as_locked.hold()
-    constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
-    constants.HF_HUB_DISABLE_XET = mode != "xet"
-    vars(file_download)["http_backoff"] = functools.partial(http_backoff, max_retries=retries)
-    constants.HF_TRANSFER_CONCURRENCY = RANGES
-    constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
+    url = source.address(file["path"])
+    with explained(source), bounded_http.session(bounded_http.patient(retries)) as session:
+        for _ in range(bounded_http.REDIRECTS):
+            headers = {**source.headers(), **IDENTITY}
+            answer = session.head(url, headers=headers, allow_redirects=False, timeout=bounded_http.SILENCE_S)
+            raise_for_status(answer, source)
+            _refuse_other_file(answer, file)
+            xet = _as_hash(answer.headers.get("X-Xet-Hash", ""))
+            if not answer.is_redirect:
+                return Located(url, headers, xet)
+            url = urljoin(url, answer.headers["Location"])
+            if origin(url) != origin(source.url):
+                if urlsplit(url).scheme not in ("http", "https"):
+                    break
+                return Located(url, dict(IDENTITY), xet)
+    raise Failed(f"the hub {source.url} redirects in a loop, or to a URL that is not http(s).", fix=OTHER)
 
 
-def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool = False) -> None:
-    """Bring one file into a folder, in the mode that is in use. A plain transfer goes on where one of its own stopped.
-
-    file: as spark.lock has it; a source that has it in another size is refused, and no byte more than that is written.
-    again: what a cache of this machine holds of it is not to be trusted. Raises HubDown when another try may help.
-    """
-    from huggingface_hub import hf_hub_download
-
-    with _explained(source.url, source.id, source.commit), as_locked.wanted(file, source.url):
-        hf_hub_download(
-            source.id,
-            file["path"],
-            revision=source.commit,
-            local_dir=folder,
-            endpoint=source.url,
-            token=source.token.reveal() if source.token else False,
-            force_download=again,
-        )
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return scheme, host and port of a URL: a token goes to one origin alone. Raises ValueError for a port that is none."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def partial(folder: Path, path: str, etag: str) -> Path:
-    """Where a file grows while it comes."""
-    from huggingface_hub._local_folder import get_local_download_paths
-
-    return get_local_download_paths(folder, path).incomplete_path(etag)
-
-
-def prepare(folder: Path, mode: str) -> None:
-    """Before a transfer into a folder: drop partial files unless this mode of this very hub left them and can go on.
-
-    Continuing one that hf_transfer, or another hub, left gives a file of the right size with holes in it, silently.
-    """
-    from importlib.metadata import version
-
-    now = f"{mode} huggingface_hub-{version('huggingface_hub')}"
-    mark = folder / MARK
-    if mode not in RESUMES or not mark.exists() or mark.read_text() != now:
-        remove_leftovers(folder)
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.write_text(now)
+def _refuse_other_file(answer: requests.Response, file: Mapping[str, Any]) -> None:
+    """Raise Failed for a file whose size or ETag on the hub can't be that of the lock; a hub need not give either."""
+    length = None if answer.is_redirect else answer.headers.get("Content-Length")
+    size, etag = (
+        answer.headers.get("X-Linked-Size") or length,
+        answer.headers.get("X-Linked-ETag") or answer.headers.get("ETag"),
+    )
+    if etag is not None and not _ETAG.fullmatch(etag.removeprefix("W/").strip('"')):
+        raise Failed(f"the hub's ETag of {file['path']} is not valid: '{one_line(etag, at_most=80)}'.", fix=FIX)
+    if size is not None and size != str(file["size_bytes"]):
+        shown = one_line(size, at_most=30)
+        raise Failed(f"{file['path']} has {shown} bytes on the hub, {file['size_bytes']} in spark.lock.", fix=FIX)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Drop the partial files of a folder. Where a link leads out of it, they are another's."""
-    if leads_out(folder, folder / PARTIAL):
+def _as_hash(text: str) -> str:
+    """Return a xet hash; a text that is none means that the file is not in the chunk store."""
+    return text if SHA256.fullmatch(text) else ""
+
+
+def raise_for_status(answer: requests.Response, source: Source) -> None:
+    """Raise what a hub's refusal means. Gated, private and unknown are told apart by its X-Error-Code, as the hub documents."""
+    if answer.status_code < 400:
         return
-    for path in (folder / PARTIAL).rglob("*.incomplete"):
-        path.unlink(missing_ok=True)
+    code, id_, url = answer.headers.get("X-Error-Code", ""), source.id, source.url
+    if code == "GatedRepo":
+        fix = f"Accept its license at {url}/{id_}, then set a token (hosts/groups.yml, `secrets`)."
+        raise Failed(f"{id_} is gated.", fix=fix)
+    if code == "RevisionNotFound":
+        raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
+    if code == "EntryNotFound":
+        path = one_line(urlsplit(answer.url).path.rpartition("/resolve/")[2], at_most=300)
+        message = f"a file of {id_} in spark.lock no longer exists: {path}."
+        raise Failed(message, fix="Remove its entry from spark.lock.")
+    if code == "RepoNotFound" or answer.status_code == 401:
+        fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
+        raise Failed(f"the hub {url} has no model {id_}.", fix=fix)
+    message = one_line(answer.headers.get("X-Error-Message") or answer.reason or "", at_most=300)
+    raise HubDown(f"the hub {url} returned {answer.status_code} {message}".rstrip() + ".")
 
 
 @contextmanager
-def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
-    """The hub's exceptions as sentences. A gated model's is a kind of the unknown model's, so it comes first."""
+def explained(source: Source) -> Iterator[None]:
+    """The exceptions of a transfer as sentences: HubDown where another try may help, else Failed."""
     import requests
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from urllib3.exceptions import HTTPError
 
+    url = source.url
     try:
         yield
-    except GatedRepoError:
-        raise Failed(
-            f"{model_id} is gated.",
-            fix=f"Accept its license at {url}/{model_id}, then set a token (hosts/groups.yml, `secrets`).",
-        ) from None
-    except RevisionNotFoundError:
-        raise Failed(f"{model_id} has no revision {revision!r}.", fix="Check `model.revision` in the recipe.") from None
-    except (RepositoryNotFoundError, HFValidationError):
-        fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
-        raise Failed(f"the hub {url} has no model {model_id}.", fix=fix) from None
-    except (LocalEntryNotFoundError, requests.ConnectionError, requests.Timeout) as error:
+    except Failed:
+        raise
+    except (requests.ConnectionError, requests.Timeout) as error:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
-    except EntryNotFoundError as error:
-        raise Failed(
-            f"a file of {model_id} in spark.lock no longer exists: {_short(error)}.",
-            fix="Remove its entry from spark.lock.",
-        ) from None
-    except HfHubHTTPError as error:
-        raise HubDown(f"the hub {url} returned {_short(error)}.") from None
     except (
         requests.TooManyRedirects,
         requests.exceptions.InvalidSchema,
@@ -198,7 +185,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         RecursionError,
     ):
         raise Failed(f"the hub {url} redirects in a loop, or to a URL that is not http(s).", fix=OTHER) from None
-    except requests.RequestException as error:
+    except (requests.RequestException, HTTPError) as error:
         raise HubDown(f"the transfer from {url} was interrupted: {type(error).__name__}.") from None
     except PermissionError as error:
         raise Failed(
@@ -216,9 +203,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
             raise DiskFull(_FULL, fix=_FREE) from None
         if "os error 27" in causes:
             raise Failed(_LONGER, fix=OTHER) from None
-        if type(error).__module__.startswith(
-            ("hf_transfer", "builtins", "urllib3", "requests", "http", "huggingface_hub")
-        ):
+        if type(error).__module__.startswith(("hf_transfer", "hf_xet", "builtins", "http")):
             raise HubDown(f"the transfer from {url} was interrupted: {_short(error)}.") from None
         raise
 
@@ -229,6 +214,7 @@ def _short(error: BaseException) -> str:
 
 
 OTHER = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
+FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
 _NETWORK = "Check the host's network."
 _LONGER = "a file is larger than spark.lock says."
 _FULL = "the disk is full."

@@ -1,7 +1,7 @@
-"""Which transfer suits the way to a hub: a few connections and many are each given a moment, and the bytes are counted.
+"""The choice of a transfer mode by measurement: each candidate gets a moment, and the bytes are counted.
 
-Where every connection is throttled, more of them bring more, and ranges of one file (hf_transfer) win. Where few already fill
-the line, ranges are only work for the processor, and whole files side by side (plain) win.
+Where every connection is throttled, more of them bring more, and ranges of one file (hf_transfer) or the hub's chunk store
+(xet) win. Where few already fill the line, both are only work for the processor, and whole files side by side (plain) win.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sparkwright import units
-from sparkwright.host.models import bounded_http
+from sparkwright.errors import Failed
+from sparkwright.host.models import bounded_http, hub, xet_store
 from sparkwright.host.models.hub import Source
 
 Measure = Callable[[int], float]
+MeasureXet = Callable[[], float]
 
 WINDOW_S = 1.0
 ANSWER_S = 5.0
 MANY = 16
-WORTH = 1.25  # hf_transfer must promise this much more: its partial files can't be gone on with
+XET_STREAMS = 8
+WORTH = 1.25  # hf_transfer and xet must promise this much more: one loses its partial files, both cost processor time
 CHUNK_BYTES = 2**18
 SMALL_BYTES = 256 * 10**6
 
@@ -43,22 +47,68 @@ class Sample:
     size_bytes: int
 
 
-def choose(source: Source, files: Sequence[Sample], side_by_side: int, measure: Measure | None = None) -> Choice:
-    """Measure for about two seconds at most, or not at all where little is to be fetched.
+def choose(
+    source: Source,
+    files: Sequence[Sample],
+    side_by_side: int,
+    measure: Measure | None = None,
+    measure_xet: MeasureXet | None = None,
+) -> Choice:
+    """Measure for about three seconds at most, or not at all where little is to be fetched.
 
-    side_by_side: how many files `plain` would fetch at once. measure: bytes per second of so many connections.
+    Args:
+        side_by_side: how many files `plain` would fetch at once.
+        measure: bytes per second of so many connections.
+        measure_xet: bytes per second from the chunk store, 0.0 where the files are not in it.
     """
     total = sum(file.size_bytes for file in files)
     if total < SMALL_BYTES:
         return Choice("plain", f"{units.size(total)} is too little to measure")
-    measure = measure or (lambda connections: measured(source, files, connections))
+    measure_xet = measure_xet or (lambda: measured_xet(source, files) if measure is None else 0.0)
+    rate = measure or (lambda connections: measured(source, files, connections))
     few = min(side_by_side, sum(file.size_bytes * 50 > total for file in files)) or 1
-    slow, fast = measure(few), measure(MANY)
-    if not slow or not fast:
+    rates = {"plain": rate(few), "hf_transfer": rate(MANY), "xet": measure_xet()}
+    if not any(rates.values()):
         return Choice("plain", "no data received")
-    mode = "hf_transfer" if fast > WORTH * slow else "plain"
-    ways = f"{few} connection{'s' if few > 1 else ''} {units.speed(slow)}"
-    return Choice(mode, f"{ways}, {MANY} connections {units.speed(fast)}")
+    best = max(rates, key=lambda mode: rates[mode])
+    mode = best if rates[best] > WORTH * rates["plain"] else "plain"
+    ways = [f"{few} connection{'s' if few > 1 else ''} {units.speed(rates['plain'])}"]
+    ways.append(f"{MANY} connections {units.speed(rates['hf_transfer'])}")
+    if rates["xet"]:
+        ways.append(f"xet {units.speed(rates['xet'])}")
+    return Choice(mode, ", ".join(ways))
+
+
+def measured_xet(source: Source, files: Sequence[Sample]) -> float:
+    """Return the bytes per second that the chunk store gives; 0.0 where the largest file is not in it, or nothing comes."""
+    window = _Window()
+    largest = max(files, key=lambda file: file.size_bytes)
+    try:
+        found = hub.located(source, {"path": largest.path, "size_bytes": largest.size_bytes})
+    except Failed:
+        return 0.0
+    if not found.xet_hash:
+        return 0.0
+    places = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
+    with ThreadPoolExecutor(max_workers=XET_STREAMS) as pool:
+        reading = [
+            pool.submit(_read_xet, source, found.xet_hash, largest.size_bytes, place, window) for place in places
+        ]
+        ended = threading.Timer(ANSWER_S, xet_store.abandon)  # nothing has come by then, or long ago enough
+        ended.start()
+        counts = [job.result() for job in reading]
+        ended.cancel()
+    return sum(counts) / max(window.lasted_s(), 1e-6)
+
+
+def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], window: _Window) -> int:
+    got = 0
+    with contextlib.suppress(Exception):  # hf_xet's own; a mode that fails here is not chosen
+        for piece in xet_store.content(source, xet_hash, size, *place):
+            if not window.open():
+                break
+            got += len(piece)
+    return got
 
 
 def measured(source: Source, files: Sequence[Sample], connections: int) -> float:

@@ -53,7 +53,7 @@ def on_disk(one: Manifest) -> int:
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """What transfers, ours and huggingface_hub's, keep in a model's folder."""
+    """Partial files of transfers, ours and Hugging Face's, in a model's folder."""
     for part in kept_by_transfers(folder):
         yield from (path for path in part.rglob("*") if path.is_file() or path.is_symlink())
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.host.models import hub
+from sparkwright.host.models import file_transfer
 from sparkwright.host.models.manifest import Manifest, digest, size_of, stamp, wanted
 from sparkwright.trust.names import place
 
@@ -60,9 +60,8 @@ class Staging:
 
     def tidy(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
         """Leave no partial file that can't be gone on with, after a full disk none at all; what is whole stays."""
-        mark = self.path / hub.MARK
-        if disk_is_full or not mark.exists() or mark.read_text().split()[0] not in hub.RESUMES:
-            hub.remove_leftovers(self.path)
+        if disk_is_full or not file_transfer.continuable(self.path):
+            file_transfer.remove_leftovers(self.path)
         if not self.partial_files() and not any(self.holds(file) for file in files):
             shutil.rmtree(self.path, ignore_errors=True)
 

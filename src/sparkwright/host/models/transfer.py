@@ -24,7 +24,7 @@ from typing import Any
 import sparkwright
 from sparkwright import units
 from sparkwright.errors import Failed
-from sparkwright.host.models import hub
+from sparkwright.host.models import file_transfer, hub
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
@@ -156,7 +156,7 @@ class Transfer:
             "retries": self.retry_policy.hub_retries,
         }
         top = str(Path(sparkwright.__file__).parents[1])
-        env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", "MALLOC_ARENA_MAX": "2"}
+        env = {**self.context.machine.env, "PYTHONPATH": top, "MALLOC_ARENA_MAX": "2"}
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "sparkwright.host.models.fetching"],
             stdin=subprocess.PIPE,
@@ -247,7 +247,7 @@ class Transfer:
 
     def _kept(self, mode: str) -> int:
         """Bytes that the next try need not fetch."""
-        return self._done() if mode in hub.RESUMES else self._base_bytes
+        return self._done() if mode in file_transfer.SEQUENTIAL else self._base_bytes
 
     def _on_disk(self) -> tuple[int, ...]:
         """What changes when a byte comes: the blocks that are written, never the size, which ranges make at once."""

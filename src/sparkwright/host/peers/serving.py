@@ -1,12 +1,14 @@
 """A process that hands something out to other hosts over HTTP on this host's own addresses, to who knows a token.
 
-The token is made for one copy and travels as every secret does. Without it nobody gets anything, and the connections at one
-time are bounded. The process outlives the task that started it; it ends when its readers said so, or when nobody asked anything
-for a while. The bytes are not encrypted on their way: what matters is that they arrive right, and every reader proves that.
+The token is made for one copy and travels as every secret does. Without it nobody gets anything, and can keep nobody out: an
+address that has not sent it gets a few connections, each for seconds. The process outlives the task that started it; it ends
+when its readers said so, or when nobody asked anything for a while. The bytes are not encrypted on their way: what matters is
+that they arrive right, and every reader proves that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hmac
 import ipaddress
@@ -35,8 +37,12 @@ START_S = 20.0
 DONE = "/done"
 HERE = "/here"
 PR_SET_NAME = 15
-#: a copy uses some 30; strangers wait outside
+#: a copy uses some 30
 CONNECTIONS = 256
+#: of them, those of addresses that have not sent the token: of one address, and of all together
+OF_STRANGER, OF_STRANGERS = 8, 64
+#: how long a connection may take to send its first request, token included
+HEAD_S = 10.0
 
 
 def start(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
@@ -107,6 +113,46 @@ def shown(urls: Sequence[str]) -> str:
     return ", ".join(url.removeprefix("http://") for url in urls)
 
 
+class Admission:
+    """The connections at one time, and which of them have shown the token."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._open: dict[socket.socket, str] = {}  # by connection: its address
+        self._since_s: dict[socket.socket, float] = {}  # of those that have not shown the token
+        self._known: set[str] = set()  # addresses that have shown it
+
+    def admit(self, connection: socket.socket, address: str) -> bool:
+        """Count a new connection. Returns False where there are too many."""
+        with self._guard:
+            strangers = [self._open[link] for link in self._since_s if self._open[link] not in self._known]
+            crowded = len(strangers) >= OF_STRANGERS or strangers.count(address) >= OF_STRANGER
+            if len(self._open) >= CONNECTIONS or (address not in self._known and crowded):
+                return False
+            self._open[connection], self._since_s[connection] = address, time.monotonic()
+            return True
+
+    def prove(self, connection: socket.socket) -> None:
+        """Note that the token came on this connection."""
+        with self._guard:
+            self._since_s.pop(connection, None)
+            self._known.add(self._open[connection])
+
+    def release(self, connection: socket.socket) -> None:
+        """Forget a connection that has ended."""
+        with self._guard:
+            self._open.pop(connection, None)
+            self._since_s.pop(connection, None)
+
+    def expire(self) -> None:
+        """End the connections whose token is overdue."""
+        with self._guard:
+            for connection, since_s in self._since_s.items():
+                if time.monotonic() - since_s > HEAD_S:
+                    with contextlib.suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+
 class Server(ThreadingHTTPServer):
     """request: `token`, `readers`, `bind` (the address to listen on), and what the reader's class needs."""
 
@@ -119,12 +165,12 @@ class Server(ThreadingHTTPServer):
         self.asked_s = time.monotonic()
         self.busy = 0
         self.guard = threading.Lock()
-        self.free = threading.BoundedSemaphore(CONNECTIONS)
+        self.admission = Admission()
         super().__init__((request["bind"], 0), reader)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, as long as there are not too many."""
-        if self.free.acquire(blocking=False):
+        """Answer in a thread of its own, as long as there are not too many."""
+        if self.admission.admit(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -133,11 +179,12 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.free.release()
+            self.admission.release(request)
 
     def watch(self) -> None:
         """End when every reader is done, or when nobody asks any more."""
         while self.readers > 0 and (self.busy or time.monotonic() - self.asked_s < IDLE_S):
+            self.admission.expire()
             time.sleep(0.2)
         self.shutdown()
 
@@ -158,7 +205,9 @@ class Reader(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         given = self.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self.server.request['token']}".encode()):
+            self.close_connection = True
             return self.empty(401)
+        self.server.admission.prove(self.connection)
         self.server.asked_s = time.monotonic()
         if path == HERE:
             return self.empty(204)

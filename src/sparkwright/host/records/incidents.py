@@ -2,8 +2,8 @@
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl  memory.txt
-Secrets become dots: the run's own, the servers' keys, and in the container's environment, labels, log options and command
-whatever is named like one.
+Secrets become dots: the run's own, the servers' keys, and whatever is named or looks like one, in the container's settings
+and its health checks, in logs and command lines.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ FOLDER = "incidents"
 KEPT = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
+#: those whose texts are masked one by one: the rest of them is no text
+_JSON = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
 def save(context: Context, name: str, why: str) -> Path:
@@ -40,7 +42,7 @@ def save(context: Context, name: str, why: str) -> Path:
     redactor = Redactor([*given, *server_keys.kept(context.state)])
     for file, read in _parts(context, name, why):
         try:
-            text = read()
+            text = read() if file in _JSON else hidden.text(read())
         except Exception as error:  # the engine may be what broke
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
@@ -77,6 +79,7 @@ def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(one for one in folder.iterdir() if one.name in INCIDENT_FILES):
         full = run_folder / path.name if path.name == "events.jsonl" else path
         text = (full if full.exists() else path).read_text(errors="replace")
+        text = _masked_lines(text) if path.suffix == ".jsonl" else text
         yield (
             path.name,
             in_json(text) if path.suffix in (".json", ".jsonl") else text,
@@ -85,7 +88,7 @@ def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
 
 def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
     """The files of a bundle and what fills each, the most telling first."""
-    about = {"time": time.time(), "run": context.run_id, "container": name, "why": why}
+    about = {"time": time.time(), "run": context.run_id, "container": name, "why": hidden.text(why)}
     run = context.state.path / "runs" / context.run_id
     machine = context.machine
     yield "about.json", lambda: json.dumps(about, indent=1) + "\n"
@@ -97,8 +100,8 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
     yield "dmesg.txt", lambda: _dmesg(context)
     yield "docker-ps.txt", lambda: _containers(context)
     yield "nvidia-smi.txt", lambda: machine.run(["nvidia-smi"], timeout_s=10).out
-    yield "plan.json", lambda: (run / "plan.json").read_text()
-    yield "events.jsonl", lambda: (run / "events.jsonl").read_text()
+    yield "plan.json", lambda: _masked_lines((run / "plan.json").read_text())
+    yield "events.jsonl", lambda: _masked_lines((run / "events.jsonl").read_text())
 
 
 def _samples(context: Context) -> str:
@@ -122,26 +125,24 @@ def _dmesg(context: Context) -> str:
     return "not available:  the kernel log is readable by root only (`sudo dmesg`)\n"
 
 
+def _masked_lines(text: str) -> str:
+    """Values of JSON, one a line, with what looks like a secret masked; a line that a full disk cut off is text."""
+    return "".join(f"{_masked(line)}\n" for line in text.splitlines())
+
+
+def _masked(line: str) -> str:
+    try:
+        return json.dumps(hidden.leaves(parsed(line.encode())), ensure_ascii=False)
+    except ValueError:
+        return hidden.text(line)
+
+
 def _containers(context: Context) -> str:
     rows = context.docker().api.containers(all=True)
     return "".join(f"{row['Names'][0].lstrip('/')}  {row['State']}  {row['Image']}\n" for row in rows)
 
 
 def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
-    """An inspect without what is named like a secret: environment, labels, command, options of the log's driver."""
-    if not inspected:
-        return {}
-    config, host = inspected.get("Config") or {}, inspected.get("HostConfig") or {}
-    log = host.get("LogConfig") or {}
-    plain = {
-        "Env": hidden.pairs(config.get("Env") or []),
-        "Labels": hidden.variables(config.get("Labels") or {}),
-        **{name: hidden.words(config.get(name) or []) for name in ("Entrypoint", "Cmd")},
-    }
-    plain_log = {**log, "Config": hidden.variables(log.get("Config") or {})}
-    return {
-        **inspected,
-        "Config": {**config, **plain},
-        "HostConfig": {**host, "LogConfig": plain_log},
-        "Args": hidden.words(inspected.get("Args") or []),
-    }
+    """Return an inspect without what is named or looks like a secret."""
+    shown: dict[str, Any] = hidden.shown(inspected)
+    return shown

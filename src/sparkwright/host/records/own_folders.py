@@ -22,8 +22,8 @@ from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 SHARE = ".local/share/sparkwright"
 
 
-#: what a gateway reads, below the state folder (host/gateway/place.py)
-GATEWAY_FILES = "gateway/config"
+#: what a gateway mounts, below the state folder (host/gateway/place.py)
+GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
 
 
 def of(home: Path) -> tuple[Path, Path]:
@@ -55,12 +55,13 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
 
 
 def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
-    """The servers' key files, recipes' files, and a gateway's folder, that a container still needs to start again, with why.
+    """The servers' key files, recipes' files, and a gateway's folders, that a container still needs to start again, with why.
 
     without: as in `mounts`. All of them when the engine can't be asked.
     """
     state = of(context.machine.home)[1]
-    found = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"), *state.glob(GATEWAY_FILES))
+    gateway = (state / folder for folder in GATEWAY_FOLDERS if (state / folder).is_dir())
+    found = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"), *gateway)
     files = [path for path in found if not path.is_symlink()]
     if not files:
         return {}

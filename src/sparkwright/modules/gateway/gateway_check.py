@@ -13,7 +13,7 @@ from sparkwright.protocol.result import Result, arg
 
 
 class GatewayCheck(Module["GatewayCheck.Args"]):
-    """The pinned HAProxy takes the gateway's configuration (`haproxy -c`), and its port is free. Touches nothing.
+    """The pinned HAProxy takes the gateway's configuration (`haproxy -c`), and its ports are free. Touches nothing.
 
     The files stand in a folder of their own meanwhile, which only this user and the checking container read. In check mode
     without the image it says that it is known after the pull.
@@ -42,12 +42,19 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
         client = context.docker()
         found = container.current(args.spec["name"], context)
         container.previous(args.spec["name"], context)
-        ours = bool(found) and found["State"]["Running"] and containers.publishes(found, args.port)
-        if not ours and (holder := containers.who_listens(client, args.port)):
-            fix = "Choose another `port` in `gateway:`, or stop that."
-            raise Refused(f"port {args.port} is in use by {holder}.", fix=fix)
+        for port in _ports(args):
+            ours = bool(found) and found["State"]["Running"] and containers.publishes(found, port)
+            if not ours and (holder := containers.who_listens(client, port)):
+                fix = "Choose another `port` or `control_port` in `gateway:`, or stop that."
+                raise Refused(f"port {port} is in use by {holder}.", fix=fix)
         spec = container.resolved(args.spec, context)
         if context.check and not image_names.find(client.api, spec.image, spec.image_ids, platform_of(context.machine)):
             return Result(msg="known after the image is pulled", data={"digest": ""})
         container.check(args.spec, files, context)
         return Result(msg="valid", data={"digest": args.kept or place.digest_of(files)})
+
+
+def _ports(args: GatewayCheck.Args) -> list[int]:
+    """Return the ports that the gateway needs: its own, and the one for its hosts."""
+    published = (str(text).rpartition(":")[2] for text in args.spec.get("ports") or ())
+    return list(dict.fromkeys([args.port, *(int(port) for port in published if port.isdecimal())]))

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import lifecycle
-from sparkwright.host.gateway import container, good
+from sparkwright.host.gateway import container, good, place
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import history
 from sparkwright.protocol.result import Change, arg
@@ -64,6 +64,7 @@ class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
         good.remember(context, now, rolled_back=args.rolled_back)
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
+        place.drop(place.state(context).path / place.EARLIER)
         names = [one.get("field", "") for one in args.changed if isinstance(one, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
         about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}

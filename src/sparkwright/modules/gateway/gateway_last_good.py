@@ -12,6 +12,11 @@ from sparkwright.host.gateway import admin, good, place
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
+EARLIER = (
+    "the verified gateway before this one was made by an earlier sparkwright, and its container could write to its own files: it "
+    "is not started again."
+)
+
 
 class GatewayLastGood(Module["GatewayLastGood.Args"]):
     """Find the gateway that a rollback goes to: the last verified one; when that is what runs, the one before it.
@@ -29,6 +34,8 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         found = _before(args.name, context)
+        if place.is_earlier(found["spec"]):
+            raise Refused(EARLIER, fix="Deploy what the files say: `gateway.deploy`.")
         files = good.files(context, found["digest"])
         if not found.get("proof") or not files:
             raise Refused(
@@ -58,7 +65,7 @@ def _before(name: str, context: Context) -> dict[str, Any]:
 def _runs(name: str, state: dict[str, Any], context: Context) -> bool:
     """Whether this state is what runs now."""
     found = containers.inspect(context.docker(), name) or {}
-    reads = admin.running_digest(place.state(context).path / place.CONFIG)
+    reads = admin.running_digest(place.current(place.state(context)).sockets)
     return bool(found) and (found["Id"], reads) == (state.get("container_id"), state["digest"])
 
 

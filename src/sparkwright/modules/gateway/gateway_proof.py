@@ -51,7 +51,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after it runs", data={"generated": [], "not_up": []})
-        if args.client_key and (status := client.ask(args.port, MODELS, tls=args.tls).status) != 401:
+        if args.client_key and (status := client.ask(_door(args, context), MODELS).status) != 401:
             raise Failed(f"a client without the key is answered with {status} instead of 401.")
         answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
         generated = [name for name, one in answers.items() if _proved(one, args.models[name]["task"])]
@@ -66,7 +66,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
-        if admin.stand_in(place.state(context).path / place.CONFIG):
+        if admin.stand_in(place.current(place.state(context)).sockets):
             message += f", through {admin.NOT_HAPROXY}"
         asleep = [name for name in not_up if args.models[name].get("on_demand")]
         message += f"; asleep: {', '.join(asleep)}" if asleep else ""
@@ -93,7 +93,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
             return NOBODY
         limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
-            found = client.ask(args.port, path, asked, key=_key(args, context), tls=args.tls, timeout_s=limit_s)
+            found = client.ask(_door(args, context), path, asked, key=_key(args, context), timeout_s=limit_s)
             if waits and found.status != 200 and name not in self._listed(args, context):
                 return NOBODY
             if found.status:
@@ -110,7 +110,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
     @staticmethod
     def _listed(args: Args, context: Context) -> set[Any]:
-        found = client.ask(args.port, MODELS, key=_key(args, context), tls=args.tls).data
+        found = client.ask(_door(args, context), MODELS, key=_key(args, context)).data
         rows = found.get("data") if isinstance(found, dict) else None
         return {one.get("id") for one in rows if isinstance(one, dict)} if isinstance(rows, list) else set()
 
@@ -126,6 +126,10 @@ def _proved(answer: Answer, task: Task) -> bool:
     if task == GENERATE:
         return openai_api.tokens_of(answer.data) > 0
     return bool(tasks.PROOFS[task].judge(answer.data).holds)
+
+
+def _door(args: GatewayProof.Args, context: Context) -> client.Door:
+    return client.Door(args.port, args.tls, place.current(place.state(context)).sockets)
 
 
 def _key(args: GatewayProof.Args, context: Context) -> str:

@@ -53,7 +53,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
             lifecycle.rename(context, found.previous, args.name)
         if not found.files or ours["Id"] != found.verified.get("container_id"):
             return _removed(ours, context)
-        place.write(place.folder(context, place.CONFIG), found.files)
+        _bring_back(found, context)
         if found.previous or not found.current["State"]["Running"]:
             lifecycle.start(context, ours["Id"])
         else:
@@ -62,6 +62,15 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
         lifecycle.set_policy(context, ours, found.verified["spec"].get("restart", "no"))
         history.append(context, "gateway restored", container_id=ours["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
+
+
+def _bring_back(found: Found, context: Context) -> None:
+    """Write the verified files to where their container reads them."""
+    if place.is_earlier(found.verified["spec"]):
+        place.drop(place.state(context).path / place.FILES)  # of the one that failed
+        place.write(place.folder(context, place.EARLIER), found.files)
+    else:
+        place.write(place.folder(context, place.FILES), found.files)
 
 
 def _removed(failed: dict[str, Any], context: Context) -> dict[str, Any]:

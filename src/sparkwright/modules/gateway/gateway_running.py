@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.gateway import render
+from sparkwright.gateway import listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle
 from sparkwright.host.gateway import admin, container, good, place, states
 from sparkwright.host.module import Context, StateModule
@@ -11,7 +11,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 
 #: files whose content is not shown
-SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, render.CERTIFICATE)
+SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
         stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> Found:
-        spec, folder = container.resolved(args.spec, context), place.state(context).path / place.CONFIG
+        spec, at = container.resolved(args.spec, context), place.current(place.state(context))
         composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
         wanted = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
         found = container.current(spec.name, context)
         image = containers.image_of(context.docker(), found) if found else {}
-        digest = admin.running_digest(folder) if found and found["State"]["Running"] else ""
+        digest = admin.running_digest(at.sockets) if found and found["State"]["Running"] else ""
         verified = str((place.state(context).read("verified") or {}).get("container_id", ""))
-        return Found(spec, found, image, place.read(folder), digest, wanted, verified)
+        return Found(spec, found, image, place.read(at.files), digest, wanted, verified)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -95,21 +95,22 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        name, client = found.spec.name, context.docker()
-        digest = place.digest_in(found.wanted[render.CONFIG], args.name)
-        folder = place.folder(context, place.CONFIG)
+        name = found.spec.name
+        at = place.current(place.state(context))
+        files, config = place.folder(context, place.FILES), found.wanted[render.CONFIG]
         reloads = found.running and not found.drift
         if reloads:
-            place.write(folder, found.wanted)
+            place.write(files, found.wanted)
             container.reload(context)
         else:
-            states.keep(folder, found.wanted[render.CONFIG])
+            place.folder(context, place.SOCKETS)
+            states.keep(at.sockets, files, config)
             if found.container:
                 _keep(found, args.stop_timeout_s, context)
-            place.write(folder, found.wanted)
+            place.write(files, found.wanted)
             container.start(container.create(found.spec, context), found.spec, context)
-        container.wait_running(name, digest, context)
-        now = containers.inspect(client, name) or {}
+        container.wait_running(name, place.digest_in(config, args.name), context)
+        now = containers.inspect(context.docker(), name) or {}
         msg = "reloaded; no stream was cut" if reloads else "started"
         return {"reloaded": reloads, "exists": True, "verified": False, "id": now.get("Id", ""), "msg": msg}
 

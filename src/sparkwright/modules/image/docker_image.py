@@ -143,7 +143,9 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         from sparkwright.host.images import image_copy
 
         try:
-            image_copy.copy(context, args.ref, _ids(args), platform, args.from_, args.offer)
+            image_copy.copy(
+                context, args.ref, _ids(args), platform, args.from_, args.offer, _locked_bytes(args, platform)
+            )
         except SparkwrightError as error:
             context.go_on()
             context.note(f"{args.from_}: {error.message} Pulling from {Name.parse(args.ref).registry} instead.")
@@ -213,3 +215,8 @@ def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
 
 def _ids(args: DockerImage.Args) -> tuple[str, ...]:
     return (*args.ids, *locked_ids({"manifests": args.manifests}))
+
+
+def _locked_bytes(args: DockerImage.Args, platform: str) -> int | None:
+    """What a pull for this platform downloads, as the lock has it."""
+    return next((int(one["size_bytes"]) for one in args.manifests or () if one["platform"] == platform), None)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sparkwright import units
 from sparkwright.errors import Failed
-from sparkwright.host.models import hub, kept_files
+from sparkwright.host.models import file_transfer, kept_files
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.lanes import by_address
 from sparkwright.host.models.manifest import Manifest, sizes
@@ -119,7 +119,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         files = [file for file in args.files if file["path"] in missing]
         size = sizes(files)
         _make_room(folder, size, context)
-        hub.remove_leftovers(folder)
+        file_transfer.remove_leftovers(folder)
         _keep_verified(args, found, context)
         found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)

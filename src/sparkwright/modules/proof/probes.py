@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparkwright.engines import openai_api
@@ -11,7 +12,7 @@ from sparkwright.engines.probes.probe import Probe, Reply, Seen, Verdict
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, stream
 from sparkwright.modules.proof.verdict import ASIDE
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -29,6 +30,7 @@ class Check:
     verdict: Verdict
     evidence: str
     fix: str = ""
+    variant: bool = False  # of the probe above, asked in another way that clients ask
 
 
 class Probes(Module["Probes.Args"]):
@@ -38,6 +40,9 @@ class Probes(Module["Probes.Args"]):
     answer in the content. json_schema: the content is JSON of the request's schema. image: the colour of a picture is named.
     embedding_dimension: a vector has so many numbers. language: a question in that language is answered in it. Greedy, with a
     bounded number of tokens; judged by rules, never by a text.
+
+    Each is asked without `stream` and with it, as most clients ask; a tool call also where nothing is said about thinking, in a
+    second turn with the result of the first, with `tool_choice: none`, and among 40 tools.
 
     A failure quotes what came and names the flag that causes it with this engine. An answer that did not end within its tokens,
     or did not come in time, is inconclusive: the run goes on and ends with 4.
@@ -69,8 +74,9 @@ class Probes(Module["Probes.Args"]):
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         seen = []
         for probe in probes:
-            reply = _asked(engine.http, args, probe, key)
-            seen.append((probe, reply, _judged(probe, reply, args.timeout_s)))
+            seen.append(_seen(engine.http, args, probe, key))
+            if seen[-1][2].verdict == "proved":
+                seen += [_seen(engine.http, args, variant, key) for variant in table.variants(probe)]
         checks = [_check(engine, probe, found) for probe, _, found in seen]
         fields = {reply.thinking_field for _, reply, _ in seen if isinstance(reply, Reply)} - {""}
         return result_of(checks, next(iter(sorted(fields)), ""))
@@ -85,24 +91,55 @@ def result_of(checks: list[Check], thinking_field: str = "") -> Result:
         more = f" ({len(failed)} of {len(checks)} probes failed)" if len(failed) > 1 else ""
         first = failed[0]
         return Result(failed=True, msg=f"{first.check}: {first.evidence}{more}.", fix=first.fix, data=data)
-    names = ", ".join(one.check for one in checks)
+    names = ", ".join(check.check for check in checks if not check.variant)
     if unclear := [one for one in checks if one.verdict == "inconclusive"]:
         msg = "; ".join(f"{one.check}: {one.evidence}" for one in unclear)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
     return Result(msg=f"answers as its clients need it: {names}", data=data)
 
 
+def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe, Reply | http_probe.Answer, Seen]:
+    """Ask for a probe, and judge what came. What was proved without a stream and fails in one is said so."""
+    reply = _asked(http, args, probe, key)
+    seen = _judged(probe, reply, args.timeout_s)
+    if (
+        probe.streamed
+        and seen.verdict == "disproved"
+        and seen.fault in ("content null", "no tool call", "tool call as text")
+    ):
+        seen = replace(seen, evidence=f"{seen.evidence} (without `stream` it came right)", fault="only without stream")
+    return probe, reply, seen
+
+
 def _asked(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Answer:
     """The reply, or the answer of a server that gave none."""
     body: dict[str, Any] = {"model": args.model, **probe.body}
     if probe.path == openai_api.CHAT:
-        body |= {"temperature": 0, **(http.thinking if probe.thinks else http.plain)}
+        thinking = {True: http.thinking, False: http.plain, None: {}}[probe.thinks]
+        body |= {"temperature": 0, **thinking}
+        if probe.streamed:
+            return _streamed(http, args, body, key)
         answer = http_probe.ask_plainly(http, args.base_url, body, api_key=key, timeout_s=args.timeout_s)
     else:
         answer = http_probe.ask(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
     if answer.status == 0:
         return answer
     return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, answer.json())
+
+
+def _streamed(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Answer:
+    """The reply to a streamed request, put together as it would be without `stream`."""
+    how: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
+    try:
+        recording = stream.record(args.base_url, {**body, "stream": True}, **how)
+        if recording.capped:
+            return http_probe.Answer(0, error="timeout")
+        return Reply(200, "", openai_api.assembled(stream.chunks(recording)))
+    except stream.StreamError as error:
+        plainer = openai_api.plainer(http, body) if error.status in openai_api.REFUSALS else None
+        if plainer is not None:
+            return _streamed(http, args, plainer, key)
+        return Reply(error.status, str(error), None) if error.status else http_probe.Answer(0, error=str(error))
 
 
 def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) -> Seen:
@@ -112,10 +149,10 @@ def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) ->
         return Seen("disproved", f"no answer: {one_line(reply.error, at_most=SHOWN_CHARS)}")
     if reply.status != 200 or reply.message:
         words = one_line(reply.message, at_most=SHOWN_CHARS)
-        return Seen("disproved", f"refused with {reply.status}: {words}", probe.refused)
+        return Seen("disproved", f"refused with {reply.status}: {words}", probe.refused, reply.message)
     return probe.judge(reply)
 
 
 def _check(engine: Engine, probe: Probe, seen: Seen) -> Check:
-    cause = engine.probe_flags.causes.get(seen.fault, "") if seen.fault else ""
-    return Check(probe.name, seen.verdict, seen.evidence, f"Likely cause: {cause}." if cause else "")
+    cause = engine.probe_flags.cause(seen.fault, seen.words)
+    return Check(probe.name, seen.verdict, seen.evidence, f"Likely cause: {cause}." if cause else "", probe.variant)

@@ -90,8 +90,9 @@ def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
         return []
     if checks := result.get("checks"):
         return [
-            Row(one["check"], WORDS.get(one["verdict"], "unknown"), one["evidence"], fix=one.get("fix", ""))
-            for one in checks
+            Row(check["check"], WORDS.get(check["verdict"], "unknown"), check["evidence"], fix=check.get("fix", ""))
+            for check in checks
+            if not (check.get("variant") and check["verdict"] == "proved")  # its probe's row stands for it
         ]
     message = str(result.get("msg", "")).rstrip(".")
     return [Row(name, _word(result), message, _figure(result), result.get("fix", ""))]

@@ -12,8 +12,8 @@ from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust import hidden
 from sparkwright.trust.image_name import digest_of, pinned, tagged
-from sparkwright.trust.secret_names import is_secret, names_a_secret
 from sparkwright.units import GIB
 from sparkwright.visible import first
 
@@ -38,7 +38,8 @@ MOST_NAMES = 8
 class ContainerSettings(Module["ContainerSettings.Args"]):
     """What a running container was made with, in a recipe's words. Changes nothing.
 
-    Values of variables and options that are named like a secret do not leave the host: their names do.
+    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the
+    text of a shell or of JSON. Its name does.
 
     Returns: name, image, entrypoint and command (as made; the entrypoint is null where it is the image's), env (beside the
     image's), ports, volumes, network, options (of `container` in a recipe), running.
@@ -70,15 +71,15 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
             "image": _image(own, image),
             "entrypoint": None if entrypoint == (made.get("Entrypoint") or []) else entrypoint,
             "program": entrypoint,
-            "command": _without_secrets(own.get("Cmd") or []),
-            "env": {k: HIDDEN if names_a_secret(k) or is_secret(k, v) else v for k, v in env.items()},
+            "command": own.get("Cmd") or [],
+            "env": env,
             "ports": _ports(host.get("PortBindings") or {}),
             "volumes": [one for one in host.get("Binds") or () if f":{MOUNT}" not in one],
             "network": "" if (host.get("NetworkMode") or "") in OWN_NETWORKS else str(host["NetworkMode"]),
             "options": _options(host, own, made),
             "running": bool(inspected["State"]["Running"]),
         }
-        return Result(msg=f"{data['name']}: {data['image']}", data=data)
+        return Result(msg=f"{data['name']}: {data['image']}", data=hidden.shown(data, mask=HIDDEN))
 
 
 def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
@@ -86,18 +87,6 @@ def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
     named = str(own.get("Image") or "")
     tag = next(iter(image.get("RepoTags") or ()), "") if named.startswith("sha256:") else tagged(named)
     return pinned(tag or named, digest_of(named) or next(iter(digests_of(image)), ""))
-
-
-def _without_secrets(words: Iterable[str]) -> list[str]:
-    """The words of a command; what follows an option that is named like a secret is hidden."""
-    found: list[str] = []
-    hide = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        secret = name.startswith("--") and names_a_secret(name.lstrip("-"))
-        found.append(HIDDEN if hide else f"{name}={HIDDEN}" if secret and equals else word)
-        hide = secret and not equals
-    return found
 
 
 def _ports(bindings: Mapping[str, Any]) -> list[str]:

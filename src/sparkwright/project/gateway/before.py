@@ -17,8 +17,8 @@ BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def in_front_of(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
-    """Of each gateway that routes to this host: name, address, port, tls, certificate (its SHA-256; empty where it cannot be
-    read), and server, as it calls this host's.
+    """Return of each gateway that routes to this host: name, address, port (the one for its hosts), tls, certificate (its
+    SHA-256; empty where it cannot be read), and server, as it calls this host's.
 
     A worker of a cluster has none.
     """
@@ -28,7 +28,7 @@ def in_front_of(project: Path, inventory: Inventory, host: Host) -> list[dict[st
         {
             "name": one.name,
             "address": _address(inventory, one, host),
-            "port": one.file.port,
+            "port": one.control_port,
             "tls": one.file.tls != "none",
             "certificate": _certificate(project, one),
             "server": host.upstream,

@@ -80,6 +80,7 @@ def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[
         name=gateway.name,
         address=EVERYWHERE if file.publish == "lan" and not simulated else LOOPBACK,
         port=file.port,
+        control_port=gateway.control_port,
         tls=file.tls != "none",
         keyed=file.key is not None,
         affinity=file.affinity,
@@ -139,13 +140,12 @@ def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list
 
 
 def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
-    for one in found:
-        if why := model.why_not_a_name(one.recipe.served_name):
-            message = f"the model name '{one.recipe.served_name}' of {one.recipe.name} {why} behind a gateway."
-            yield message, one.recipe.source.where(one.recipe.file.engine), "Set another served name in the recipe."
-        if one.recipe.file.container.name == CONTAINER and one.host.machine == gateway.host:
-            message = f"`container.name: {CONTAINER}` is the name of the gateway's own container on {gateway.host}."
-            yield message, one.recipe.source.where("container", "name"), "Choose another name."
+    """Yield the names of models that cannot be routed."""
+    for server in found:
+        recipe = server.recipe
+        if why := model.why_not_a_name(recipe.served_name):
+            message = f"the model name '{recipe.served_name}' of {recipe.name} {why} behind a gateway."
+            yield message, recipe.source.where(recipe.file.engine), "Set another served name in the recipe."
 
 
 def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
@@ -171,16 +171,24 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
 
 
 def _ports(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
-    """The gateway's port where something of this host listens already."""
-    host, port = inventory.machines[gateway.host], gateway.file.port
-    for one in found:
-        same = one.host.machine == host.name or "ssh" not in (one.host.connection, host.connection)
-        if same and port in one.published:
-            message = f"`{gateway.name}.gateway.port`: {port} is the port of the server of {one.host.name}."
-            yield message, gateway.where("port"), "Choose another one."
-    if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
-        message = f"`{gateway.name}.gateway.port`: {port} is a port of the cluster {host.cluster.name}."
-        yield message, gateway.where("port"), "Choose another one."
+    """Yield the gateway's ports where something of this host listens already."""
+    host = inventory.machines[gateway.host]
+    for key, port in gateway.ports.items():
+        for server in found:
+            same = server.host.machine == host.name or "ssh" not in (server.host.connection, host.connection)
+            if same and port in server.published:
+                yield _taken(gateway, key, f"is the port of the server of {server.host.name}")
+        if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
+            yield _taken(gateway, key, f"is a port of the cluster {host.cluster.name}")
+    if gateway.control_port == gateway.file.port:
+        yield _taken(gateway, "control_port", "is the port for its clients")
+
+
+def _taken(gateway: Gateway, key: str, why: str) -> Mistake:
+    default = key == "control_port" and gateway.file.control_port is None
+    shown = f"`{gateway.name}.gateway.{key}`{', which is `port` + 1 by default' if default else ''}"
+    fix = "Set `control_port`, or choose another `port`." if default else "Choose another one."
+    return f"{shown}: {gateway.ports[key]} {why}.", gateway.where(key), fix
 
 
 def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:

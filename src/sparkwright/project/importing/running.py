@@ -30,12 +30,27 @@ def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
     )
     env, words = assignments(unwrapped([*settings["program"], *settings["command"]]))
     found.words = words
-    found.env = {name: value for name, value in {**settings["env"], **env}.items() if value != HIDDEN}
+    found.env = {name: value for name, value in {**settings["env"], **env}.items() if HIDDEN not in value}
     for name, value in settings["env"].items():
-        if value == HIDDEN:
+        if HIDDEN in value:
             why = "its value stays on the host: a recipe holds no secret, and a deploy replaces the container once, without it"
             report.add("secret", name, why)
+    _drop_hidden(found, report)
     report.add(
         "note", found.name, f"it goes on serving: importing changed nothing on {host}; `plan` says what a deploy would"
     )
     return found
+
+
+def _drop_hidden(found: Foreign, report: Report) -> None:
+    """Leave out labels and volumes that held a secret; of a word that held one say so."""
+    why = "its value stays on the host: a recipe holds no secret"
+    labels = found.options.get("labels") or {}
+    for name in [name for name, value in labels.items() if HIDDEN in str(value)]:
+        report.add("secret", f"label {name}", why)
+        del labels[name]
+    for word in found.words:
+        if HIDDEN in word and word != HIDDEN and not word.startswith("--"):
+            report.add("secret", word, "its secret stays on the host: give it by a file, or in `server_key`")
+    if not labels:
+        found.options.pop("labels", None)

@@ -23,6 +23,16 @@ class Gateway:
     file: GatewayFile
     set_at: Mapping[str, str]
 
+    @property
+    def control_port(self) -> int:
+        """The port for its hosts."""
+        return self.file.control_port or self.file.port + 1
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports that it takes on its host, by their keys."""
+        return {"port": self.file.port, "control_port": self.control_port}
+
     def where(self, key: str) -> str:
         """ "file:line" of a key of it; of the gateway itself where the key is not written."""
         return self.set_at.get(key, self.set_at[""])

@@ -37,7 +37,13 @@ class TlsFile(Strict):
 class GatewayLimits(Strict):
     """How much the gateway takes at once."""
 
-    clients: int = Field(defaults.GATEWAY_CLIENTS, description="connections at a time; more wait", ge=1, le=10000)
+    clients: int = Field(
+        defaults.GATEWAY_CLIENTS,
+        description="connections at a time; more wait. One address may have seven eighths of them, and a quarter until it has "
+        "sent a valid key",
+        ge=1,
+        le=10000,
+    )
     body_mib: int | None = Field(
         None, description="the largest request, MiB (default: enough for the longest context served)", ge=1, le=64
     )
@@ -56,7 +62,13 @@ class GatewayFile(Strict):
     """One address for the models of a group: HAProxy in a container."""
 
     host: str = Field(description="the host of the group that it runs on")
-    port: int = Field(description="its port there", ge=1024, le=65535)
+    port: int = Field(description="its port there", ge=1024, le=65534)
+    control_port: int | None = Field(
+        None,
+        description="the port on which its hosts drain and return their own servers (default: `port` + 1)",
+        ge=1024,
+        le=65535,
+    )
     image: Annotated[str, rule(_why_not_a_tag)] = Field(
         defaults.GATEWAY_IMAGE, description="HAProxy 2.6 or newer, REPOSITORY:TAG; spark.lock pins the digest"
     )

@@ -185,8 +185,19 @@ def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """
     kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
     model = kinds[kind]
-    known = {name: value for name, value in found.items() if name in model.model_fields}
-    return check(model, document.Document(Path(key), known)).model_dump(mode="json")
+    return check(model, document.Document(Path(key), _known(model, found))).model_dump(mode="json")
+
+
+def _known(model: type[Strict], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an answer that an entry has, and so of its rows: a newer host tells more."""
+    rows: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
+    return {
+        name: [_known(rows[name], row) if isinstance(row, Mapping) else row for row in value]
+        if name in rows and isinstance(value, list)
+        else value
+        for name, value in found.items()
+        if name in model.model_fields
+    }
 
 
 class _Row(dict[str, Any]):

@@ -17,6 +17,7 @@ from typing import Any
 
 import sparkwright
 from sparkwright.errors import Exit, Failed
+from sparkwright.host import root_runtime
 from sparkwright.host.machine import ROOT_PATH, Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
@@ -31,7 +32,8 @@ PASSED_ON = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-#: it imports what stands beside this very package, and what that Python finds by itself: never a folder of the user's choice
+#: it imports what stands beside this very package, or in root's own runtime of it, and what that Python finds by itself: never a
+#: folder of the user's choice
 SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner.root import become_server; become_server.serve()"
 
 
@@ -77,8 +79,8 @@ class Become:
         machine = self.machine
         path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
         sudo = Sudo(self.host, self.secrets.get(PASSWORD), path=path)
-        beside = str(Path(sparkwright.__file__).parents[1])
-        process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, beside], READY.encode())
+        library = root_runtime.library() if not machine.sandbox else Path(sparkwright.__file__).parents[1]
+        process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, str(library)], READY.encode())
         secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD}
         env = {name: machine.env[name] for name in PASSED_ON if name in machine.env}
         _send(

@@ -16,7 +16,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.protocol import arguments
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner.root import become
+from sparkwright.runner.root import become, ownership
 from sparkwright.secret import Secret
 
 
@@ -31,12 +31,12 @@ def serve() -> None:
     os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what root makes
     write(become.READY)
     start = _begin(requests)
+    owner = _caller()
     os.environ.clear()
     os.environ.update({**start["env"], "LC_ALL": "C"})
     machine = Machine.here()
     secrets = {name: Secret(value) for name, value in start["secrets"].items()}
     state = StateFolder(Path(start["state"]), str(start.get("server", "")))
-    owner = state.path.stat() if state.path.exists() else None
     for line in requests:
         request = json.loads(line)
         context = RunContext(
@@ -51,7 +51,7 @@ def serve() -> None:
         )
         result = _run(request, context)
         if owner is not None:
-            _give_back(state.path, owner.st_uid, owner.st_gid)
+            ownership.give_back(state.path, *owner)
         write(json.dumps(dataclasses.asdict(result), default=str))
 
 
@@ -62,6 +62,14 @@ def _pipes() -> tuple[IO[bytes], IO[str]]:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     return requests, answers
+
+
+def _caller() -> tuple[int, int] | None:
+    """Return the ids of the user who asked for root, as sudo gives them; None where root logged in."""
+    try:
+        return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _begin(requests: IO[bytes]) -> dict[str, Any]:
@@ -86,10 +94,3 @@ def _run(request: dict[str, Any], context: RunContext) -> Result:
         return Result(failed=True, msg=error.message, fix=error.fix, exit=code)
     except BaseException as error:  # as in play.py
         return Result(failed=True, msg=f"{request['module']}: {type(error).__name__}: {error}")
-
-
-def _give_back(folder: Path, uid: int, gid: int) -> None:
-    """What root wrote into the user's state folder is the user's."""
-    for path in folder.rglob("*"):
-        if path.lstat().st_uid != uid:
-            os.lchown(path, uid, gid)

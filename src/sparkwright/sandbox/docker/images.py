@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from sparkwright.sandbox.docker.programs import OF_TAG, REPOSITORIES, Repository
 
 LAYERS = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
 PULL_S = 2.0
+_NAMED = "image.json"
 
 
 def digest_of(tag: str, *, moved: bool = False) -> str:
@@ -84,16 +87,25 @@ class Images:
         yield {"status": f"Status: Downloaded newer image for {reference}"}
 
     def saved(self, digest: str) -> Iterator[bytes]:
-        """The archive of a local image: it names the image, and is much smaller than one."""
-        yield json.dumps({"digest": digest, "tag": self.local[digest]}).encode()
+        """The archive of a local image: a tar that names the image, and is much smaller than one."""
+        data, info, out = (
+            json.dumps({"digest": digest, "tag": self.local[digest]}).encode(),
+            tarfile.TarInfo(_NAMED),
+            io.BytesIO(),
+        )
+        info.size = len(data)
+        with tarfile.open(fileobj=out, mode="w") as archive:
+            archive.addfile(info, io.BytesIO(data))
+        yield out.getvalue()
 
     def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
         """The lines of a load; the image is there after the last."""
         try:
-            found = json.loads(archive)
+            with tarfile.open(fileobj=io.BytesIO(archive)) as read:
+                found = json.load(read.extractfile(_NAMED) or io.BytesIO())
             tag, digest = str(found["tag"]), str(found["digest"])
             OF_TAG[tag]
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, tarfile.TarError):
             yield _error("invalid tar header")
             return
         if self._fault() == "no-space":

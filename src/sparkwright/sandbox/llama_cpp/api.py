@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
 from sparkwright.sandbox.llama_cpp import requested
+from sparkwright.sandbox.serving.asked import call_deltas
 from sparkwright.sandbox.serving.generation import Request, Token, generate
 from sparkwright.sandbox.web import Handler
 
@@ -121,7 +122,7 @@ class LlamaApi(Handler):
         wanted = Request(prompt, room - len(prompt), own, asked.thought, self._gone, compared=quick, words=asked.words)
         tokens = generate(engine, wanted)
         if body.get("stream"):
-            self.stream(self._chunks(tokens, body, len(prompt)), "text/event-stream")
+            self.stream(self._chunks(tokens, body, len(prompt), asked), "text/event-stream")
         else:
             made = list(tokens)
             reason = "tool_calls" if asked.calls else "stop" if quick else "length"
@@ -129,14 +130,20 @@ class LlamaApi(Handler):
             usage = _usage(len(prompt), len(made))
             self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
 
-    def _chunks(self, tokens: Iterator[Token], body: dict[str, Any], prompt: int) -> Iterator[bytes]:
+    def _chunks(
+        self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, asked: requested.Requested
+    ) -> Iterator[bytes]:
         about, began_s, count = self._about("chat.completion.chunk"), time.monotonic(), 0
         yield _event(about, {"role": "assistant", "content": None})
         for token in tokens:
             count = token.count
             timings = {"timings": _timings(prompt, count, began_s)} if body.get("timings_per_token") else {}
-            yield _event(about | timings, {"content": token.text})
-        yield _event(about, {}, reason="length")
+            if not asked.calls:
+                kind = "reasoning_content" if token.kind == "reasoning" else "content"
+                yield _event(about | timings, {kind: token.text})
+        for delta in call_deltas(asked.calls):
+            yield _event(about, {"tool_calls": delta})
+        yield _event(about, {}, reason="tool_calls" if asked.calls else "stop" if asked.tokens else "length")
         if (body.get("stream_options") or {}).get("include_usage"):
             last = {"choices": [], **about, "usage": _usage(prompt, count), "timings": _timings(prompt, count, began_s)}
             yield b"data: " + json.dumps(last).encode() + b"\n\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 PIXEL = 41  # of a PNG's file: where the data of its first chunk of pixels begins
@@ -60,6 +60,7 @@ def colour(url: str) -> str:
 
 #: questions with one right answer, and how the simulated model knows it
 KNOWN: tuple[tuple[str, str], ...] = (
+    (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
     (r"capital of France", "Paris"),
     (r"capital of Japan", "Tokyo"),
     (r"comes after Monday", "Tuesday"),
@@ -90,11 +91,29 @@ def foreign(body: Mapping[str, Any]) -> str:
     return question if _FOREIGN.search(question) else ""
 
 
+CITY = re.compile(r"\bin (Paris|Rome|Oslo)\b")
+
+
 def called(body: Mapping[str, Any]) -> tuple[str, Any]:
-    """(name, arguments) of a call of the tool that is asked for, else of the first."""
-    choice, tools = body.get("tool_choice"), [one["function"] for one in body["tools"]]
-    name = choice["function"]["name"] if isinstance(choice, dict) else tools[0]["name"]
-    return name, instance(next((one.get("parameters") or {} for one in tools if one["name"] == name), {}))
+    """(name, arguments) of a call of the tool that is chosen, else of one that the message names, else of the first."""
+    choice, tools = body.get("tool_choice"), [tool["function"] for tool in body["tools"]]
+    text = text_of(body)
+    named = next((tool["name"] for tool in tools if tool["name"] in text), tools[0]["name"])
+    name = choice["function"]["name"] if isinstance(choice, dict) else named
+    given = instance(next((tool.get("parameters") or {} for tool in tools if tool["name"] == name), {}))
+    city = CITY.search(text)
+    if isinstance(given, dict) and "city" in given and city:
+        given["city"] = city[1]
+    return name, given
+
+
+def call_deltas(calls: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The pieces of a stream that make up calls of tools: a name, then its arguments."""
+    for index, call in enumerate(calls):
+        function = call["function"]
+        head = {"index": index, "id": call["id"], "type": "function"}
+        yield [{**head, "function": {"name": function["name"], "arguments": ""}}]
+        yield [{"index": index, "function": {"arguments": function["arguments"]}}]
 
 
 def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

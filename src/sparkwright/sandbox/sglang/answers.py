@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.sandbox.serving.asked import call_deltas
 from sparkwright.sandbox.serving.generation import Token
 
 DONE = b"data: [DONE]\n\n"
@@ -50,17 +51,21 @@ class Answer:
         about = {**self._about("chat.completion"), "choices": [choice], "usage": self._usage(len(tokens))}
         return {**about, "metadata": {"weight_version": "default"}}
 
-    def stream(self, tokens: Iterable[Token]) -> Iterator[bytes]:
-        """The events of one that is."""
+    def stream(self, tokens: Iterable[Token], calls: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
+        """The events of one that is. calls: of tools, which come in place of the tokens' text."""
         count, reason = 0, None
         yield self._event({REASONING: None, "role": "assistant", "content": ""}, None, 0)
         for token in tokens:
             count, reason = token.count, token.reason
+            if calls:
+                continue
             thinks = token.kind == "reasoning"
             yield self._event(
                 {REASONING: token.text} if thinks else {REASONING: None, "content": token.text}, None, count
             )
-        yield self._event({REASONING: None}, reason, count)
+        for delta in call_deltas(calls):
+            yield self._event({"tool_calls": delta}, None, count)
+        yield self._event({REASONING: None}, "tool_calls" if calls else reason, count)
         if self.usage:
             last = {**self._about("chat.completion.chunk"), "choices": [], "usage": self._usage(count)}
             yield b"data: " + json.dumps(last, separators=(",", ":")).encode() + b"\n\n"

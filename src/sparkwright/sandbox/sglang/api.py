@@ -133,7 +133,8 @@ class SglangApi(Handler):
         answer = Answer(str(body.get("model") or "default"), len(prompt), top, usage, usage and each)
         if body.get("stream"):
             self._log(200)
-            self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")
+            events = answer.stream(generate(engine, request), asked.calls)
+            self.stream(events, "text/event-stream; charset=utf-8")
         else:
             self._send(200, answer.complete(list(generate(engine, request)), asked.calls))
 

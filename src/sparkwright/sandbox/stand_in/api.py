@@ -7,23 +7,27 @@ import hashlib
 import http.client
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
+from threading import Event
+from typing import Protocol
 
 from sparkwright.gateway import answers, operations, render
 from sparkwright.sandbox.stand_in.routing import NoServer, Routing, asked
 from sparkwright.sandbox.web import Handler
 
-if TYPE_CHECKING:
-    from sparkwright.sandbox.stand_in.process import StandIn
-
 NOT_UP = "No server of this model is up. Try again."
+
+
+class Owner(Protocol):
+    """The process that it answers for."""
+
+    routing: Routing
+    stopped: Event
 
 
 class GatewayApi(Handler):
     """One request, or more of one connection. What is read anew meanwhile counts from the next one."""
 
-    owner: StandIn
+    owner: Owner
 
     def parse_request(self) -> bool:
         """Whether its body is to be read: what is refused is answered already."""
@@ -35,21 +39,16 @@ class GatewayApi(Handler):
         refused = self._refused()
         if refused:
             self.close_connection = True
-            self._error(*refused)
+            self.error(*refused)
         return not refused
 
     def _refused(self) -> tuple[int, str, str] | None:
-        files, path = self.routing.files, self.path.partition("?")[0]
-        scheme, _, key = self.headers.get("Authorization", "").partition(" ")
-        hashed = hashlib.sha256(key.encode()).hexdigest() if scheme.lower() == "bearer" else ""
-        self.operator = files.operators.get(hashed, "")
+        files, path, hashed = self.routing.files, self.path.partition("?")[0], self.key_hash()
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal():
             return 400, *answers.OWN[400]
         if path == render.HEALTH:
             return None
-        if path.startswith(operations.PATH):
-            return None if self.operator else (401, "This is for the gateway's own hosts.", "invalid_operator_key")
         if files.keys is not None and hashed not in files.keys:
             return 401, "The gateway asks for its API key, as `Authorization: Bearer KEY`.", "invalid_api_key"
         if path == render.MODELS:
@@ -64,34 +63,24 @@ class GatewayApi(Handler):
         path = self.path.partition("?")[0]
         if path == render.HEALTH:
             self.reply(200, b"ok", {"Content-Type": "text/plain"})
-        elif path.startswith(operations.PATH):
-            self._operate()
         elif path == render.MODELS:
             there = self.routing.files.backends.items()
             self.reply(200, {"object": "list", "data": [one.row for name, one in there if self.routing.up(name)]})
         elif len(self.raw) > self.routing.files.body_bytes:
-            self._error(*self._too_large())
+            self.error(*self._too_large())
         else:
             self._pass_on()
 
-    def _operate(self) -> None:
-        """A host asks of its own servers."""
-        if self.command != "POST":
-            self.reply(200, self.routing.statistics().encode(), {"Content-Type": "text/plain"})
-            return
-        text = self.raw.decode(errors="replace")
-        if f"{self.operator} {text}" not in self.routing.files.allowed:
-            self._error(403, "A host drains and returns its own servers only.", "not_allowed")
-            return
-        words = {name: values[0] for name, values in parse_qs(text).items()}
-        self.routing.force(words["b"], words["s"], words["action"])
-        self.reply(303, b"", {"Location": f"{operations.PATH}{operations.DONE}"})
+    def key_hash(self) -> str:
+        """Return the SHA-256 of the key that came with the request; empty for none."""
+        scheme, _, key = self.headers.get("Authorization", "").partition(" ")
+        return hashlib.sha256(key.encode()).hexdigest() if scheme.lower() == "bearer" else ""
 
     def _pass_on(self) -> None:
         body = self.body()
         model = body.get("model") if isinstance(body, dict) else None
         if not isinstance(model, str):
-            self._error(
+            self.error(
                 400,
                 "The gateway reads no `model` in the body: it must be JSON with `model` as a string.",
                 "model_missing",
@@ -100,12 +89,12 @@ class GatewayApi(Handler):
         backend = self.routing.files.models.get(model)
         if backend is None:
             message = f"The gateway serves no model of this name; {render.MODELS} lists those that it serves."
-            self._error(404, message, "model_not_found")
+            self.error(404, message, "model_not_found")
             return
         try:
             self._ask(backend)
         except NoServer as no:
-            self._error(503, NOT_UP if no.code == "model_not_up" else answers.OWN[503][0], no.code)
+            self.error(503, NOT_UP if no.code == "model_not_up" else answers.OWN[503][0], no.code)
             self.routing.errors[backend] += 1
 
     def _ask(self, backend: str) -> None:
@@ -116,7 +105,7 @@ class GatewayApi(Handler):
                 try:
                     answer = asked(server, files.backends[backend].key, self.path, self.raw, files.answer_s)
                 except TimeoutError:
-                    self._error(504, *answers.OWN[504])
+                    self.error(504, *answers.OWN[504])
                     return
                 except (OSError, http.client.HTTPException):
                     tried.add(server.name)
@@ -145,7 +134,30 @@ class GatewayApi(Handler):
     def _too_large(self) -> tuple[int, str, str]:
         return 413, f"The request is larger than {self.routing.files.body_bytes} bytes.", "request_too_large"
 
-    def _error(self, status: int, message: str, code: str) -> None:
+    def error(self, status: int, message: str, code: str) -> None:
         name, _, value = answers.HEADERS.get(status, "").removeprefix("hdr ").partition(" ")
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.reply(status, json.loads(answers.body(status, message, code)), {name: value} if name else {})
+
+
+class ControlApi(GatewayApi):
+    """The port for the gateway's hosts."""
+
+    def _refused(self) -> tuple[int, str, str] | None:
+        files = self.routing.files
+        operator = files.operators.get(self.key_hash(), "")
+        if not operator:
+            return 401, "This is for the gateway's own hosts.", "invalid_operator_key"
+        self.operation = files.operations.get(f"{operator}:{self.command}:{self.path}", "")
+        body = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
+        if not self.operation or body:
+            return 403, "A host reads, drains and returns its own servers only.", "not_allowed"
+        return None
+
+    def route(self) -> None:
+        action, *names = self.operation.split()
+        servers = [tuple(name.split("/", 1)) for name in names]
+        if action in operations.METHODS:
+            for backend, server in servers:
+                self.routing.force(backend, server, action)
+        self.reply(200, {"servers": [self.routing.row(backend, server) for backend, server in servers]})

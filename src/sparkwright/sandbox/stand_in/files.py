@@ -46,27 +46,26 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """description: the gateway's name and the digest of its files. keys: SHA-256 of the clients'; None: it asks for none.
+    """The files of a gateway."""
 
-    models: backends' names by model. operators: hosts by the SHA-256 of their keys. allowed: what each may ask for.
-    """
-
-    description: str
+    description: str  #: the gateway's name and the digest of its files
     port: int
+    control_port: int
     body_bytes: int
     queue_s: float
     answer_s: float
     check_s: float
-    keys: frozenset[str] | None
-    models: dict[str, str]
+    keys: frozenset[str] | None  #: SHA-256 of the clients'; None: it asks for none
+    models: dict[str, str]  #: backends' names by model
     backends: dict[str, Backend]
-    operators: dict[str, str]
-    allowed: frozenset[str]
+    operators: dict[str, str]  #: hosts by the SHA-256 of their keys
+    operations: dict[str, str]  #: by host, method and URL
 
 
 def read(files: Mapping[str, str]) -> Files:
     """The files by name. Raises Unread."""
     front, *behind = files.get(render.CONFIG, "").split("\nbackend ")
+    clients, _, hosts = front.partition("\nfrontend hosts")
     if re.search(r"(?m)^ *bind .* ssl ", front):
         raise Unread("the sandbox's stand-in for HAProxy speaks no TLS: install haproxy, or set `tls: none`.")
     rows = dict(map(_listed, filter(lambda line: LISTED in line, front.splitlines())))
@@ -75,8 +74,9 @@ def read(files: Mapping[str, str]) -> Files:
     hashes = files.get(render.CLIENT_KEYS)
     return Files(
         description=_first(r"description '(.*)'", front),
-        port=int(_first(r"bind \S*:([0-9]+)", front)),
-        body_bytes=int(_first(r"req\.body_size gt ([0-9]+)", front)),
+        port=int(_first(r"bind \S*:([0-9]+)", clients)),
+        control_port=int(_first(r"bind \S*:([0-9]+)", hosts)),
+        body_bytes=int(_first(r"req\.body_size gt ([0-9]+)", clients)),
         queue_s=float(_first(r"timeout queue ([0-9]+)s", front)),
         answer_s=float(_first(r"timeout server ([0-9]+)s", front)),
         check_s=float(_first(r" inter ([0-9]+)s", behind[0] if behind else "")),
@@ -84,7 +84,7 @@ def read(files: Mapping[str, str]) -> Files:
         models=_pairs(files, render.ROUTES),
         backends=backends,
         operators=_pairs(files, operations.OPERATORS),
-        allowed=frozenset(files.get(operations.OPERATIONS, "").splitlines()),
+        operations=_pairs(files, operations.OPERATIONS),
     )
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
 from threading import Thread
 from typing import Any
 
-from sparkwright.gateway import operations, render
-from sparkwright.host.gateway import admin
+from sparkwright.gateway import listeners, operations
+from sparkwright.host.gateway import admin, place
 from sparkwright.host.gateway.place import read as files_of
 from sparkwright.sandbox.haproxy import FOLDER
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.stand_in import files
+from sparkwright.sandbox.stand_in.api import ControlApi, GatewayApi
 from sparkwright.sandbox.stand_in.routing import Routing
+from sparkwright.sandbox.web import Server, UnixServer
 
+LOOPBACK = "127.0.0.1"
 STARTED = "[NOTICE] haproxy is not installed on this machine: this is the sandbox's stand-in for it"
 
 
@@ -33,30 +39,32 @@ class StandIn(Process):
         self.log(STARTED)
         if "-c" in self._argv:
             return 0
-        try:
-            server = self.bind("127.0.0.1", self.routing.files.port)
-        except OSError as error:
-            return self.last_words([f"[ALERT] cannot bind port {self.routing.files.port}: {error}"], 1)
-        short = self._short()
-        short.unlink(missing_ok=True)
-        sockets = [self._folder / name for name in (render.SOCKET, render.MASTER_SOCKET)]
-        try:
-            with _Sockets(str(short), self) as listening:
-                Thread(target=listening.serve_forever, args=(0.05,), daemon=True).start()
-                self.routing.start()
+        with contextlib.ExitStack() as stack:
+            try:
+                servers = self._listening(stack)
+            except OSError as error:
+                return self.last_words([f"[ALERT] cannot bind: {error}"], 1)
+            self.routing.start()
+            for server in servers:
                 server.start()
-                for one in sockets:
-                    one.unlink(missing_ok=True)
-                    one.symlink_to(short)
-                self.stopped.wait()
-                listening.shutdown()
-        finally:
+            self.stopped.wait()
             self.routing.ended.set()
-            for one in sockets:
-                if one.is_symlink() and one.readlink() == short:
-                    one.unlink()
-            short.unlink(missing_ok=True)
         return self._code
+
+    def _listening(self, stack: contextlib.ExitStack) -> list[Server | UnixServer]:
+        """Take the ports and the sockets, until the stack is closed. Raises OSError for a port that another program has."""
+        clients = self.bind(LOOPBACK, self.routing.files.port)
+        control = Server(self.routing.files.control_port, ControlApi, self, host=str(clients.server_address[0]))
+        stack.callback(control.stop)
+        folder = stack.enter_context(_short(self._folder.with_name(place.SOCKETS)))
+        proof = UnixServer(folder / listeners.PROOF_SOCKET, GatewayApi, self)
+        stack.callback(_end, proof)
+        for name in (listeners.SOCKET, listeners.MASTER_SOCKET):
+            (folder / name).unlink(missing_ok=True)
+            asked = _Sockets(str(folder / name), self)
+            stack.callback(_end, asked)
+            Thread(target=asked.serve_forever, args=(0.05,), daemon=True).start()
+        return [clients, control, proof]
 
     def command(self, words: str) -> str:
         """The answer to a command of the admin socket."""
@@ -79,11 +87,6 @@ class StandIn(Process):
 
     def crashing(self) -> Sequence[str]:
         return ["[ALERT] (1) : the stand-in was ended"]
-
-    def _short(self) -> Path:
-        """Its socket, beside that of the pretend engine: a path has some 100 bytes at most, and the folder's may be longer."""
-        above = (one for one in self._folder.resolve().parents if (one / "docker.sock").exists())
-        return next(above, self._folder.resolve()) / "gateway.sock"
 
     def _reload(self) -> str:
         try:
@@ -116,3 +119,28 @@ class _Asked(StreamRequestHandler):
     def handle(self) -> None:
         asked = self.rfile.readline(256).decode(errors="replace").strip()
         self.wfile.write(self.server.owner.command(asked).encode())
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[Path]:
+    """Yield a short path to a folder, for sockets: theirs have some 100 bytes at most.
+
+    Without /proc (macOS) the sockets stand in a temporary folder, with links to them where they are looked for.
+    """
+    if admin.OPEN.is_dir():
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield admin.OPEN / str(opened)
+        finally:
+            os.close(opened)
+        return
+    with tempfile.TemporaryDirectory(prefix="sw") as short:
+        for name in (listeners.SOCKET, listeners.MASTER_SOCKET, listeners.PROOF_SOCKET):
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(Path(short, name))
+        yield Path(short)
+
+
+def _end(server: UnixStreamServer) -> None:
+    server.shutdown()
+    server.server_close()

@@ -125,6 +125,11 @@ class Routing:
                     one.failures = FALL - 1 if was == operations.REST else one.failures
             self._changed.notify_all()
 
+    def row(self, backend: str, name: str) -> dict[str, object]:
+        """Return a server as its own host is told of it."""
+        found = next(server for server in self._servers[backend] if server.server.name == name)
+        return {"backend": backend, "server": name, "status": found.status, "running": found.running}
+
     def statistics(self) -> str:
         """As `show stat`, with the columns that are asked for."""
         rows = io.StringIO("# ")

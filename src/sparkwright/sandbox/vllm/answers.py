@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.sandbox.serving.asked import call_deltas
 from sparkwright.sandbox.serving.generation import Token
 
 DONE = b"data: [DONE]\n\n"
@@ -104,8 +105,8 @@ class Answer:
             "metrics": None,
         }
 
-    def stream(self, tokens: Iterable[Token]) -> Iterator[bytes]:
-        """The events of one that is."""
+    def stream(self, tokens: Iterable[Token], calls: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
+        """The events of one that is. calls: of tools, which come in place of the tokens' text."""
         about, count = self._about(self.shape.chunk_kind), 0
         opening = self.shape.opening()
         if opening:
@@ -113,8 +114,16 @@ class Answer:
             yield _event(about, opening, usage, {"prompt_token_ids": None, "prompt_text": None})
         for token in tokens:
             count = token.count
+            if calls:
+                continue
             last = {"system_fingerprint": self.fingerprint} if token.reason and not self.usage else {}
             yield _event(about, self.shape.piece(token), self._usage(count) if self.usage_each else None, last)
+        for delta in call_deltas(calls):
+            choice = {"index": 0, "delta": {"tool_calls": delta}, "logprobs": None, "finish_reason": None}
+            yield _event(about, [{**choice, "token_ids": None}], self._usage(count) if self.usage_each else None, {})
+        if calls:
+            choice = {"index": 0, "delta": {"content": ""}, "logprobs": None, "finish_reason": "tool_calls"}
+            yield _event(about, [{**choice, "stop_reason": None, "token_ids": None}], None, {})
         if self.usage:
             yield _event(about, [], self._usage(count), {"system_fingerprint": self.fingerprint})
         yield DONE

@@ -187,7 +187,7 @@ class VllmApi(Handler):
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
         compared = top is not None and not body.get("stream")
         most = tokens or config.max_model_len - len(prompt)
-        asked = Requested() if body.get("stream") or isinstance(shape, Plain) else self._requested(body)
+        asked = Requested() if isinstance(shape, Plain) else self._requested(body)
         if asked.quick:
             thought = 0 if asked.words else QUICK_THOUGHT * bool(thought)
             own, compared = len(asked.words) or thought + QUICK_ANSWER, True
@@ -195,7 +195,9 @@ class VllmApi(Handler):
         answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
         if body.get("stream"):
             self._log(200)
-            events = self._until_broken(answer.stream(generate(engine, request)))
+            pieces = generate(engine, request)
+            hidden = (replace(token, kind="reasoning") for token in pieces)
+            events = self._until_broken(answer.stream(hidden if asked.null else pieces, asked.calls))
             self.stream(events, "text/event-stream; charset=utf-8")
             return
         try:

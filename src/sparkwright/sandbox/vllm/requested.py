@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: the parsers that fit a family's text; of families that are not here every parser does
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
+#: with more of them the fault `many-tools` has an effect
+MANY_TOOLS = 30
 THOUGHT = "The lamp is bright, so the answer is near."
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
@@ -67,7 +69,7 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool) -> Requested:
     fits = next(
         (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
     )
-    if choice == "auto" and (config.tool_parser not in fits or engine.fault() == "tool-text"):
+    if choice == "auto" and (config.tool_parser not in fits or _unparsed(engine.fault(), body)):
         values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
         return Requested(
             words(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"), null=null, quick=True
@@ -75,6 +77,15 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool) -> Requested:
     call = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
     calls = [] if null else [{**call, "function": {"name": name, "arguments": json.dumps(given)}}]
     return Requested(words("a b c d"), calls, null, quick=True)
+
+
+def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
+    """Whether a fault leaves the call as text in the content."""
+    return (
+        fault == "tool-text"
+        or (fault == "tool-stream" and bool(body.get("stream")))
+        or (fault == "many-tools" and len(body["tools"]) > MANY_TOOLS)
+    )
 
 
 def _thought(engine: Engine, null: bool) -> Requested:

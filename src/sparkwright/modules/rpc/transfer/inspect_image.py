@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkwright.host.images import image_copy, image_names, image_stream, loads
+from sparkwright.host.images import image_archive, image_copy, image_names, image_stream, loads
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
@@ -18,13 +18,15 @@ class InspectImage(Module["InspectImage.Args"]):
 
     Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
     free_bytes (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first),
-    impostor (the Id of an image that has the name and is not proved to be it), names (of all images here).
+    impostor (the Id of an image that has the name and is not proved to be it), names (of all images here), intake (the
+    shell command that takes an archive of at most so many bytes in here).
     """
 
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag[@sha256:digest]")
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
+        most_bytes: int = arg("how many bytes the archive may unpack to, for `intake`", default=0)
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
@@ -44,6 +46,7 @@ class InspectImage(Module["InspectImage.Args"]):
             "tools": image_stream.tools(),
             "addresses": _addresses(),
             "names": asdict(loads.names(api)),
+            "intake": image_archive.command(args.most_bytes),
         }
         return Result(msg="present" if image else "not on the host", data=data)
 

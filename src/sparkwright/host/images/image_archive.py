@@ -1,0 +1,319 @@
+"""The archive of an image on its way into an engine, checked as it passes: `docker load` unpacks whatever it is given.
+
+An archive (`docker save`) is a tar of layers, which are tars, each compressed or not. A few kilobytes of zeros in gzip, or an
+entry with holes, fill a disk before anything can be compared with the lock. So what everything unpacks to is counted here, up
+to a bound, and sparse entries, which no image builder writes, are refused.
+
+As a program it hands what it reads to `docker load`, and ends that when the archive is refused: `images.copy` runs it on the
+host that receives.
+"""
+
+from __future__ import annotations
+
+import bz2
+import importlib
+import lzma
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sparkwright
+from sparkwright.errors import Failed
+from sparkwright.shell import join
+
+BLOCK = 512
+#: of a name or of extended attributes; Linux allows 64 KiB of those
+HEADER_BYTES = 2**20
+PIECE_BYTES = 2**20
+XZ_BYTES = 2**27  # memory for its dictionary
+#: an image unpacks to two to four times what a pull downloads; an archive has names and frames beside its layers
+UNPACKS_TO, SLACK, SLACK_BYTES = 8, 1.25, 64 * 2**20
+_NO_TAR = "the archive is not a tar, or is compressed twice."
+LOAD = ("docker", "load", "-q")
+_MAGIC: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: _Zlib(),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(memlimit=XZ_BYTES),
+    b"\x28\xb5\x2f\xfd": lambda: _zstd(),
+    **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd() for n in range(0x50, 0x60)},  # frames that zstd skips
+}
+
+
+def bound(claimed_bytes: int, locked_bytes: int | None) -> int:
+    """Return how many bytes an image may unpack to.
+
+    Args:
+        claimed_bytes: its size, as the host that sends it reports it.
+        locked_bytes: what a pull downloads, from spark.lock; None when that is not known.
+    """
+    most = claimed_bytes if locked_bytes is None else min(claimed_bytes, UNPACKS_TO * locked_bytes)
+    return int(most * SLACK) + SLACK_BYTES
+
+
+def checked(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
+    """Yield the pieces of an archive, each after it was checked. Raises Failed for an archive that unpacks to more."""
+    left = _Left(most_bytes, most_bytes)
+    archive = _Tar(left, nested=True)
+    held: bytes | None = b""  # until the first header is whole, and was judged
+    for piece in pieces:
+        left.spend(len(piece))
+        archive.feed(piece)
+        if held is not None:
+            held += piece
+            if len(held) < BLOCK:
+                continue
+            piece, held = held, None
+        yield piece
+    if held is not None:
+        raise Failed(_NO_TAR)
+
+
+def command(most_bytes: int) -> str:
+    """Return the shell command that takes an archive in on this host."""
+    top = str(Path(sparkwright.__file__).parents[1])
+    return join(["env", f"PYTHONPATH={top}", sys.executable, "-P", "-m", __name__, str(most_bytes)])
+
+
+@dataclass
+class _Left:
+    """The bytes that may still come, of most_bytes."""
+
+    most_bytes: int
+    bytes: int
+
+    def spend(self, count: int) -> None:
+        self.bytes -= count
+        if self.bytes < 0:
+            raise Failed(f"the archive unpacks to more than {self.most_bytes} bytes, which is too much for this image.")
+
+
+class _Tar:
+    """A tar that is read as it comes. nested: its files may be tars as well, compressed or not."""
+
+    def __init__(self, left: _Left, *, nested: bool) -> None:
+        self._left = left
+        self._nested = nested
+        self._header = bytearray()
+        self._about: bytearray | None = None  #: of an entry that describes the next one
+        self._size: int | None = None  #: of the next entry, as its extended header has it
+        self._data = self._padding = 0  #: bytes until the next header
+        self._file: _File | None = None
+        self._ended = False
+
+    def feed(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self._ended:
+            if self._data:
+                part, view = view[: self._data], view[self._data :]
+                self._data -= len(part)
+                self._take(part)
+            elif self._padding:
+                skipped = min(self._padding, len(view))
+                self._padding, view = self._padding - skipped, view[skipped:]
+            else:
+                missing = BLOCK - len(self._header)
+                self._header += view[:missing]
+                view = view[missing:]
+                if len(self._header) == BLOCK:
+                    self._entry(bytes(self._header))
+                    self._header.clear()
+
+    def _entry(self, header: bytes) -> None:
+        if not any(header):
+            self._ended = True
+            return
+        if not _is_header(header):
+            raise Failed(_NO_TAR)
+        kind = header[156:157]
+        if kind == b"S":
+            raise Failed("the archive has a sparse file, which would fill the disk.")
+        size = _number(header[124:136])
+        self._about = self._file = None
+        if kind in (b"x", b"g", b"L", b"K"):
+            if size > HEADER_BYTES:
+                raise Failed(f"the archive has a header of {size} bytes.")
+            self._about = bytearray()
+            self._kind = kind
+        else:
+            size = size if self._size is None else self._size
+            self._size = None
+            if kind in b"123456" and kind != b"":
+                size = 0  # links, devices and folders have no content, whatever their header claims
+            elif self._nested:
+                self._file = _File(self._left)
+        self._data, self._padding = size, -size % BLOCK
+
+    def _take(self, part: memoryview) -> None:
+        if self._about is not None:
+            self._about += part
+            if not self._data and self._kind in (b"x", b"g"):
+                self._extended(bytes(self._about))
+        elif self._file is not None:
+            self._file.feed(bytes(part))
+
+    def _extended(self, text: bytes) -> None:
+        """The records of an extended header, each `LENGTH NAME=VALUE` and a newline."""
+        while text:
+            length, space, _ = text.partition(b" ")
+            if not space or not length.isdigit() or not len(length) + 1 < int(length) <= len(text):
+                raise Failed("the archive has an extended header that is none.")
+            record, text = text[len(length) + 1 : int(length)], text[int(length) :]
+            name, _, value = record.rstrip(b"\n").partition(b"=")
+            if name.startswith(b"GNU.sparse"):
+                raise Failed("the archive has a sparse file, which would fill the disk.")
+            if name == b"size" and self._kind == b"x":
+                if not value.isdigit() or len(value) > 18:
+                    raise Failed("the archive has a file of no size.")
+                self._size = int(value)
+
+
+class _File:
+    """A file of the archive: a layer when it is a tar, compressed or not; else small text, which nothing unpacks."""
+
+    def __init__(self, left: _Left) -> None:
+        self._left = left
+        self._begin = b""
+        self._unpacker: _Unpacker | None = None
+        self._tar: _Tar | None = None
+        self._known = False
+
+    def feed(self, data: bytes) -> None:
+        if not self._known:
+            self._begin += data
+            if len(self._begin) < BLOCK:
+                return self._short()
+            data, self._begin, self._known = self._begin, b"", True
+            self._unpacker = _unpacker(data)
+            if self._unpacker is not None or _is_header(data[:BLOCK]):
+                self._tar = _Tar(self._left, nested=False)
+        if self._unpacker is not None:
+            self._unpack(self._unpacker, data)
+        elif self._tar is not None:
+            self._tar.feed(data)
+        return None
+
+    def _short(self) -> None:
+        """What is compressed may be shorter than a block."""
+        self._unpacker = _unpacker(self._begin)
+        if self._unpacker is not None:
+            data, self._begin, self._known, self._tar = self._begin, b"", True, _Tar(self._left, nested=False)
+            self._unpack(self._unpacker, data)
+
+    def _unpack(self, unpacker: _Unpacker, data: bytes) -> None:
+        assert self._tar is not None
+        try:
+            for piece in unpacker.pieces(data):
+                self._left.spend(len(piece))
+                self._tar.feed(piece)
+        except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
+            raise Failed(f"the archive has a layer that can't be unpacked ({type(error).__name__}).") from None
+
+
+class _Zlib:
+    """gzip with the interface of bz2's and lzma's decompressors."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+class _Unpacker:
+    """A compressed file as it comes; it may be several, one after the other."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._inner = make()
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Yield what some bytes unpack to, in pieces of bounded size."""
+        while True:
+            if self._inner.eof:
+                data = self._inner.unused_data + data
+                if not data:
+                    return
+                self._inner = self._make()
+            piece, data = self._inner.decompress(data, PIECE_BYTES), b""
+            if piece:
+                yield piece
+            if not self._inner.eof and (self._inner.needs_input or not piece):
+                return
+
+
+def _unpacker(begin: bytes) -> _Unpacker | None:
+    """Return what unpacks a file that begins like this; None when it is not compressed."""
+    make = next((make for magic, make in _MAGIC.items() if begin.startswith(magic)), None)
+    return _Unpacker(make) if make else None
+
+
+def _zstd() -> Any:
+    try:
+        zstd: Any = importlib.import_module("compression.zstd")
+    except ImportError:  # before Python 3.14
+        message = "the archive has a layer in zstd, whose size this host's Python can't check."
+        raise Failed(message, fix="Let the host pull the image from its registry.") from None
+    return zstd.ZstdDecompressor()
+
+
+def _is_header(block: bytes) -> bool:
+    """Return whether a block is the header of an entry: its checksum says so, of bytes with or without a sign."""
+    if len(block) < BLOCK:
+        return False
+    rest = block[:148] + b" " * 8 + block[156:]
+    try:
+        return _number(block[148:156]) in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
+    except Failed:
+        return False
+
+
+def _number(field: bytes) -> int:
+    """A number of a header: octal digits, or, with the first bit set, the bytes of it."""
+    if field[0] & 0x80:
+        value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+        if value >= 2**62:
+            raise Failed("the archive has a file of no size.")
+        return value
+    digits = field.strip(b" \0")
+    if any(digit not in b"01234567" for digit in digits):
+        raise Failed("the archive has a file of no size.")
+    return int(digits or b"0", 8)
+
+
+def main(words: list[str]) -> int:
+    """Check what comes on standard input, and let `docker load` have it. Returns 1 when either refuses it."""
+    loading = subprocess.Popen(LOAD, stdin=subprocess.PIPE)
+    assert loading.stdin is not None
+    try:
+        for piece in checked(iter(lambda: os.read(0, PIECE_BYTES), b""), int(words[0])):
+            loading.stdin.write(piece)
+        loading.stdin.close()
+    except Failed as error:
+        loading.kill()  # before it could take the end of the stream for the end of the image
+        loading.wait()
+        print(error.message, file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        pass  # its exit code and its words tell why
+    return loading.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

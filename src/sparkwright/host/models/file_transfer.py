@@ -1,0 +1,182 @@
+"""The transfer of one file into a folder: sequential, in parallel ranges, or from the hub's chunk store.
+
+Whatever the way, no byte beyond the size in spark.lock is written, and the caller compares the hash. Sequential transfers
+leave the beginning of a file when they are killed, and resume there; ranges leave holes, so their partial files are dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sparkwright.errors import Failed
+from sparkwright.host.models import hub, xet_store
+from sparkwright.host.models.hub import FIX, Located, Source
+from sparkwright.trust.names import leads_out
+
+if TYPE_CHECKING:
+    import requests
+
+RANGES = 20
+RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
+CHUNK_BYTES = 2**20  # the watchdog sees a file grow by so much: more, and a slow line would look like a hanging one
+LARGE_BYTES = 5 * RANGE_BYTES  # smaller files get a plain request, whatever the mode
+PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # of hf_transfer, for each range
+#: modes whose partial file is the beginning of the file, which either of them can continue
+SEQUENTIAL = ("plain", "xet")
+PARTIAL = ".cache/sparkwright/partial"  # where no file of a model can be
+MARK = ".cache/sparkwright/transfer"
+#: partial files of Hugging Face's own client
+_FOREIGN = ".cache/huggingface/download"
+#: of one process that transfers: hf_transfer plans every range of a file at once, however long a server says it is
+MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
+OWN_FILES_BYTES = 64 * 2**20  # the clients' own files
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The settings of a transfer, for all of its files."""
+
+    mode: str  #: plain, hf_transfer or xet
+    retries: int  #: of a request that gets no answer, before the attempt counts as failed
+
+
+def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
+    """Limit this process: no file gets longer than the longest of these, and its memory is bounded."""
+    longest = max((int(file["size_bytes"]) for file in files), default=0)
+    for kind, limit in (
+        (resource.RLIMIT_FSIZE, max(longest, OWN_FILES_BYTES)),
+        (resource.RLIMIT_DATA, MEMORY_BYTES[mode]),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def fetch(source: Source, file: Mapping[str, Any], folder: Path, way: Way, *, again: bool = False) -> None:
+    """Bring one file into a folder. A sequential transfer continues the partial file of another.
+
+    Args:
+        file: its row of spark.lock; a hub that has it in another size is refused.
+        again: the file came with wrong bytes before, so nothing of it is continued.
+
+    Raises:
+        HubDown: another try may help.
+        Failed: none will.
+    """
+    part, target = partial(folder, file), folder / file["path"]
+    if again:
+        part.unlink(missing_ok=True)
+    with hub.explained(source):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        found = hub.located(source, file, retries=way.retries)
+        if way.mode == "hf_transfer" and file["size_bytes"] > LARGE_BYTES:
+            _in_ranges(found, part)
+        elif way.mode == "xet" and found.xet_hash:
+            with _appending(part) as out:
+                _append(xet_store.content(source, found.xet_hash, file["size_bytes"], out.tell()), out, file)
+        else:
+            _in_sequence(found, part, file, way)
+        if part.stat().st_size != file["size_bytes"]:
+            raise hub.HubDown(f"{file['path']} ended after {part.stat().st_size} of {file['size_bytes']} bytes.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.replace(target)
+
+
+def partial(folder: Path, file: Mapping[str, Any]) -> Path:
+    """Return where a file grows while it is transferred: its name holds its hash, so another revision's is another file."""
+    name = hashlib.sha256(file["path"].encode()).hexdigest()[:16]
+    return folder / PARTIAL / f"{name}.{file['sha256'] or file['blob_id']}.incomplete"
+
+
+def prepare(folder: Path, mode: str) -> None:
+    """Drop the partial files of a folder unless they are beginnings and this mode continues them.
+
+    One that hf_transfer left has holes: continuing it gives a file of the right size and wrong bytes, without an error.
+    """
+    if mode not in SEQUENTIAL or not continuable(folder):
+        remove_leftovers(folder)
+    mark = folder / MARK
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text("sequential" if mode in SEQUENTIAL else mode)
+
+
+def continuable(folder: Path) -> bool:
+    """Return whether the partial files of a folder are the beginnings of their files."""
+    mark = folder / MARK
+    return mark.exists() and mark.read_text() == "sequential"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Drop the partial files of a folder, Hugging Face's own too. Where a link leads out of it, they are someone else's."""
+    for inner in (PARTIAL, _FOREIGN):
+        if not leads_out(folder, folder / inner):
+            for path in (folder / inner).rglob("*.incomplete"):
+                path.unlink(missing_ok=True)
+
+
+# -- the ways --------------------------------------------------------------------------------------------------------
+
+
+def _in_ranges(found: Located, part: Path) -> None:
+    import hf_transfer
+
+    part.unlink(missing_ok=True)
+    hf_transfer.download(
+        found.url,
+        str(part),
+        RANGES,
+        RANGE_BYTES,
+        parallel_failures=PARALLEL_FAILURES,
+        max_retries=RANGE_RETRIES,
+        headers=found.headers,
+    )
+
+
+def _in_sequence(found: Located, part: Path, file: Mapping[str, Any], way: Way) -> None:
+    """Read from where the partial file ends; a server that ignores the range starts over."""
+    from sparkwright.host.models import bounded_http
+
+    with bounded_http.session(bounded_http.patient(way.retries)) as session, _appending(part) as out:
+        have = out.tell()
+        if have == file["size_bytes"]:
+            return
+        headers = {**found.headers, **({"Range": f"bytes={have}-"} if have else {})}
+        with session.get(found.url, headers=headers, stream=True, timeout=bounded_http.SILENCE_S) as answer:
+            if answer.status_code >= 400:
+                out.truncate(0)  # 416 among them
+                raise hub.HubDown(f"the transfer was refused: {answer.status_code} {answer.reason}.")
+            if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                out.seek(0)
+                out.truncate()
+            _append(_pieces(answer), out, file)
+
+
+def _pieces(answer: requests.Response) -> Iterator[bytes]:
+    while data := answer.raw.read(CHUNK_BYTES, decode_content=True):
+        yield data
+
+
+@contextlib.contextmanager
+def _appending(part: Path) -> Iterator[BinaryIO]:
+    """Open a partial file at its end. Raises OSError for a link, which would lead elsewhere."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(part, flags, 0o644), "ab", buffering=0) as out:
+        yield out
+
+
+def _append(pieces: Iterable[bytes], out: BinaryIO, file: Mapping[str, Any]) -> None:
+    """Write what comes, and no byte more than spark.lock says the file has."""
+    left = file["size_bytes"] - out.tell()
+    for piece in pieces:
+        left -= len(piece)
+        if left < 0:
+            raise Failed(f"received more than the {file['size_bytes']} bytes of {file['path']}.", fix=FIX)
+        view = memoryview(piece)
+        while view:
+            view = view[out.write(view) :]

@@ -1,0 +1,48 @@
+"""The runtime that belongs to root, on hosts that want one: `become` runs it instead of the user's.
+
+What the user's own runtime is, any program of that user can change. With this folder there, root imports from nowhere else, and
+refuses a version that is not in it.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import sparkwright
+from sparkwright.errors import Refused
+
+#: where `runtime.install` puts runtimes, by content hash
+FOLDER = Path("/opt/sparkwright/runtime")
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def library(runtimes: Path = FOLDER) -> Path:
+    """Return the folder that root imports sparkwright from: the one of this process, or root's own copy of it.
+
+    Raises:
+        Refused: the host wants root's own runtimes, and has none of this version, or one that others may change.
+    """
+    here = Path(sparkwright.__file__).parents[1]
+    if not runtimes.is_dir():
+        return here
+    name = here.parent.name
+    place = runtimes / name / "lib"
+    fix = "Run `invoke runtime.install` for this host; it needs sudo there. docs/security.md says what it is for."
+    if not place.is_dir():
+        raise Refused(
+            f"root runs from {runtimes} on this host, and this version ({name}) is not installed there.", fix=fix
+        )
+    if wrong := changeable(place / "sparkwright") or changeable(Path(sys.executable).resolve()):
+        raise Refused(f"{wrong} can be changed by others than root, and root would run it.", fix=fix)
+    return place
+
+
+def changeable(path: Path) -> Path | None:
+    """Return the first of a path and its parents that another user than root may change or replace; None when there is none."""
+    for one in (path, *path.parents):
+        found = one.lstat()
+        if stat.S_ISLNK(found.st_mode) or found.st_uid != 0 or found.st_mode & OTHERS_WRITE:
+            return one
+    return None

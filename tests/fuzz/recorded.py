@@ -1,0 +1,259 @@
+"""What hosts really answer to every command that asks them: recorded from two sandboxes, and played back without any.
+
+python -m tests.fuzz.recorded    records anew (some minutes): after a change of what hosts answer
+
+A recording is the events of each request of a command, by host. Played back, a host is asked by the laptop's own code down to its
+link; the bytes go through the reader of a real link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import select
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.received import Received
+from sparkwright.remote.local import LocalLink
+
+FILE = Path(__file__).parent.parent / "data/host-answers.json.gz"
+HONEST, HOSTILE = "side1", "side2"
+BOTH = ("--host", f"{HONEST},{HOSTILE}")
+ONE = ("--host", HOSTILE)
+TIMEOUT_S = 90.0
+
+#: every command that asks a host, and its words; what stands for two ways of one command follows a colon
+COMMANDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor"), BOTH),
+    **dict.fromkeys(("health.check", "hosts.check", "cluster.inspect", "cluster.check", "models.list"), BOTH),
+    **dict.fromkeys(
+        ("models.verify", "ollama.ps", "ollama.unload", "incident", "logs", "recipe.list", "caches.list"), BOTH
+    ),
+    **dict.fromkeys(("deploy", "restart", "provision", "health.install", "health.uninstall"), BOTH),
+    **dict.fromkeys(("models.prune", "images.prune", "caches.prune", "host.clean"), (*BOTH, "--yes")),
+    "logs:state": (*BOTH, "--state"),
+    "runs:all": (*BOTH, "--all"),
+    "doctor:fix": (*BOTH, "--fix", "--yes"),
+    "report": (*BOTH, "--to", "page.html"),
+    "recommend": ONE,
+    "lock": (*BOTH, "--update", "qwen3.5-35b", "--yes"),
+    "lock:check": (*BOTH, "--check"),
+    "play": ("verify", *BOTH),
+    "rollback": (*BOTH, "--check"),
+    "switch": (*BOTH, "--to", "qwen3.5-35b", "--check"),
+    "stop": BOTH,
+    "unlock": (*ONE, "--stop"),
+    "models.copy": ("--from", HONEST, "--to", HOSTILE),
+    "monitoring.install": (*BOTH, "--to", "monitoring"),
+    "recipe.import": ("--from-host", HOSTILE, "--container", "qwen35", "--name", "imported", "--yes"),
+    "gateway.status": ("--host", "box"),
+    "gateway.deploy": ("--host", "box", "--check"),
+    "gateway.rollback": ("--host", "box", "--check"),
+    "bench.smoke": (*ONE, "--prompt-tokens", "64", "--output-tokens", "8"),
+    "bench.serve": (*ONE, "--requests", "4", "--prompt-tokens", "64", "--output-tokens", "8"),
+}
+#: commands that print what a program reads
+AS_JSON = frozenset(
+    (
+        *("plan", "verify", "diagnose", "client", "runs", "history", "status", "doctor", "health.check", "hosts.check"),
+        *("cluster.inspect", "models.list", "models.verify", "ollama.ps", "logs", "recommend", "caches.list", "deploy"),
+    )
+)
+
+
+@dataclass
+class Request:
+    """One request to a host: what was asked, in short, and the events that answered it."""
+
+    command: str
+    host: str
+    key: str
+    events: list[Event]
+
+
+def key_of(header: Mapping[str, Any]) -> str:
+    """What is asked: the verb, and of a run its play and the modules of its first tasks."""
+    plan = header.get("plan")
+    if header["verb"] != "run" or not isinstance(plan, dict):
+        return str(header["verb"])
+    modules = re.findall(r'"module": "([a-z_]+)"', json.dumps(plan.get("steps")))
+    return f"run {plan['play']} {'check' if plan.get('check') else 'act'} {' '.join(modules[:1])}"
+
+
+def recorder(command: str, file: Path) -> Callable[[], None]:
+    """A change of the link that writes down what hosts answer."""
+
+    def install() -> None:
+        real = LocalLink.request
+
+        def request(self: LocalLink, header: dict[str, Any], secrets: Any) -> Iterator[Event]:
+            events: list[Event] = []
+            row = {"command": command, "host": self._host.name, "key": key_of(header), "events": events}
+            try:
+                for event in real(self, header, secrets):
+                    events.append(event)
+                    yield event
+            finally:  # whoever asked may have heard enough
+                with file.open("a") as out:  # a line is written at once: two threads may
+                    out.write(json.dumps(row) + "\n")
+
+        LocalLink.request = request  # type: ignore[method-assign]
+
+    return install
+
+
+def player(command: str, rows: list[Request], mutate: Callable[[str, list[Event]], bytes]) -> Callable[[], None]:
+    """A change of the link that plays back. mutate: makes the bytes of a host's answer of its recorded events."""
+    ordered = [row for row in rows if row.command == command] + [row for row in rows if row.command != command]
+    used: set[int] = set()
+
+    def install() -> None:
+        def request(self: LocalLink, header: dict[str, Any], secrets: Any) -> Iterator[Event]:
+            host, key = self._host.name, key_of(header)
+            fits = [n for n, row in enumerate(ordered) if row.key == key and row.host == host]
+            fits = fits or [n for n, row in enumerate(ordered) if row.key == key]
+            assert fits, f"no answer to {key!r} was recorded: python -m tests.fuzz.recorded"
+            at = next((n for n in fits if n not in used), fits[0])
+            used.add(at)
+            received = Received()
+            yield from received.feed(mutate(host, ordered[at].events))
+            yield from received.end()
+
+        LocalLink.request = request  # type: ignore[method-assign]
+
+    return install
+
+
+def lines(events: list[Event]) -> bytes:
+    """Events as a host writes them."""
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+@dataclass
+class Ended:
+    """How a command ended; code is None for one that was killed after TIMEOUT_S."""
+
+    code: int | None
+    out: str
+
+
+def run(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None]) -> Ended:
+    """One command in a child of this process, both its outputs together."""
+    out = folder / ".output"
+    child = os.fork()
+    if not child:
+        _become(words, folder, env, install, out)
+    descriptor = os.pidfd_open(child)
+    in_time = bool(select.select([descriptor], [], [], TIMEOUT_S)[0])
+    os.close(descriptor)
+    if not in_time:
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return Ended(code if in_time else None, out.read_text(errors="replace"))
+
+
+def _become(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None], out: Path) -> NoReturn:
+    code = 70
+    try:
+        written = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for descriptor in (1, 2):
+            os.dup2(written, descriptor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(0, "r", closefd=False),
+            os.fdopen(1, "w", buffering=1, closefd=False),
+            os.fdopen(2, "w", buffering=1, closefd=False),
+        )
+        os.chdir(folder)
+        os.environ.update(env)
+        sys.argv = ["sparkwright", *words]
+        install()
+        from sparkwright.cli import main
+
+        main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def words_of(name: str, *, json: bool = False) -> list[str]:
+    """The command line of an entry of COMMANDS."""
+    command = name.partition(":")[0]
+    return [command, *COMMANDS[name], *(["--json"] if json else [])]
+
+
+def load() -> tuple[list[Request], dict[str, str]]:
+    """The recording, and the files of the project that it was made in."""
+    found = json.loads(gzip.decompress(FILE.read_bytes()))
+    return [Request(**row) for row in found["requests"]], found["files"]
+
+
+def lay(files: Mapping[str, str], folder: Path) -> None:
+    """Write the project's files."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def record() -> None:
+    """Run every command against two sandboxes and keep what they answer."""
+    from sparkwright.sandbox import control
+    from tests.e2e.two_hosts import HOSTS, Two
+
+    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), tempfile.TemporaryDirectory() as name:
+        desk, rows = Two(Path(name)), Path(name) / "rows.jsonl"
+        try:
+            print("deploying two sandboxes")
+            # what a reader finds in the state of a host that has a past: a deploy, a check, an incident
+            said = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
+            assert said.code in (0, 4), said.out[-3000:] + said.err
+            said = desk.run("gateway.deploy", "--host", "box", "--json", timeout_s=300)
+            print("gateway.deploy", said.code, said.out[-1500:] if said.code else "")
+            files = _files(desk.root)
+            for command in COMMANDS:
+                ended = run(words_of(command), desk.root, desk._env(), recorder(command, rows))
+                print(command, ended.code, ended.out[-300:].replace("\n", " | ") if ended.code else "")
+            requests = [json.loads(line) for line in rows.read_text().splitlines()]
+        finally:
+            for host in HOSTS:
+                control.down(desk.sandbox / "hosts" / host)
+    for request in requests:
+        request["events"] = [_smaller(event) for event in request["events"]]
+    FILE.write_bytes(gzip.compress(json.dumps({"requests": requests, "files": files}).encode(), mtime=0))
+    print(
+        f"{len(requests)} requests of {len({row['command'] for row in requests})} commands: {FILE.stat().st_size} bytes"
+    )
+
+
+def _files(root: Path) -> dict[str, str]:
+    """What a user has in a project, whatever a recipe pins included."""
+    own = [path for path in root.rglob("*") if path.is_file() and ".sandbox" not in path.parts]
+    wanted = [path for path in own if path.suffix in (".yml", ".j2", ".lock", ".py", ".json")]
+    wanted += (root / ".sandbox").glob("**/spark.lock")
+    return {str(path.relative_to(root)): path.read_text() for path in wanted}
+
+
+def _smaller(event: Event) -> Event:
+    """An event without the bulk of a long text."""
+    return {name: value[:4000] if isinstance(value, str) else value for name, value in event.items()}
+
+
+if __name__ == "__main__":
+    record()

@@ -1,0 +1,207 @@
+"""Every command that asks hosts, over an honest host and one that answers nonsense of the right shape.
+
+The hostile host's answers are recorded ones whose values were replaced by others of the same type. Whatever they are, the command
+ends with one of its exit codes and without a traceback, and the honest host's row is there.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pkgutil
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright import app, console
+from sparkwright.cli import namespace
+from sparkwright.errors import Exit
+from sparkwright.protocol.events import Event
+from tests.fuzz import recorded
+from tests.fuzz.harness import ROUNDS, SEED
+from tests.fuzz.recorded import COMMANDS, HONEST, HOSTILE, Ended, Request
+
+#: commands that ask no host, ask only hosts over ssh or of no project yet (`images.copy`, `runtime.install`, `hosts.add`), or are a server
+ASK_NOBODY = frozenset(
+    (
+        *("bench.compare", "bench.import", "bench.list", "bench.report", "completion", "docs.module", "explain"),
+        *("hosts.list", "init", "lint", "mcp", "model.inspect", "recipe.export", "recipe.search", "render"),
+        *("runtime.fetch", "sandbox.down", "sandbox.fault", "sandbox.pair", "sandbox.status", "schema"),
+        *("hosts.add", "images.copy", "runtime.install"),
+    )
+)
+#: they share all with bench.smoke and bench.serve but their loads
+LIKE_OTHERS = frozenset(("bench.ab", "bench.hol", "bench.itl", "bench.mixed", "bench.sweep"))
+NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**53, 2**63, 10**30, 1e308, -1e308, 0.5, float("nan"), float("inf"))
+TEXTS = (
+    "",
+    " ",
+    "x",
+    "a" * 5000,
+    "\n",
+    "\x1b[31mred",
+    "[/red]",
+    "{{ 7*7 }}",
+    "../../x",
+    "💥" * 20,
+    "\u202egnp",
+    "NaN",
+    "٣",
+    "None",
+)
+#: commands whose answer names no host where all is well
+WITHOUT_ROWS = frozenset(("report", "lock", "lock:check", "models.prune", "monitoring.install", "recipe.import"))
+#: runs of each command
+EACH = max(1, ROUNDS // 45)
+#: fields that say what an event is: with another one it is another event, or none
+KEPT = ("event",)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Request], Path]:
+    """The recording, and a project to play it in. What commands import is imported here, once for all their children."""
+    for package in (app, console):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+    requests, files = recorded.load()
+    folder = tmp_path_factory.mktemp("fleet")
+    recorded.lay(files, folder)
+    return requests, folder
+
+
+def test_every_command_is_asked_here_or_asks_no_host() -> None:
+    listed = {name.partition(":")[0] for name in COMMANDS}
+    assert set(namespace.task_names) - listed - LIKE_OTHERS - ASK_NOBODY == set()
+    assert listed & (ASK_NOBODY | LIKE_OTHERS) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_honest_hosts_are_in_the_answer(name: str, project: tuple[list[Request], Path]) -> None:
+    """The recording is one that the commands of today can be played with."""
+    assert_contained(play(name, project, 0, hostile=False), name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nonsense_of_one_host_ends_no_command(name: str, project: tuple[list[Request], Path]) -> None:
+    for seed in range(EACH):
+        assert_contained(play(name, project, seed), name, f"seed {SEED}:{name}:{seed}")
+
+
+#: commands that one field more used to end
+READERS = ("status", "doctor", "logs", "client", "recommend", "history", "lock:check", "report", "gateway.status")
+
+
+def test_a_newer_host_that_tells_more_is_read_like_any_other(project: tuple[list[Request], Path]) -> None:
+    """A field more everywhere, as an honest host of the next version has."""
+
+    def newer(host: str, events: list[Event]) -> bytes:
+        return recorded.lines([more(event) for event in events])
+
+    requests, folder = project
+    for name in READERS:
+        ended = recorded.run(recorded.words_of(name), folder, {}, recorded.player(name, requests, newer))
+        assert_contained(ended, name)
+        assert "can't be used" not in ended.out, f"{name}: {ended.out}"
+
+
+def test_a_failed_task_in_a_run_that_claims_success_is_that_host_s_failure(
+    project: tuple[list[Request], Path],
+) -> None:
+    def lying(host: str, events: list[Event]) -> bytes:
+        found = [
+            {**event, "status": "failed", "data": {}} if event["event"] == "task_finished" else event
+            for event in events
+        ]
+        return recorded.lines(found if host == HOSTILE else events)
+
+    requests, folder = project
+    for name in ("doctor", "logs", "client", "models.list"):
+        ended = recorded.run(recorded.words_of(name), folder, {}, recorded.player(name, requests, lying))
+        assert_contained(ended, name)
+        assert ended.code != Exit.OK, f"{name}: {ended.out}"
+
+
+def play(name: str, project: tuple[list[Request], Path], seed: int, *, hostile: bool = True) -> Ended:
+    """One command over both hosts."""
+    requests, folder = project
+    chance = random.Random(f"{SEED}:{name}:{seed}")
+    as_json = name in recorded.AS_JSON and chance.random() < 0.3
+
+    target = HONEST if name.startswith("gateway.") else HOSTILE  # a gateway is on the first
+
+    def answer(host: str, events: list[Event]) -> bytes:
+        return recorded.lines(nonsense(events, chance) if hostile and host == target else events)
+
+    words = recorded.words_of(name, json=as_json)
+    return recorded.run(words, folder, {}, recorded.player(name, requests, answer))
+
+
+def assert_contained(ended: Ended, name: str, about: str = "") -> None:
+    """Assert that a command ended as documented, and that the honest host is in what it printed."""
+    shown = f"{name} {about}: exit {ended.code}\n{ended.out[-3000:]}"
+    assert ended.code in list(Exit), shown
+    assert "Traceback" not in ended.out and "internal error" not in ended.out, shown
+    if recorded.BOTH[1] in COMMANDS[name] and name not in WITHOUT_ROWS:
+        assert HONEST in ended.out, shown
+
+
+# -- nonsense of the right shape -------------------------------------------------------------------------------------
+
+
+def nonsense(events: list[Event], chance: random.Random) -> list[Event]:
+    """Events with other values of the same types; now and then one too few, one twice, or in another order."""
+    found = copy.deepcopy(events)
+    share = chance.choice((0.02, 0.1, 0.4))
+    found = [
+        {name: value if name in KEPT else other(value, chance, share) for name, value in event.items()}
+        for event in found
+    ]
+    match chance.randrange(8):
+        case 0 if found:
+            found.pop(chance.randrange(len(found)))
+        case 1 if found:
+            found.append(chance.choice(found))
+        case 2:
+            chance.shuffle(found)
+        case 3:
+            found = [more(event) for event in found]
+        case 4:
+            found = [{**event, "exit": 0} if event["event"] == "recap" else event for event in found]
+    return found
+
+
+def other(value: Any, chance: random.Random, share: float) -> Any:
+    """A value of the same type: one in so many is another, and so inside lists and objects."""
+    if isinstance(value, dict):
+        if value and chance.random() < share / 4:
+            return dict(list(value.items())[: chance.randrange(len(value))])
+        return {name: other(part, chance, share) for name, part in value.items()}
+    if isinstance(value, list):
+        if chance.random() < share / 2:
+            return chance.choice(([], value[:1], value * 3))
+        return [other(part, chance, share) for part in value]
+    if chance.random() >= share:
+        return value
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return chance.choice(NUMBERS)
+    if isinstance(value, str):
+        return chance.choice((*TEXTS, value + chance.choice(TEXTS), value[: len(value) // 2]))
+    return chance.choice((None, 0, "", [], {}))
+
+
+def more(event: Event) -> Event:
+    """An event in which each object has a field more."""
+    return {name: value if name in KEPT else _more(value) for name, value in event.items()} | {"of_a_newer_host": 1}
+
+
+def _more(value: Any) -> Any:
+    if isinstance(value, dict):
+        plain = all(isinstance(part, int | float | str) and not isinstance(part, bool) for part in value.values())
+        added = {} if plain else {"of_a_newer_host": {"a": [1]}}  # a table by name has no fields
+        return {name: _more(part) for name, part in value.items()} | added
+    return [_more(part) for part in value] if isinstance(value, list) else value

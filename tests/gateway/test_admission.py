@@ -1,0 +1,215 @@
+"""Connections to Debian's real HAProxy from addresses of several kinds: who is kept out, who is not, and what it costs in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import select
+import shutil
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.gateway import listeners, render
+from sparkwright.host.gateway import client, operating
+from sparkwright.host.gateway.client import Door
+from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy"),
+    pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux: every address of 127.0.0.0/8"),
+]
+#: addresses of strangers, and of a client
+STRANGERS, CLIENT = [f"127.0.0.{n}" for n in range(2, 10)], "127.0.0.99"
+HALF = b"GET /v1/models HTTP/1.1\r\nHost: x"
+MIB = 2**20
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Running]:
+    server = Server("one")
+    with running(tmp_path, gateway(model("qwen", server, slots=0), clients=256)) as found:
+        found.up("qwen")
+        yield found
+    server.shutdown()
+
+
+@contextlib.contextmanager
+def connections(port: int, sources: list[str], sent: bytes, most: int) -> Iterator[list[socket.socket]]:
+    """So many connections, each from the next of these addresses, that have sent this and nothing more."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for n in range(most):
+            link = stack.enter_context(socket.socket())
+            link.settimeout(DEADLINE_S)
+            link.bind((sources[n % len(sources)], 0))
+            with contextlib.suppress(OSError):  # it may be refused
+                link.connect(("127.0.0.1", port))
+                link.sendall(sent)
+            found.append(link)
+        yield found
+
+
+def answer(port: int, source: str, key: str, path: str = "/v1/models") -> bytes:
+    """What answers a whole request from an address; b"" where the connection is refused."""
+    with socket.socket() as link, contextlib.suppress(ConnectionError):
+        link.settimeout(DEADLINE_S)
+        link.bind((source, 0))
+        link.connect(("127.0.0.1", port))
+        link.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+        )
+        return b"".join(iter(lambda: link.recv(65536), b""))
+    return b""
+
+
+def test_half_requests_of_a_stranger_keep_nobody_out(lab: Running) -> None:
+    """Neither a client who was there before, nor one who comes, nor a host, nor the proof of a deploy."""
+    assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
+    with connections(lab.gateway.port, STRANGERS[:1], HALF, 256):
+        assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
+        assert answer(lab.gateway.port, "127.0.0.98", KEY).startswith(b"HTTP/1.1 200")
+
+
+def test_half_requests_of_many_strangers_leave_room_for_those_who_had_a_key(lab: Running) -> None:
+    assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
+    at = operating.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server="one")
+    operating.servers(at, HOST_KEYS["one"])
+    with (
+        connections(lab.gateway.port, STRANGERS, HALF, 400),
+        connections(lab.gateway.control_port, STRANGERS, HALF, 400),
+    ):
+        assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
+        assert [server.name for server in operating.servers(at, HOST_KEYS["one"])] == ["one"]
+
+
+def test_the_proof_of_a_deploy_needs_no_connection_of_the_clients(lab: Running) -> None:
+    """Clients with the key, from two addresses, hold every one of them."""
+    request = HALF + f"\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
+    sources = ["127.0.0.97", CLIENT]
+    for source in sources:
+        assert answer(lab.gateway.port, source, KEY).startswith(b"HTTP/1.1 200")
+    with connections(lab.gateway.port, sources, request, 256) as held:
+        for link in held:
+            assert link.recv(15) == b"HTTP/1.1 200 OK"
+        door = Door(lab.gateway.port, sockets=lab.sockets)
+        assert client.ask(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
+        assert client.ask(door, "/v1/models", timeout_s=DEADLINE_S).status == 401
+
+
+def test_one_address_with_a_key_does_not_get_every_connection(lab: Running) -> None:
+    assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
+    with connections(lab.gateway.port, [CLIENT], HALF, 300):
+        assert answer(lab.gateway.port, "127.0.0.98", KEY).startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_whose_head_does_not_arrive_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "HEAD_S", 1)
+    server = Server("one")
+    with running(tmp_path, gateway(model("qwen", server))) as lab:
+        for port in (lab.gateway.port, lab.gateway.control_port):
+            with connections(port, STRANGERS[:1], HALF, 1) as (link,):
+                assert link.recv(65536).startswith(b"HTTP/1.1 408")
+                assert link.recv(65536) == b""
+    server.shutdown()
+
+
+def test_a_client_may_wait_for_its_server_longer_than_it_may_leave_an_answer_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "STALL_S", 1)
+    server = Server("one")
+    server.go_on.clear()
+    with running(tmp_path, gateway(model("qwen", server))) as lab:
+        lab.up("qwen")
+        threading.Timer(2.5, server.go_on.set).start()
+        assert lab.chat({"model": "qwen", "stream": True}).body.endswith(b"data: [DONE]\n\n")
+    server.shutdown()
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def resident_mib(lab: Running) -> float:
+    """Of the process that serves: the largest of HAProxy's two."""
+    children = Path(f"/proc/{lab.process.pid}/task/{lab.process.pid}/children").read_text().split()
+    status = [Path(f"/proc/{pid}/status").read_text() for pid in (str(lab.process.pid), *children)]
+    return max(int(re.search(r"VmRSS:\s+([0-9]+)", text)[1]) for text in status) / 1024  # type: ignore[index]
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+    """A frame of HTTP/2 (RFC 9113, 4.1)."""
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
+
+
+def field(name: str, value: str) -> bytes:
+    """A header field as HPACK writes one that it does not index (RFC 7541, 6.2.2)."""
+    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
+
+
+def streams(most: int, body: bytes) -> bytes:
+    """The start of a connection of HTTP/2 by prior knowledge, with so many requests whose bodies take turns."""
+    own = {":authority": "x", "authorization": f"Bearer {KEY}", "content-length": str(len(body))}
+    fields = {":path": "/v1/chat/completions", **own}
+    head = b"\x83\x86" + b"".join(field(name, value) for name, value in fields.items())
+    numbers = [1 + 2 * n for n in range(most)]
+    parts = [frame(1, 4, number, head) for number in numbers]
+    pieces = [body[at : at + 16384] for at in range(0, len(body) - 16384, 16384)]
+    parts += [frame(0, 0, number, piece) for piece in pieces for number in numbers]
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + b"".join(parts)
+
+
+def settled_mib(lab: Running, links: list[socket.socket], sent: bytes) -> float:
+    """Send this on each connection until none takes more, and read what comes; the memory then."""
+    left = {link: memoryview(sent) for link in links}
+    for link in links:
+        link.setblocking(False)
+    while left:
+        readable, ready, _ = select.select(list(left), list(left), [], 1)
+        if not ready and not readable:
+            break
+        for link in {*ready, *readable}:
+            try:
+                if link in readable and not link.recv(65536):
+                    del left[link]
+                    continue
+                if link in ready:
+                    left[link] = left[link][link.send(left[link][: 1 << 18]) :]
+                    if not left[link]:
+                        del left[link]
+            except OSError:
+                left.pop(link, None)
+    return resident_mib(lab)
+
+
+def test_http_2_by_prior_knowledge_is_not_spoken(lab: Running) -> None:
+    """Eight clients with a hundred streams each would hold eight hundred requests of a MiB."""
+    before_mib = resident_mib(lab)
+    with connections(lab.gateway.port, [CLIENT], b"", 8) as links:
+        grown_mib = settled_mib(lab, links, streams(100, b"x" * MIB)) - before_mib
+    assert grown_mib < 8 * 3
+    for port in (lab.gateway.port, lab.gateway.control_port):
+        assert b"HTTP/1.1 400" in lab.raw(streams(1, b""), port)
+    assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
+
+
+def test_as_many_clients_as_may_connect_take_no_more_than_was_counted(lab: Running) -> None:
+    """256 connections with two requests of a MiB each, one behind the other, before a server that answers none."""
+    body = json.dumps({"model": "qwen", "max_tokens": 2, "x": "y" * (MIB - 200)}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
+    for source in ("127.0.0.97", CLIENT):
+        assert answer(lab.gateway.port, source, KEY).startswith(b"HTTP/1.1 200")
+    with connections(lab.gateway.port, ["127.0.0.97", CLIENT], b"", 256) as links:
+        held_mib = settled_mib(lab, links, 3 * (head.encode() + body))
+        assert held_mib < (render.memory_bytes(lab.gateway) + render.PROCESS_BYTES) / MIB
+        door = Door(lab.gateway.port, sockets=lab.sockets)
+        assert client.ask(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
+    until_s = time.monotonic() + DEADLINE_S
+    while not answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200"):
+        assert time.monotonic() < until_s

@@ -1,0 +1,265 @@
+"""A gateway's container on a real Docker Engine: a hostile image reads nothing of the host, and an earlier release's is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.gateway import listeners, operations, render
+from sparkwright.gateway.model import Gateway, Model, Upstream
+from sparkwright.host.gateway import admin, container, good, now, operating, own_key, place
+from sparkwright.modules.gateway.gateway_check import GatewayCheck
+from sparkwright.modules.gateway.gateway_keep import GatewayKeep
+from sparkwright.modules.gateway.gateway_last_good import GatewayLastGood
+from sparkwright.modules.gateway.gateway_restore import GatewayRestore
+from sparkwright.modules.gateway.gateway_running import GatewayRunning
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Result
+from tests.modules.context import RecordingContext
+from tests.modules.test_log_reading import engine
+from tests.remote.sshd import free_port
+
+__all__ = ["engine"]
+
+pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+PROGRAMS = (
+    "/usr/sbin/haproxy",
+    "/bin/sh",
+    "/bin/ln",
+    "/bin/rm",
+    "/bin/mkdir",
+    "/usr/bin/mkfifo",
+    "/bin/sleep",
+    "/bin/cp",
+    "/bin/mv",
+)
+SECRET = "the private key of this user"
+#: what a hostile image does with each place that it may write to, and then stays
+ATTACK = """
+for at in /etc/gateway /etc/gateway/files /etc/gateway/sockets; do
+  ln -sf HOME/secret $at/keys; ln -sf HOME/secret $at/haproxy.cfg; ln -sf HOME/secret $at/operators.map
+  ln -s HOME/secret $at/more.map; mkfifo $at/models.map; cp /bin/sh $at/operate.lua
+  ln -sf HOME/engine.sock $at/admin.sock; ln -sf HOME/engine.sock $at/master.sock; ln -sf HOME/engine.sock $at/proof.sock
+done
+rm -rf /etc/gateway/sockets/x; mkdir -p /etc/gateway/sockets/x/y; ln -s HOME /etc/gateway/sockets/x/home
+mv /etc/gateway/files /etc/gateway/other; ln -s HOME /etc/gateway/files
+exec sleep 600
+"""
+
+
+@pytest.fixture(scope="module")
+def image(engine: docker.DockerClient) -> Iterator[str]:
+    """An image of this machine's HAProxy, and of a shell with a few programs."""
+    names = set(PROGRAMS)
+    for name in PROGRAMS:
+        libraries = subprocess.run(["ldd", name], capture_output=True, text=True, check=True).stdout.split()
+        names |= {word for word in libraries if word.startswith("/")}
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for name in sorted(names):
+            tar.add(Path(name).resolve(), arcname=name)
+    repository, tag = "sparkwright-test-gateway", uuid.uuid4().hex[:12]
+    api: Any = engine.api
+    api.import_image_from_data(
+        raw.getvalue(), repository=repository, tag=tag, changes=["ENV PATH=/usr/sbin:/usr/bin:/bin"]
+    )
+    yield f"{repository}:{tag}"
+    engine.images.remove(f"{repository}:{tag}", force=True)
+
+
+class Bench:
+    """A host with a gateway of a name of its own. made: what it routes."""
+
+    def __init__(self, home: Path, image: str) -> None:
+        self.context = RecordingContext(home)
+        (home / "secret").write_text(SECRET)
+        port, self.name = free_port(), f"sparkwright-test-{uuid.uuid4().hex[:12]}"
+        model = Model("qwen", (Upstream("one", "127.0.0.1", 9, 4),), 4096, '{"model": "qwen"}')
+        self.made = Gateway("lab", "127.0.0.1", port, port + 1, False, False, "none", 16, 2**20, 10, 60, 1, (model,))
+        self.spec = ContainerSpec(
+            name=self.name,
+            image=image,
+            gpus="",
+            ipc="",
+            network="host",
+            memory=f"{render.container_bytes(self.made) // 2**20}m",
+            cap_drop=("ALL",),
+            security_opt=("no-new-privileges",),
+            working_dir=container.FILES_INSIDE,
+            stop_signal="SIGUSR1",
+            entrypoint=("haproxy",),
+            command=render.COMMAND,
+        ).to_json()
+
+    @property
+    def folder(self) -> Path:
+        return place.state(self.context).path
+
+    def told(self) -> dict[str, Any]:
+        """The arguments that its modules share."""
+        files = {**render.files(self.made)}
+        key = own_key.hashed(own_key.made(self.context.state))
+        return {"spec": self.spec, "files": files, "operators": {"one": key}}
+
+    def running(self, **changes: Any) -> Result:
+        return GatewayRunning().run(GatewayRunning.Args(**{**self.told(), "name": "lab", **changes}), self.context)
+
+    def keep(self, digest: str) -> Result:
+        proof = {"name": "lab", "port": self.made.port, "keyed": False, "tls": False, "models": {}}
+        return GatewayKeep().run(GatewayKeep.Args(self.spec, digest, ["qwen"], proof), self.context)
+
+    def earlier(self) -> dict[str, Any]:
+        """Start a gateway as a release before 0.36 did, verified. Returns its spec."""
+        told = self.told()
+        config = self.folder / place.EARLIER
+        files = {name: text.replace(listeners.SOCKETS + "/", "") for name, text in told["files"].items()}
+        operators = {operations.OPERATORS: operations.operators(told["operators"])}
+        digest = place.digest_of(files | operators)
+        files[render.CONFIG] = files[render.CONFIG].replace(render.DIGEST, digest)
+        place.folder(self.context, place.EARLIER)
+        for at in (config, place.folder(self.context, place.GOOD) / digest):
+            place.write(at, files | operators)
+        command = tuple(word.replace(listeners.SOCKETS + "/", "") for word in render.COMMAND)
+        made = replace(
+            container.resolved(self.spec, self.context),
+            volumes=(f"{config}:{place.EARLIER_WORKING_DIR}",),
+            working_dir=place.EARLIER_WORKING_DIR,
+            command=command,
+            memory="",
+        )
+        container.start(container.create(made, self.context), made, self.context)
+        container.wait_running(self.name, digest, self.context)
+        inspected = self.context.docker().api.inspect_container(self.name)
+        state = {"spec": made.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
+        place.state(self.context).write("verified", {**state, "proof": {"name": "lab"}, "since": time.time()})
+        return made.to_json()
+
+    def end(self) -> None:
+        for name in (self.name, f"{self.name}-previous"):
+            with contextlib.suppress(docker.errors.NotFound):
+                self.context.docker().api.remove_container(name, force=True)
+
+
+@pytest.fixture
+def bench(engine: docker.DockerClient, image: str, tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path, image)
+    yield found
+    found.end()
+
+
+def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
+    """Checked, started, drained, read anew, kept; what is drained stays so, and a second run changes nothing."""
+    assert GatewayCheck().run(GatewayCheck.Args(port=bench.made.port, **bench.told()), bench.context).msg == "valid"
+    digest = str(bench.running().data["digest"])
+    bench.keep(digest)
+    mounts = bench.context.docker().api.inspect_container(bench.name)["Mounts"]
+    assert {(one["Destination"], one["RW"]) for one in mounts} == {
+        (container.FILES_INSIDE, False),
+        (container.SOCKETS_INSIDE, True),
+    }
+    assert not bench.running().changed
+    at = operating.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
+    key = own_key.kept(bench.context.state)
+    for server in operating.servers(at, key):
+        operating.ask(at, key, operations.REST, server)
+    bench.made = replace(bench.made, queue_s=11)
+    said = bench.running()
+    assert said.data["reloaded"] and said.data["digest"] != digest
+    assert [server.state for server in operating.servers(at, key)] == ["maintenance"]
+    bench.keep(str(said.data["digest"]))
+    assert now.inspect(bench.context.state)["verified"] is True
+
+
+def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench, engine: docker.DockerClient) -> None:
+    home = bench.context.machine.home
+    script = ATTACK.replace("HOME", str(home))
+    bench.spec = {**bench.spec, "entrypoint": ["/bin/sh"], "command": ["-c", script]}
+    (home / "engine.sock").symlink_to("/var/run/docker.sock")
+    wanted = bench.told()["files"]
+    place.folder(bench.context, place.SOCKETS)
+    place.write(place.folder(bench.context, place.FILES), wanted)
+    made = container.resolved(bench.spec, bench.context)
+    container.start(container.create(made, bench.context), made, bench.context)
+    deadline_s = time.monotonic() + 60
+    while not (bench.folder / "sockets/x/home").is_symlink():
+        assert time.monotonic() < deadline_s, engine.containers.get(bench.name).logs()
+        time.sleep(0.1)
+    assert place.read(bench.folder / place.FILES) == wanted
+    for name in (listeners.SOCKET, listeners.MASTER_SOCKET):
+        assert (bench.folder / "sockets" / name).is_symlink()
+        assert admin.ask(bench.folder / "sockets", "show info", name) == ""
+    assert not now.inspect(bench.context.state)
+    with pytest.raises(SparkwrightError):
+        bench.keep("0" * 16) and bench.running()
+    bench.end()
+    GatewayRestore().run(GatewayRestore.Args(bench.name, "x"), bench.context)
+    copies = [path for path in (bench.folder).rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in copies if "sockets" not in path.parts and SECRET in path.read_text()]
+    assert (home / "secret").read_text() == SECRET
+
+
+@pytest.mark.parametrize("name", ["keys", "haproxy.cfg", "more.map"])
+def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench, name: str) -> None:
+    """Its container could write there: what stands there is read by name, as a file, and never copied."""
+    bench.earlier()
+    link = bench.folder / place.EARLIER / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(bench.context.machine.home / "secret")
+    (bench.folder / place.EARLIER / "server_keys.map").symlink_to("/dev/zero")
+    assert SECRET not in json.dumps(place.read(bench.folder / place.EARLIER))
+    assert SECRET not in json.dumps(now.inspect(bench.context.state))
+    said = bench.running()
+    bench.keep(str(said.data["digest"]))
+    assert not (bench.folder / place.EARLIER).exists()
+    assert SECRET not in json.dumps(bench.context.said)
+    assert SECRET not in json.dumps(good.files(bench.context, str(said.data["digest"])))
+
+
+def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: Bench) -> None:
+    bench.earlier()
+    assert now.inspect(bench.context.state)["running"] is True, "a host with the old way does not break"
+    bench.context.check = True
+    planned = {change.field for change in bench.running().diff}
+    bench.context.check = False
+    assert {"volumes", "working-dir"} <= planned
+    said = bench.running()
+    assert said.data["reloaded"] is False
+    bench.keep(str(said.data["digest"]))
+    assert now.inspect(bench.context.state)["verified"] is True
+    assert not bench.running().changed
+    with pytest.raises(Refused, match="earlier sparkwright"):
+        GatewayLastGood().run(GatewayLastGood.Args(bench.name), bench.context)
+
+
+def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench: Bench) -> None:
+    bench.earlier()
+    bench.running()
+    assert now.inspect(bench.context.state)["verified"] is False
+    said = GatewayRestore().run(GatewayRestore.Args(bench.name, "no model generates"), bench.context)
+    assert said.data["restored"] is True
+    found = now.inspect(bench.context.state)
+    assert (found["running"], found["verified"], found["changed"]) == (True, True, [])
+    assert bench.running().changed
+
+
+def test_files_that_are_not_those_of_their_digest_are_gone(bench: Bench) -> None:
+    """An earlier release copied what a container had written."""
+    spec = bench.earlier()
+    digest = place.state(bench.context).read("verified")["digest"]  # type: ignore[index]
+    assert good.files(bench.context, digest) and place.is_earlier(spec)
+    (bench.folder / place.GOOD / digest / "models.map").write_text(SECRET)
+    assert good.files(bench.context, digest) == {}

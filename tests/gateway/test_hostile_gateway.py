@@ -1,0 +1,78 @@
+"""A gateway that answers its hosts with nonsense, in the shape of an answer: none of it hangs, ends or misleads what they do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.host.gateway import drained, interim, operating, own_key
+from sparkwright.host.gateway.operating import Unheard
+from tests.modules.context import RecordingContext
+from tests.transport.servers import OK, sends, serving
+
+ROW = {"backend": "org::qwen", "server": "one", "status": "UP", "running": 0}
+NONSENSE: dict[str, bytes] = {
+    "no JSON": b"servers",
+    "half of it": json.dumps({"servers": [ROW]}).encode()[:-9],
+    "a list": json.dumps([ROW]).encode(),
+    "a number for rows": b'{"servers": 5}',
+    "rows without end": json.dumps({"servers": [ROW] * 100_000}).encode(),
+    "too many rows": json.dumps({"servers": [ROW] * 257}).encode(),
+    "nested": b'{"servers": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "numbers as rows": b'{"servers": [1, null, "x", []]}',
+    "another server's rows": json.dumps({"servers": [{**ROW, "server": "two"}]}).encode(),
+    "a backend that is a path": json.dumps({"servers": [{**ROW, "backend": "../../v1/models"}]}).encode(),
+    "a backend with line ends": json.dumps({"servers": [{**ROW, "backend": "x HTTP/1.1\r\nX: y"}]}).encode(),
+    "a backend that paints the screen": json.dumps({"servers": [{**ROW, "backend": "\x1b[2J"}]}).encode(),
+    "no backend": json.dumps({"servers": [{**ROW, "backend": None}]}).encode(),
+    "the statistics of before": b"# pxname,svname,status\norg::qwen,one,UP\n",
+}
+
+
+def answering(body: bytes) -> bytes:
+    return OK + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def gateway(port: int) -> operating.Gateway:
+    return operating.Gateway("lab", "127.0.0.1", port, tls=False, server="one")
+
+
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=list(NONSENSE))
+def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> None:
+    context = RecordingContext(tmp_path)
+    own_key.made(context.state)
+    with serving(sends(answering(body))) as server:
+        at = gateway(server.port)
+        with pytest.raises(Unheard) as unheard:
+            operating.servers(at, "key")
+        assert str(unheard.value).isprintable() and len(str(unheard.value)) < 200
+        (problem,) = drained.drain(context.state, [at], "run-1")
+        assert problem.startswith("the gateway lab ") and problem.endswith(": not drained there")
+        assert drained.running(context.state, [at]) == 0
+        drained.rest(context.state, [at])
+        assert drained.give_back(context.state)[0] == []
+        assert interim.why_not(context.state, [at], "org/qwen").startswith("the gateway lab ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "running"),
+    [
+        ({"status": "UP 1/3"}, "up", 0),
+        ({"status": "NONE OF HAPROXY'S"}, "unknown", 0),
+        ({"status": ["UP"]}, "unknown", 0),
+        ({"status": "x" * 100_000}, "unknown", 0),
+        ({"running": -1}, "up", 0),
+        ({"running": 10**400}, "up", 0),
+        ({"running": "7"}, "up", 0),
+        ({"running": float("nan")}, "up", 0),
+        ({"running": True}, "up", 0),
+        ({"running": 7, "new": "a field of a later release"}, "up", 7),
+    ],
+)
+def test_fields_are_what_they_may_be(changes: dict[str, Any], state: str, running: int) -> None:
+    with serving(sends(answering(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
+        (found,) = operating.servers(gateway(server.port), "key")
+    assert (found.name, found.state, found.running) == ("one", state, running)

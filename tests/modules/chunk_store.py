@@ -1,0 +1,85 @@
+"""A chunk store on loopback that the real hf_xet reads: a file is one object of uncompressed chunks.
+
+The protocol is at https://huggingface.co/docs/xet: a reconstruction names ranges of chunks, and URLs that they are read from.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+from sparkwright.sandbox.web import Handler, Server
+
+CHUNK = 64 * 1024
+HEADER = 8  # of a chunk: version, stored length, compression, length
+TOKEN = "xet-short-lived"
+
+
+class ChunkStore:
+    """A store, and what it was asked for.
+
+    files: content by xet hash. rate: bytes per second of a connection; 0 for no limit. cut_after: bytes after which an answer
+    breaks off, once for each cut left. tokens: every Authorization that came.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.rate = 0.0
+        self.cuts, self.cut_after = 0, 0
+        self.tokens: list[str] = []
+        self.ranges: list[str] = []
+        self.server = Server(0, _Api, self)
+        self.server.start()
+        self.url = f"http://127.0.0.1:{self.server.port}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def reconstruction(self, xet_hash: str, first: int, last: int) -> dict[str, Any]:
+        """Where the bytes from first to last of a file lie."""
+        data = self.files[xet_hash]
+        begin, end = first // CHUNK, min(last, len(data) - 1) // CHUNK + 1
+        chunks, whole = {"start": begin, "end": end}, min(end * CHUNK, len(data)) - begin * CHUNK
+        stored = {"start": begin * (CHUNK + HEADER), "end": min(end * (CHUNK + HEADER), len(packed(data))) - 1}
+        where = {"range": chunks, "url": f"{self.url}/objects/{xet_hash}", "url_range": stored}
+        return {
+            "offset_into_first_range": first - begin * CHUNK,
+            "terms": [{"hash": xet_hash, "unpacked_length": whole, "range": chunks}],
+            "fetch_info": {xet_hash: [where]},
+        }
+
+
+@functools.lru_cache(maxsize=4)
+def packed(data: bytes) -> bytes:
+    """A file as an object of chunks."""
+    chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+    sizes = [len(chunk).to_bytes(3, "little") for chunk in chunks]
+    return b"".join(b"\0" + size + b"\0" + size + chunk for size, chunk in zip(sizes, chunks, strict=True))
+
+
+class _Api(Handler):
+    def route(self) -> None:
+        store: ChunkStore = self.server.owner  # type: ignore[attr-defined]
+        store.tokens += self.headers.get_all("Authorization") or []
+        first, _, last = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        if self.parts[:2] == ["v1", "reconstructions"] and self.parts[2] in store.files:
+            store.ranges.append(self.headers.get("Range", ""))
+            self.reply(200, store.reconstruction(self.parts[2], int(first), int(last)))
+        elif self.parts[0] == "objects" and self.parts[1] in store.files:
+            self._object(store, packed(store.files[self.parts[1]])[int(first) : int(last) + 1])
+        else:
+            self.reply(404, {"error": "no"})
+
+    def _object(self, store: ChunkStore, data: bytes) -> None:
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        began_s, end = time.monotonic(), len(data)
+        if store.cuts > 0:
+            store.cuts, end, self.close_connection = store.cuts - 1, store.cut_after, True
+        for at in range(0, end, CHUNK):
+            self.wfile.write(data[at : min(at + CHUNK, end)])
+            if store.rate:
+                time.sleep(max(0.0, at / store.rate - (time.monotonic() - began_s)))

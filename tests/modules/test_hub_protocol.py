@@ -1,0 +1,93 @@
+"""The hub's protocol as we read it, compared with the official client: huggingface_hub 2 over the same loopback hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.models import file_transfer, hub, hub_info
+from sparkwright.host.models.file_transfer import Way
+from sparkwright.host.models.hub import Source
+from sparkwright.sandbox.hub import Hub, HubApi
+from sparkwright.sandbox.web import Server
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+huggingface_hub = pytest.importorskip("huggingface_hub", minversion="2.4")
+
+LARGE, SMALL = "model.safetensors", "config.json"
+RECIPES_MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+
+
+@pytest.fixture
+def loopback() -> Iterator[LoopbackHub]:
+    hub = LoopbackHub({SMALL: b"{}", LARGE: bytes(range(256)) * 4096 * 3})
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[str]:
+    server = Server(0, HubApi, Hub())
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+def test_both_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
+    entry = hub_info.entry(Source(sandbox, RECIPES_MODEL, "main"), lambda path: True)
+    info = huggingface_hub.HfApi(endpoint=sandbox, token=False).model_info(RECIPES_MODEL, files_metadata=True)
+    official = {
+        one.rfilename: (one.size, one.lfs.sha256 if one.lfs else None, None if one.lfs else one.blob_id)
+        for one in info.siblings
+    }
+    assert entry["commit"] == info.sha
+    assert {row["path"]: (row["size_bytes"], row["sha256"], row["blob_id"]) for row in entry["files"]} == official
+
+
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("path", [LARGE, SMALL])
+def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, store: bool) -> None:
+    if store:
+        loopback.with_store()
+    source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(path)
+    ours = hub.located(source, row)
+    official = huggingface_hub.get_hf_file_metadata(source.address(path), token=False, endpoint=loopback.url)
+    assert ours.url == official.location
+    assert (official.size, official.etag) == (row["size_bytes"], row["sha256"] or row["blob_id"])
+    assert ours.xet_hash == (official.xet_file_data.file_hash if official.xet_file_data else "")
+
+
+@pytest.mark.parametrize("mode", ["plain", "xet"])
+def test_both_fetch_the_same_bytes(
+    loopback: LoopbackHub, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = loopback.with_store()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", mode == "plain")
+    huggingface_hub.hf_hub_download(
+        MODEL, LARGE, revision=COMMIT, local_dir=tmp_path / "official", endpoint=loopback.url, token=False
+    )
+    assert bool(store.ranges) == (mode == "xet"), "the official client itself reads from this chunk store"
+    file_transfer.fetch(Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE), tmp_path / "ours", Way(mode, 0))
+    assert (tmp_path / "ours" / LARGE).read_bytes() == (tmp_path / "official" / LARGE).read_bytes()
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+@pytest.mark.parametrize("code", ["RepoNotFound", "RevisionNotFound", "EntryNotFound", "GatedRepo"])
+def test_both_take_a_refusal_for_the_same(loopback: LoopbackHub, code: str, status: int) -> None:
+    from huggingface_hub import errors
+
+    wanted = {
+        "RepoNotFound": (errors.RepositoryNotFoundError, "has no model"),
+        "RevisionNotFound": (errors.RevisionNotFoundError, "has no revision"),
+        "EntryNotFound": (errors.EntryNotFoundError, "no longer exists"),
+        "GatedRepo": (errors.GatedRepoError, "is gated"),
+    }[code]
+    source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE)
+    loopback.faults.status, loopback.faults.headers[""] = status, {"X-Error-Code": code}
+    with pytest.raises(wanted[0]):
+        huggingface_hub.get_hf_file_metadata(source.address(LARGE), token=False, endpoint=loopback.url)
+    with pytest.raises(Failed, match=wanted[1]):
+        hub.located(source, row)

@@ -1,0 +1,73 @@
+"""`runtime.install` over a real sshd and the real sudo: what root runs then belongs to root, and came from the laptop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.app.connect import choose
+from sparkwright.app.stores import root_runtime as install
+from sparkwright.errors import Exit
+from sparkwright.host import root_runtime
+from sparkwright.remote import runtime
+from tests.remote.conftest import Lab
+
+pytestmark = [
+    pytest.mark.ssh,
+    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("sudo"), reason="needs root and sudo"),
+]
+
+
+@pytest.fixture
+def opt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """In place of /opt/sparkwright, which other tests must not find."""
+    folder = Path(tempfile.mkdtemp(prefix="sparkwright-opt-", dir="/opt"))
+    monkeypatch.setattr(install, "FOLDER", folder / "runtime")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.usefixtures("small_runtime")
+def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_change(
+    lab: Lab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    (project / "hosts").mkdir(parents=True)
+    (project / "playbooks").mkdir()
+    (project / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
+    monkeypatch.chdir(project)
+    assert install.install(choose("spark1")) == [Exit.OK]
+    place = opt / "runtime" / runtime.content_hash()
+    assert f"spark1: {place} is installed, and belongs to root." in capsys.readouterr().out
+    assert (place / "lib/sparkwright/__init__.py").read_bytes() == Path(root_runtime.__file__).parents[1].joinpath(
+        "__init__.py"
+    ).read_bytes()
+    for path in (opt, *opt.rglob("*")):
+        found = path.lstat()
+        assert found.st_uid == 0 and not found.st_mode & 0o022 and found.st_mode & 0o004, path
+    assert root_runtime.changeable(place / "lib/sparkwright") is None
+    assert install.install(choose("spark1")) == [Exit.OK], "once more changes nothing"
+
+
+@pytest.mark.usefixtures("small_runtime")
+def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
+    lab: Lab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sudo").write_text("#!/bin/sh\necho 'Sorry, user ops may not run sudo on spark1.' >&2; exit 1\n")
+    (programs / "sudo").chmod(0o755)
+    project = tmp_path / "project"
+    (project / "hosts").mkdir(parents=True)
+    (project / "playbooks").mkdir()
+    (project / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(install, "SUDO", str(programs / "sudo"))
+    assert install.install(choose("spark1")) == [Exit.FAILED]
+    assert "may not run sudo on spark1." in capsys.readouterr().err
+    assert not list(opt.iterdir())
