@@ -19,7 +19,7 @@ from tests.faults.bench import until
 SEQS = ("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 6")
 
 
-@pytest.mark.parametrize("fault", ["overshoot", "neighbour"])
+@pytest.mark.parametrize("fault", ["overshoot", "other-program"])
 def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_server_serves(
     desk: Desk, fault: str
 ) -> None:
@@ -43,7 +43,7 @@ def _guarding(desk: Desk) -> dict[str, str]:
     return next((about for path in rings_there if (about := rings.read(str(path))[0])["state"] == "guarding"), {})
 
 
-@pytest.mark.parametrize("fault", ["overshoot", "neighbour"])
+@pytest.mark.parametrize("fault", ["overshoot", "other-program"])
 def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault: str) -> None:
     desk.deployed()
     control.fault(desk.sandbox, fault)

@@ -30,7 +30,7 @@ FAULTS: dict[str, str] = {
     "crash-loop": "the engine exits by itself shortly after its start, every time, until it is stopped by hand",
     "overshoot": "a start takes more than its share, 3 GiB a second, until nothing is left: then the host is lost",
     "unkillable": "the same, of an engine that hangs in the driver: nothing ends it but the end of its host",
-    "neighbour": "another program takes 3 GiB a second while a server starts: then the host is lost",  # words: data
+    "other-program": "another program takes 3 GiB a second while a server starts: then the host is lost",
     "leak": "a running server takes 0.5 GiB more each second until nothing is left: then the host is lost",
     "no-space": "the disk is full",
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",

@@ -26,7 +26,7 @@ COMPILE_PEAK = 2 * GIB
 KILLED, TERMINATED = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
 #: faults in which a start, or another program during it, takes all of the memory
-OTHERS = "neighbour"  # words: data
+OTHERS = "other-program"
 GROWS_AT_START = ("overshoot", OTHERS, "unkillable")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
