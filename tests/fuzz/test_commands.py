@@ -19,9 +19,9 @@ from sparkwright import app, console
 from sparkwright.cli import namespace
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
-from tests.fuzz import recorded
+from tests.fuzz import recording
 from tests.fuzz.harness import ROUNDS, SEED
-from tests.fuzz.recorded import COMMANDS, HONEST, HOSTILE, Ended, Request
+from tests.fuzz.recording import COMMANDS, HONEST, HOSTILE, Ended, Request
 
 #: commands that ask no host, ask only hosts over ssh or of no project yet (`images.copy`, `runtime.install`, `hosts.add`), or are a server
 ASK_NOBODY = frozenset(
@@ -65,9 +65,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Request], Pa
     for package in (app, console):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
-    requests, files = recorded.load()
+    requests, files = recording.load()
     folder = tmp_path_factory.mktemp("fleet")
-    recorded.lay(files, folder)
+    recording.lay(files, folder)
     return requests, folder
 
 
@@ -98,11 +98,11 @@ def test_a_newer_host_that_tells_more_is_read_like_any_other(project: tuple[list
     """A field more everywhere, as an honest host of the next version has."""
 
     def newer(host: str, events: list[Event]) -> bytes:
-        return recorded.lines([more(event) for event in events])
+        return recording.lines([more(event) for event in events])
 
     requests, folder = project
     for name in READERS:
-        ended = recorded.run(recorded.words_of(name), folder, {}, recorded.player(name, requests, newer))
+        ended = recording.run(recording.words_of(name), folder, {}, recording.player(name, requests, newer))
         assert_contained(ended, name)
         assert "can't be used" not in ended.out, f"{name}: {ended.out}"
 
@@ -115,11 +115,11 @@ def test_a_failed_task_in_a_run_that_claims_success_is_that_host_s_failure(
             {**event, "status": "failed", "data": {}} if event["event"] == "task_finished" else event
             for event in events
         ]
-        return recorded.lines(found if host == HOSTILE else events)
+        return recording.lines(found if host == HOSTILE else events)
 
     requests, folder = project
     for name in ("doctor", "logs", "client", "models.list"):
-        ended = recorded.run(recorded.words_of(name), folder, {}, recorded.player(name, requests, lying))
+        ended = recording.run(recording.words_of(name), folder, {}, recording.player(name, requests, lying))
         assert_contained(ended, name)
         assert ended.code != Exit.OK, f"{name}: {ended.out}"
 
@@ -128,15 +128,15 @@ def play(name: str, project: tuple[list[Request], Path], seed: int, *, hostile: 
     """One command over both hosts."""
     requests, folder = project
     chance = random.Random(f"{SEED}:{name}:{seed}")
-    as_json = name in recorded.AS_JSON and chance.random() < 0.3
+    as_json = name in recording.AS_JSON and chance.random() < 0.3
 
     target = HONEST if name.startswith("gateway.") else HOSTILE  # a gateway is on the first
 
     def answer(host: str, events: list[Event]) -> bytes:
-        return recorded.lines(nonsense(events, chance) if hostile and host == target else events)
+        return recording.lines(nonsense(events, chance) if hostile and host == target else events)
 
-    words = recorded.words_of(name, json=as_json)
-    return recorded.run(words, folder, {}, recorded.player(name, requests, answer))
+    words = recording.words_of(name, json=as_json)
+    return recording.run(words, folder, {}, recording.player(name, requests, answer))
 
 
 def assert_contained(ended: Ended, name: str, about: str = "") -> None:
@@ -144,7 +144,7 @@ def assert_contained(ended: Ended, name: str, about: str = "") -> None:
     shown = f"{name} {about}: exit {ended.code}\n{ended.out[-3000:]}"
     assert ended.code in list(Exit), shown
     assert "Traceback" not in ended.out and "internal error" not in ended.out, shown
-    if recorded.BOTH[1] in COMMANDS[name] and name not in WITHOUT_ROWS:
+    if recording.BOTH[1] in COMMANDS[name] and name not in WITHOUT_ROWS:
         assert HONEST in ended.out, shown
 
 

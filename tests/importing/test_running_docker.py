@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.containers import container_options
 from sparkwright.host.records import incidents
 from sparkwright.modules.rpc.container_settings import ContainerSettings
-from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
 from sparkwright.project.importing import recipe_of, running
 from sparkwright.project.importing.report import Report
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
 
 NAME, IMAGE = "sparkwright-adopted", "sparkwright-adopted:1"
@@ -74,9 +75,10 @@ def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: An
         names = recipe.scope(
             Host("spark1", "spark1"), "ops", recipe.load(tmp_path, "one"), {"image": None, "model": None}
         )
-        found = Container().run(Container.Args(spec=names["container"]), RecordingContext(tmp_path, check=True))
-        drift = [row["field"] for row in found.data["drift"] if row["field"] not in ("image", "compile caches")]
-        assert drift == differs, (found.data["drift"], one.text)
+        inspected, image = client.api.inspect_container(NAME), client.api.inspect_image(IMAGE)
+        found = container_options.differences(ContainerSpec.from_json(names["container"]), inspected, image)
+        drift = [change.field for change in found if change.field not in ("image", "compile caches")]
+        assert drift == differs, (found, one.text)
     finally:
         _remove(client)
 

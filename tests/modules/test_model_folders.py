@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.models import model_folders
+from sparkwright.host.models.manifest import Manifest
 from sparkwright.modules.model.verify_model import VerifyModel
 from sparkwright.modules.rpc.models import Models
 from sparkwright.modules.rpc.remove_model import RemoveModel
@@ -62,11 +64,8 @@ def verify(context: RecordingContext, hub: LoopbackHub, *, deep: bool = False) -
     return VerifyModel().run(args, context)
 
 
-def test_a_bit_that_flipped_behind_the_times_back_is_found_by_deep_alone(
-    context: RecordingContext, hub: LoopbackHub
-) -> None:
-    import os
-
+def flip(context: RecordingContext) -> None:
+    """Change a byte of the weights in place, and set the time back."""
     path = context.machine.home / "m/model.safetensors"
     before = path.stat()
     data = bytearray(path.read_bytes())
@@ -74,9 +73,37 @@ def test_a_bit_that_flipped_behind_the_times_back_is_found_by_deep_alone(
     with path.open("r+b") as file:
         file.write(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    assert verify(context, hub).data["wrong"] == []
+    flip(context)
+    assert [one.changed() for one in Manifest.all(context.state)] == [["model.safetensors"]]
+    assert verify(context, hub).data["wrong"] == ["model.safetensors"]
+
+
+def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: RecordingContext, hub: LoopbackHub) -> None:
+    flip(context)
+    manifest = Manifest.of(context.state, context.machine.home / "m")
+    manifest.note(next(file for file in hub.locked() if file["path"] == "model.safetensors"))  # a disk leaves no times
+    manifest.save()
     assert verify(context, hub).data["wrong"] == []
     assert verify(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
     assert verify(context, hub).data["wrong"] == ["model.safetensors"], "what deep found is not forgotten"
+
+
+def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: RecordingContext, hub: LoopbackHub) -> None:
+    (manifest,) = Manifest.all(context.state)
+    manifest.rows = {path: [*row[:3], row[-1]] for path, row in manifest.rows.items()}
+    manifest.save()
+    (found,) = Manifest.all(context.state)
+    assert found.rows and found.changed() == [], "the state is read as it is"
+    assert not any(found.knows(file) for file in hub.locked())
+    assert verify(context, hub).data["wrong"] == []
+    (proved,) = Manifest.all(context.state)
+    assert all(proved.knows(file) for file in hub.locked())
 
 
 def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:

@@ -149,7 +149,7 @@ DRIPPING: dict[str, Script] = {
 
 
 def answered(client: Client, script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Server]:
-    """What the client makes of the server, and the server."""
+    """Return what the client makes of the server, and the server."""
     for module, name in client.limits:
         monkeypatch.setattr(module, name, LIMIT_S)
     path = folder / "admin.sock" if client.unix else None

@@ -11,8 +11,16 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.measure import server_error
 from sparkwright.transport import http
-from sparkwright.transport.connection import ConnectFailed, Interrupted, TimedOut, TransportError
+from sparkwright.transport.connection import (
+    ConnectFailed,
+    Interrupted,
+    InvalidHeader,
+    TimedOut,
+    TooLarge,
+    TransportError,
+)
 from sparkwright.trust import bounds
+from sparkwright.units import MIB
 
 SHOWN_CHARS = 200
 
@@ -86,4 +94,8 @@ def _unanswered(error: TransportError) -> str:
         return "timeout"
     if isinstance(error, Interrupted):
         return "reset"
+    if isinstance(error, InvalidHeader):
+        return "the key is not valid in an HTTP header"
+    if isinstance(error, TooLarge):
+        return f"its response has more than {bounds.ANSWER_BYTES // MIB} MiB"
     return f"it {error}"

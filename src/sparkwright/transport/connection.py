@@ -69,6 +69,10 @@ class InvalidRequest(TransportError):
     """The request cannot be sent: its URL or a header holds what the protocol does not allow."""
 
 
+class InvalidHeader(InvalidRequest):
+    """A header field of the request, such as one with a key, holds what HTTP does not allow."""
+
+
 class Clock(Protocol):
     """The time that is left for the next wait."""
 

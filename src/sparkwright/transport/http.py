@@ -23,6 +23,7 @@ from sparkwright.transport.connection import (
     Deadline,
     Interrupted,
     InvalidAnswer,
+    InvalidHeader,
     InvalidRequest,
     MinimumRate,
     Progress,
@@ -30,6 +31,7 @@ from sparkwright.transport.connection import (
     TooLarge,
 )
 from sparkwright.trust import bounds
+from sparkwright.units import MIB
 
 #: of the status line and the header fields, those of interim responses too; of a line between two chunks
 HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
@@ -72,6 +74,8 @@ class Response:
         """Return the body's value. Raises InvalidAnswer for what is no JSON, or nested too deep."""
         try:
             return bounds.json_of(self.body, most_bytes=max(len(self.body), 1))
+        except bounds.TooMuch as error:
+            raise InvalidAnswer(f"sends JSON that {error}") from None
         except ValueError:
             raise InvalidAnswer("sends what is not JSON") from None
 
@@ -198,12 +202,12 @@ class Stream:
     def read(self, most_bytes: int) -> bytes:
         """Return the whole body. Raises TooLarge where it is longer."""
         if (self.size or 0) > most_bytes:
-            raise TooLarge(f"sends more than {most_bytes} bytes")
+            raise TooLarge(f"sends more than {_shown(most_bytes)}")
         found = bytearray()
         for piece in self:
             found += piece
             if len(found) > most_bytes:
-                raise TooLarge(f"sends more than {most_bytes} bytes")
+                raise TooLarge(f"sends more than {_shown(most_bytes)}")
         return bytes(found)
 
     def close(self) -> None:
@@ -285,6 +289,10 @@ class Stream:
                 raise InvalidAnswer("sends a chunk of another size than it says")
 
 
+def _shown(size: int) -> str:
+    return f"{size / MIB:g} MiB" if size >= MIB else f"{size} bytes"
+
+
 def _fields(lines: list[str]) -> Headers:
     fields: dict[str, str] = {}
     for line in lines:
@@ -364,7 +372,7 @@ def _request_bytes(
         fields["Content-Length"] = str(len(body or b""))
     for name, value in fields.items():
         if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
-            raise InvalidRequest("is given a header that holds characters which HTTP does not allow")
+            raise InvalidHeader("is given a header that holds characters which HTTP does not allow")
     target = f"{where.scheme}://{where.netloc}{path}" if absolute else path
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")

@@ -98,7 +98,10 @@ class Collector:
         if event["event"] == "task_finished":
             handle = getattr(self, f"_on_{event['module']}", None)
             if handle is not None:
-                handle(event)
+                try:
+                    handle(event)
+                except (LookupError, TypeError, ValueError, AttributeError):
+                    self.notes.append(f"what the host reports of {event['module']} can't be used")
 
     def close(self) -> None:
         self.write()
@@ -190,7 +193,7 @@ class Collector:
     def _on_engine_config(self, event: Event) -> None:
         data = event.get("data") or {}
         arm = data.get("arm") or ("server" if event.get("register") == "config_server" else None)
-        if not data.get("state") or arm is None:
+        if not data.get("state") or arm not in self.arms:
             return
         self.settle(arm, data)
         if data.get("verdict"):
