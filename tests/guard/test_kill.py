@@ -27,6 +27,7 @@ def test_a_number_that_means_another_process_by_now_is_not_held(bystander: subpr
     target = Target(ID, "")
     assert not target.runs_as(bystander.pid)
     assert target.kill_processes() == "its process is not known"
+    assert target.gone  # a guard without a run ends: there is nothing of this container
     assert bystander.poll() is None
 
 

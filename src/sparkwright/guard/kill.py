@@ -22,13 +22,13 @@ class Target:
         container_id: its full id. address: path of the engine's unix socket, or "HOST:PORT"; empty: none is known.
     """
 
-    __slots__ = ("_address", "_cgroup", "_connection", "_pidfd", "_stop", "id", "pid", "request")
+    __slots__ = ("_address", "_cgroup", "_connection", "_named", "_pidfd", "_stop", "id", "pid", "request")
 
     def __init__(self, container_id: str, address: str) -> None:
         self.id, self._address = container_id, address
         self.request = _request(container_id, "kill?signal=KILL")
         self._stop = _request(container_id, f"stop?t={GRACE_S}")
-        self.pid, self._pidfd, self._cgroup = 0, -1, -1
+        self.pid, self._pidfd, self._cgroup, self._named = 0, -1, -1, False
         self._connection = self._connected()
 
     def runs_as(self, pid: int) -> bool:
@@ -38,7 +38,7 @@ class Target:
         process by now.
         """
         self.release()
-        self.pid = 0
+        self.pid, self._named = 0, True
         try:
             self._pidfd = os.pidfd_open(pid)
             rows = _cgroups_of(pid)
@@ -62,9 +62,9 @@ class Target:
 
     @property
     def gone(self) -> bool:
-        """Return whether its first process was held and has ended."""
+        """Return whether its first process has ended; it has when there was none of its container to be held."""
         if self._pidfd < 0:
-            return self.pid > 0
+            return self._named
         try:
             _signal.pidfd_send_signal(self._pidfd, 0)
         except ProcessLookupError:
