@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -166,6 +167,18 @@ def read_anew(lab: Running, config: str, name: str) -> None:
         admin.ask(lab.sockets, "reload", MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
         time.sleep(0.3)
     states.forget(lab.folder)
+
+
+def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(lab: Running) -> None:
+    """The process before calls every backend empty from then on, and has requests to end."""
+    ahead, rest = b'{"messages": [], "mo', b'del": "org/qwen"}'
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
+    with socket.create_connection(("127.0.0.1", lab.gateway.port), DEADLINE_S) as link:
+        link.sendall(head.encode() + f"Content-Length: {len(ahead + rest)}\r\n\r\n".encode() + ahead)
+        assert lab.chat({"model": "org/qwen"}).status == 200, "the one before has been accepted"
+        read_anew(lab, (lab.folder / render.CONFIG).read_text(), "after")
+        link.sendall(rest)
+        assert link.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_them_over_a_reload(

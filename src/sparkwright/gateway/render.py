@@ -189,6 +189,7 @@ def _up(gateway: Gateway, model: Model) -> Iterator[str]:
     """Conditions, of which one holds where a server of the model is up; `nbsrv` would count the one for waiting."""
     if not gateway.waits:
         yield f"nbsrv({model.backend}) gt 0"
+        yield "stopping"
         return
     yield from (f"srv_is_up({model.backend}/{name})" for one in model.upstreams for name in one.names)
 
@@ -216,7 +217,8 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
         yield "option redispatch 1"
     else:
         nothing = answers.words(503, "No server of this model is up. Try again.", "model_not_up")
-        yield f"http-request return {nothing} if {{ nbsrv lt 1 }}"
+        # a process that is stopping, for another one has read the files, counts no server as usable
+        yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
             # HAProxy keeps a copy of the whole buffer for it, 0.2 ms a request with 1 MiB; a single server has no other to try
             yield "retry-on conn-failure empty-response"

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.gateway import operations, statistics
 from sparkwright.transport import http
-from sparkwright.transport.connection import ConnectFailed, Tls, TransportError, Untrusted
+from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
 
 #: of one request, all of it
@@ -96,7 +96,7 @@ def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
         )
     except Untrusted:
         raise Unheard("shows another certificate than the one in its file, and is not told this host's key") from None
-    except ConnectFailed:
+    except (ConnectFailed, Interrupted):
         raise Unheard("does not answer") from None
     except TransportError as error:
         raise Unheard(str(error)) from None
