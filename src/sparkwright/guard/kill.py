@@ -22,7 +22,7 @@ class Target:
         container_id: its full id. address: path of the engine's unix socket, or "HOST:PORT"; empty: none is known.
     """
 
-    __slots__ = ("_address", "_cgroup", "_connection", "_pidfd", "_stop", "_named", "id", "pid", "request")
+    __slots__ = ("_address", "_cgroup", "_connection", "_named", "_pidfd", "_stop", "id", "pid", "request")
 
     def __init__(self, container_id: str, address: str) -> None:
         self.id, self._address = container_id, address
