@@ -17,22 +17,23 @@ import pytest
 
 from sparkwright.app.stores import model_config
 from sparkwright.engines import engine
-from sparkwright.errors import SparkwrightError
+from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health import live, notify
 from sparkwright.health.notify_shapes import Post
 from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.gateway import admin, client, drained, operating
-from sparkwright.host.images import registry_http
+from sparkwright.host.images import image_copy, registry_http
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.host.peers import asking
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
-from sparkwright.transport.connection import TransportError
+from sparkwright.transport.connection import MinimumRate, TransportError
 from sparkwright.trust.image_name import Name
 from sparkwright.trust.redact import Redactor
 from tests.certificate import self_signed
+from tests.modules.context import RecordingContext
 from tests.transport.servers import OK, Script, Server, drips, head_of, sends, serving
 
 LIMIT_S = 0.25
@@ -240,3 +241,27 @@ def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
     with pytest.raises(operating.Unheard, match="takes longer than"):
         drained.tell(operating.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
     assert len(asked) < len(servers)
+
+
+IMAGE = 1000
+
+
+def copied(context: RecordingContext, script: Script) -> bytes:
+    """Return what a copy of an image of IMAGE bytes takes from a peer."""
+    with serving(script) as server:
+        return b"".join(image_copy._pieces(context, server.url.rstrip("/"), "spark1", IMAGE))
+
+
+def test_an_image_from_a_peer_is_taken_at_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = RecordingContext(tmp_path)
+    assert copied(context, sends(CHUNKED + b"3e8\r\n" + b"a" * IMAGE + b"\r\n0\r\n\r\n")) == b"a" * IMAGE
+    with pytest.raises(image_copy.Broken, match="broke off after 4 bytes: it ended its answer early"):
+        copied(context, sends(CHUNKED + b"4\r\nbody\r\n"))
+    monkeypatch.setattr(image_copy, "RATE", MinimumRate(10_000, LIMIT_S))
+    with pytest.raises(image_copy.Broken, match="it sends less than 10000 bytes"):
+        copied(context, drips(CHUNKED, b"1\r\na\r\n"))
+    monkeypatch.setattr(image_copy, "FIRST_BYTE_S", LIMIT_S)
+    with pytest.raises(image_copy.Broken, match="does not answer"):
+        copied(context, drips(OK + b"A: "))
+    with pytest.raises(Failed, match="cannot export the image"):
+        copied(context, sends(b"HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n"))

@@ -64,6 +64,10 @@ class InvalidAnswer(TransportError):
 class TooLarge(InvalidAnswer):
     """The answer has more bytes than asked for."""
 
+    def __init__(self, message: str, most_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.most_bytes = most_bytes  #: the bound that was passed; 0 where it was that of a header
+
 
 class InvalidRequest(TransportError):
     """The request cannot be sent: its URL or a header holds what the protocol does not allow."""

@@ -109,6 +109,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
     most_bytes: int = bounds.ANSWER_BYTES,
+    most_error_bytes: int | None = None,
     redirects: int = 0,
     route: Route = DIRECT,
 ) -> Response:
@@ -119,6 +120,7 @@ def request(
         timeout_s: for everything together, redirects too.
         headers: Host, Content-Length and Connection are set here.
         most_bytes: of the body; a larger one is refused, where possible by its Content-Length before it is read.
+        most_error_bytes: of the body of a response with another status than 2xx, where that is another bound.
         redirects: how many are followed, of a GET or HEAD; the last one is returned as it is where there are more. From https
             none leads to http, and credentials go to the origin that they were for and no other.
 
@@ -130,7 +132,9 @@ def request(
         with _sent(method, url, headers or {}, body, deadline, route) as stream:
             further = _redirect(method, url, stream) if left else ""
             if not further:
-                return Response(stream.status, stream.headers, stream.read(most_bytes), url)
+                good = most_error_bytes is None or 200 <= stream.status < 300
+                found = stream.read(most_bytes if good else most_error_bytes or 0)
+                return Response(stream.status, stream.headers, found, url)
         headers, url = _kept(headers or {}, url, further), further
     raise AssertionError
 
@@ -202,12 +206,12 @@ class Stream:
     def read(self, most_bytes: int) -> bytes:
         """Return the whole body. Raises TooLarge where it is longer."""
         if (self.size or 0) > most_bytes:
-            raise TooLarge(f"sends more than {_shown(most_bytes)}")
+            raise TooLarge(f"sends more than {_shown(most_bytes)}", most_bytes)
         found = bytearray()
         for piece in self:
             found += piece
             if len(found) > most_bytes:
-                raise TooLarge(f"sends more than {_shown(most_bytes)}")
+                raise TooLarge(f"sends more than {_shown(most_bytes)}", most_bytes)
         return bytes(found)
 
     def close(self) -> None:

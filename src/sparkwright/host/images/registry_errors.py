@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.transport.connection import TimedOut, TransportError
+from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError, Untrusted
 
 _NETWORK = (
     "connection refused",
@@ -61,7 +61,8 @@ def explained(ref: str) -> Iterator[None]:
 
 def unanswered(ref: str, error: TransportError) -> RegistryDown:
     """Return the error for a registry that gave no answer about an image reference."""
-    reason = str(error) if isinstance(error, TimedOut) else f"does not answer: it {error}"
+    answers = isinstance(error, TimedOut | InvalidAnswer | Untrusted)
+    reason = str(error) if answers else f"does not answer: it {error}"
     return RegistryDown(f"the registry of {ref} {reason}.", fix=_FIX)
 
 

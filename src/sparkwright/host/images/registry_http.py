@@ -62,16 +62,14 @@ class Http:
             if answer.status == 401:
                 self._log_in(answer.headers.get("www-authenticate", ""), deadline)
                 answer = self._send(url, accept, at_most, deadline)
-        except TooLarge:
-            raise self._too_large(at_most) from None
+        except TooLarge as error:
+            raise self._too_large(error.most_bytes or at_most) from None
         except InvalidRequest as error:
             raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
         except TransportError as error:
             raise registry_errors.unanswered(self.name.asked, error) from None
         if answer.status != 200:
             raise self._refusal(answer)
-        if len(answer.body) > at_most:
-            raise self._too_large(at_most)
         return answer.body
 
     def _too_large(self, at_most: int) -> Failed:
@@ -95,7 +93,7 @@ class Http:
         for _ in range(REDIRECTS + 1):
             own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
-            answer = self._one(url, headers, max(at_most, LARGEST_ERROR_BYTES), deadline.left_s())
+            answer = self._one(url, headers, at_most, deadline.left_s())
             if answer.status not in REDIRECTED:
                 return answer
             try:
@@ -108,7 +106,15 @@ class Http:
     def _one(self, url: str, headers: Mapping[str, str], most_bytes: int, timeout_s: float) -> Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
         route = http.Route(tls=Tls(verify=secure), proxies=True)
-        return http.request("GET", url, headers=headers, most_bytes=most_bytes, timeout_s=timeout_s, route=route)
+        return http.request(
+            "GET",
+            url,
+            headers=headers,
+            most_bytes=most_bytes,
+            most_error_bytes=LARGEST_ERROR_BYTES,
+            timeout_s=timeout_s,
+            route=route,
+        )
 
     def _refuse_plain(self, url: str, what: str) -> None:
         """Raises Failed for an address that is neither https nor the insecure registry itself."""
