@@ -141,8 +141,15 @@ class Judge:
         return -(n * sum_ta - sum_t * sum_a) / spread if n >= 3 and spread > 0 else 0.0
 
     def _still_falls(self, rate: float) -> bool:
-        """Return whether the newest sample goes on with the fall; one that stays level ends it."""
-        newest, before = (self._count - 1) % KEPT, (self._count - 2) % KEPT
+        """Return whether both of the newest steps go on with the fall.
+
+        One sample that stays level ends it, and memory that is taken at one moment, as by a single allocation, is no fall.
+        """
+        return self._count >= 3 and all(self._falls(step, rate) for step in (1, 2))
+
+    def _falls(self, step: int, rate: float) -> bool:
+        """Return whether the step that ends so many samples from the newest falls at a quarter of the rate or more."""
+        newest, before = (self._count - step) % KEPT, (self._count - step - 1) % KEPT
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
 
