@@ -48,6 +48,7 @@ HEALTHY = {
     "a fast fall to what the budget says": (fall(80, 10, 9.4), 60, {"floors": Floors(TOTAL, expected=int(9.4 * GIB))}),
     "a start that ended at 1.7 GiB when it was verified": (fall(40, 3, 1.7), 60, {"floors": Floors(TOTAL, expected=int(1.7 * GIB))}),
     "a slow approach to 1.6 GiB": (fall(10, 0.05, 1.6), 300, {}),
+    "most of the memory taken by one allocation": (lambda seconds: 113.5 if seconds < 5 else 6.3, 60, {}),
     "half a second of a fall": (fall(20, 12, 14), 60, {}),
     "a verified server that swings between 1.9 and 1.5 GiB": (
         lambda seconds: 1.7 + 0.2 * (-1) ** int(seconds),
