@@ -55,3 +55,9 @@ def test_every_page_is_in_the_index() -> None:
     }
     missing = [path.name for path in sorted((TOP / "docs").glob("*.md")) if path.resolve() not in linked]
     assert missing == ["README.md"]
+
+
+def test_every_test_that_the_security_page_names_is_there() -> None:
+    named = set(re.findall(r"`(tests/[\w/.]+)`", (TOP / "docs/security.md").read_text()))
+    assert named
+    assert {path for path in named if not (TOP / path).exists()} == set()

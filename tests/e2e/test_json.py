@@ -29,7 +29,15 @@ CHANGING = {
     "hosts.add",  # it writes: test_hosts.py
     "monitoring.install",  # it writes: tests/monitoring/test_install.py
     "cluster.check",  # it needs two hosts: test_cluster_links.py
-    *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),
+    *(
+        "health.install",
+        "health.uninstall",
+        "images.copy",
+        "models.copy",
+        "ollama.unload",
+        "bench.import",
+        "runtime.install",
+    ),
     *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed")),
 }
 #: questions to hosts: what is said beside `--host`
