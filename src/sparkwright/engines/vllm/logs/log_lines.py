@@ -110,9 +110,9 @@ VALUES: tuple[tuple[str, Line], ...] = (
     # real: on a CPU
     ("kv_cache_gib", line("Explicitly set (", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache")),
     ("graphs_gib", line(GRAPHS_TOOK.needle, r"finished in [\d.]+ s\w*, took ([\d.]+) GiB")),
-    ("weights_gib", line(ACTUAL_USAGE, r"Actual usage is ([\d.]+) GiB for (?:consumed|weight)")),
-    ("activation_gib", line(ACTUAL_USAGE, r"([\d.]+) GiB for peak activation")),
-    ("non_torch_gib", line(ACTUAL_USAGE, r"([\d.]+) GiB for non-torch memory")),
+    ("weights_gib", line(ACTUAL_USAGE, r"Actual usage is (?<![\d.])([\d.]{1,20}) GiB for (?:consumed|weight)")),
+    ("activation_gib", line(ACTUAL_USAGE, r"(?<![\d.])([\d.]{1,20}) GiB for peak activation")),
+    ("non_torch_gib", line(ACTUAL_USAGE, r"(?<![\d.])([\d.]{1,20}) GiB for non-torch memory")),
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 
