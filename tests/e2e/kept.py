@@ -78,11 +78,13 @@ class Kept:
         shutil.rmtree(self._copy, ignore_errors=True)
         _copied(self.folder, self._copy)
         self._models = _digests(self._copy)
+        renew_ctimes(sandbox)
         _up(sandbox)
 
     def lay(self) -> None:
         """Put the copy into the folder, and go on with it."""
         _copied(self._copy, self.folder)
+        renew_ctimes(self.folder / ".sandbox")
         _up(self.folder / ".sandbox")
 
 
@@ -111,6 +113,18 @@ def _copied(source: Path, target: Path) -> None:
 
     ignored = shutil.ignore_patterns("*.sock")
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=ignored, copy_function=one)
+
+
+def renew_ctimes(sandbox: Path) -> None:
+    """Renew the ctime of the files that were proved: a link to one changes it, as any change of its owner, name or bytes does."""
+    for manifest in (sandbox / "home").glob(".local/state/sparkwright/**/model-*.json"):
+        data = json.loads(manifest.read_text())
+        folder = Path(data["folder"])
+        for path, row in data["files"].items():
+            found = (folder / path).stat() if (folder / path).exists() else None
+            if found is not None and row[:3] == [found.st_size, found.st_mtime_ns, found.st_ino]:
+                row[3] = found.st_ctime_ns
+        manifest.write_text(json.dumps(data))
 
 
 def _digests(folder: Path) -> dict[str, str]:

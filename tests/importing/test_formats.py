@@ -247,11 +247,11 @@ def test_a_server_of_vectors_is_told_by_its_flags() -> None:
 
 def test_what_a_recipe_gives_away_is_warned_of() -> None:
     line = (
-        "docker run --gpus all -v /:/host -v /etc:/etc:ro -v ~/.ssh:/keys -v /models:/m --device /dev/mem --cap-add SYS_ADMIN "
+        "docker run --gpus all -v /:/host:ro -v /etc:/etc:ro -v ~/.ssh:/keys -v /models:/m --device /dev/mem --cap-add SYS_ADMIN "
         "-e LD_PRELOAD=/host/x.so vllm/vllm-openai:v0.32.0 --model a/b --trust-remote-code"
     )
     warned = rows(taken(line), "warning")
-    assert "volumes: /:/host: gives the container every file of the host" in warned
+    assert "volumes: /:/host:ro: gives the container every file of the host" in warned
     for value in ("volumes: /etc:/etc:ro", "volumes: ~/.ssh:/keys", "devices: /dev/mem", "cap_add: SYS_ADMIN"):
         assert f"{value}: " in warned
     assert "env: LD_PRELOAD: loads a library" in warned and "--trust-remote-code: runs Python code" in warned

@@ -37,9 +37,9 @@ _PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli"
 _USERS = ("-u", "--user", "--proxy-user", "-U")
 _PASSWORD_OF = re.compile(r"([^\s:/]{1,200}:)(.{1,500})")
 #: a name, and what stands between it and its value: an assignment in any quotes, the next word of a command or of a list, the
-#: `value` of an object that has a `name`
+#: `value` of an object that has a `name`. "no token: the server hangs" names none.
 _NAMED = re.compile(
-    r"(?<![A-Za-z0-9_.-])(?P<dashes>-{0,2})(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,100})"
+    r"(?<![A-Za-z0-9_.-])(?<!no )(?P<dashes>-{0,2})(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,100})"
     r"(?P<between>\\{0,8}[\"']?\s{0,8}(?:=|:(?!//))\s{0,8}\[?\s{0,8}"
     r"|\\{0,8}[\"']?\s{0,8},?\s{0,8}\\{0,8}[\"']?[Vv]alue\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}"
     r"|(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|[ \t]{1,8}(?:\\\n\s{0,40})?))"

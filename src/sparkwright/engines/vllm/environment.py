@@ -15,6 +15,8 @@ from packaging.version import Version
 from sparkwright.engines.vllm.versions import at_least, within
 
 PREFIX = "VLLM_"
+#: set by images for themselves, and read by nothing
+OF_IMAGES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
 #: the first release of which the table does not know all variables
 AFTER = "0.34.0"
 
@@ -578,6 +580,8 @@ def unread(name: str, version: Version | None) -> Unread | None:
     if not name.startswith(PREFIX):
         return None
     short = name.removeprefix(PREFIX)
+    if short in OF_IMAGES:
+        return None
     history = histories().get(short)
     engine = f"vLLM {version}" if version else "vLLM 0.33.0"
     if history is None:

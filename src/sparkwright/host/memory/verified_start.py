@@ -46,7 +46,7 @@ def of(
         return None
     after = memory["MemAvailable"]
     taken = max(0, before - after)
-    gpu, source = _gpu_side(Memory.of_json(engine_memory), log, memory["MemTotal"])
+    gpu, source = _gpu_side(Memory.of_json(engine_memory), log, memory["MemTotal"], before)
     return StartMemory(
         name=str(container["Name"]).lstrip("/"),
         **{key: str(about.get(key) or "") for key in ("image", "model", "arguments")},
@@ -64,8 +64,11 @@ def of(
     )
 
 
-def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int) -> tuple[int | None, str]:
+def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int, before_bytes: int) -> tuple[int | None, str]:
+    """The GPU's side, and where it is from. A log that adds up to more than was available before the start proves nothing."""
     by_log = gpu_memory.of_state(log) if log else None
+    if by_log is not None and by_log > before_bytes:
+        by_log = None
     by_flags = memory.gpu_bytes(total_bytes)
     if by_log is None:
         return (by_flags, FLAGS) if by_flags else (None, "")

@@ -17,27 +17,42 @@ FORMATS = (
 )
 
 
-#: what people have a server's start in besides these formats, by the file's ending and by how such a file begins
-OTHER_KINDS = (
-    (
-        "a systemd unit",
-        (".service", ".container", ".timer"),
-        re.compile(r"\s*(?:[#;].*\n\s*)*\[(?:Unit|Service|Install|Container)\]"),
-    ),
-    ("a shell script", (".sh", ".bash"), re.compile(r"#!.{0,80}\b(?:ba|z|da)?sh\b|\s*(?:set -[a-z]|export [A-Z_]+=)")),
-    ("a text for people", (".md", ".rst", ".txt"), re.compile(r"\s*# .{0,200}\n(?:.{0,400}\n){0,40}?```|```")),
-    ("a Dockerfile", (".dockerfile",), re.compile(r"\s*(?:#.*\n\s*)*(?:ARG .{1,200}\n\s*)*FROM \S+")),
-    ("a file of variables", (".env",), re.compile(r"\s*(?:#.*\n\s*)*[A-Z][A-Z0-9_]{1,60}=\S")),
-    ("a Python program", (".py",), re.compile(r"#!.{0,80}\bpython")),
+#: kinds of files in which people keep a server's start, by the file's ending
+ENDINGS = {
+    **dict.fromkeys((".service", ".container", ".timer"), "a systemd unit"),
+    **dict.fromkeys((".sh", ".bash"), "a shell script"),
+    **dict.fromkeys((".md", ".rst", ".txt"), "a text for people"),
+    ".dockerfile": "a Dockerfile",
+    ".env": "a file of variables",
+    ".py": "a Python program",
+}
+#: the same by the first line of all
+SHEBANGS = (
+    (re.compile(r"#!.{0,80}\b(?:ba|z|da)?sh\b"), "a shell script"),
+    (re.compile(r"#!.{0,80}\bpython"), "a Python program"),
 )
+#: the same by the first line that is no comment
+FIRST_LINES = (
+    (re.compile(r"\[(?:Unit|Service|Install|Container)\]"), "a systemd unit"),
+    (re.compile(r"set -[a-z]|export [A-Z_]{1,60}="), "a shell script"),
+    (re.compile(r"(?:ARG|FROM) \S"), "a Dockerfile"),
+    (re.compile(r"[A-Z][A-Z0-9_]{1,60}=\S"), "a file of variables"),
+)
+SEARCHED_CHARS, SEARCHED_LINES = 20_000, 40
 
 
 def _other_kind(text: str, path: Path) -> str:
-    """The kind of a file that is none of the formats, where it is a usual one; "" for any other."""
-    for kind, endings, begins in OTHER_KINDS:
-        if path.suffix.lower() in endings or begins.match(text[:20_000]):
-            return kind
-    return "a Dockerfile" if path.name == "Dockerfile" else ""
+    """Return the kind of a file that is none of the formats, where it is a usual one; "" for any other."""
+    if kind := ENDINGS.get(path.suffix.lower(), "a Dockerfile" if path.name == "Dockerfile" else ""):
+        return kind
+    lines = [stripped[:200] for line in text[:SEARCHED_CHARS].splitlines() if (stripped := line.strip())]
+    first = lines[0] if lines else ""
+    code = next((line for line in lines if not line.startswith(("#", ";"))), "")
+    fenced = any(line.startswith("```") for line in lines[:SEARCHED_LINES])
+    if first.startswith("```") or (first.startswith("# ") and fenced):
+        return "a text for people"
+    found = (kind for rows, line in ((SHEBANGS, first), (FIRST_LINES, code)) for row, kind in rows if row.match(line))
+    return next(found, "")
 
 
 def read(text: str, path: Path, report: Report) -> Foreign:
