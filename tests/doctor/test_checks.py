@@ -337,7 +337,9 @@ def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -
 def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path) -> None:
     bare = tree.host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), Wanted())
     verdicts = {one.check: one.verdict for one in examine(bare)}
-    assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama"}
+    assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama", "memory budget"}, (
+        "no recipe, no budget"
+    )
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ CASES = (
     Case("stubborn", 0, FAST),
     Case("ollama-loads", 0, FAST),
     Case("ollama-returns", 0, FAST),
-    Case("slow", 1, r"slow: 5\.7 of 4\d.* tok/s; no measured cause", "possible: an image without"),
+    Case("slow", 1, r"slow: 5\.7 of 4\d.* tok/s; no measured cause", "possible: a stale compile cache"),
     Case("power", 1, r"slow: 5\.7 of 4\d.* tok/s; the GPU is held at a low clock.*712 MHz.*", "found: the GPU is held"),
     Case("hot", 1, FAST + r"; but the GPU is too hot: .*96 .*", "found: the GPU is too hot"),
     Case("no-space", 1, FAST + r"; but the disk is full: 0\.0 GiB free on the disk", "found: the disk is full"),
