@@ -18,9 +18,10 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.platform import platform_of
-from sparkwright.host.peers import alive, asking
+from sparkwright.host.peers import asking
 from sparkwright.modules.image.share_image import ShareImage
 from sparkwright.secret import Secret
+from sparkwright.transport import connection
 from tests.modules.context import RecordingContext
 from tests.modules.test_twins import TWINS, Relay, notes
 
@@ -108,8 +109,8 @@ def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
 ) -> None:
     if os.geteuid() or not shutil.which("iptables"):
         pytest.skip("silencing a way needs root and iptables")
-    for name, value in {"IDLE_S": 1, "EVERY_S": 1, "QUESTIONS": 2}.items():
-        monkeypatch.setattr(alive, name, value)
+    for name, value in {"IDLE_S": 1, "PROBE_S": 1, "PROBES": 2}.items():
+        monkeypatch.setattr(connection, name, value)
     offers = members.serve()
     cable = Cable(TWINS[0], offers[0]["urls"][0], CUT_AFTER)
     ways = [cable, Relay(TWINS[1], offers[1]["urls"][0])]

@@ -48,7 +48,7 @@ def served() -> Iterator[Desk]:
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
         probes = {one["check"]: one["verdict"] for one in said.task("Probe its answers")["data"]["checks"]}
-        assert probes == {"json_schema": "proved", "language de": "proved"}
+        assert {"json_schema", "language de"} <= set(probes) and set(probes.values()) == {"proved"}
         assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
         yield desk
 

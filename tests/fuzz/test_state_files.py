@@ -133,6 +133,9 @@ class _NoContainers:
 
         raise NotFound("none")
 
+    def containers(self, **options: Any) -> list[dict[str, Any]]:
+        return []
+
 
 def of_remembered(context: RecordingContext) -> None:
     found = Remembered.of(context.state)
