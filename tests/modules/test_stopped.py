@@ -10,6 +10,7 @@ from typing import Any
 import docker
 import pytest
 
+from sparkwright.host.containers import ownership
 from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.modules.server.stopped import Stopped
 from tests.faults.bench import until
@@ -23,13 +24,14 @@ WAITS = "read line"  # its standard input stays open and is silent
 
 
 @pytest.fixture
-def made(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], Any]]:
+def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
     """Makes a container that runs a script and is started again by its policy, as a verified server is."""
     all_of_them: list[Any] = []
 
     def make(script: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
+        words["labels"] = ownership.labels(RecordingContext(tmp_path), "server", name)
         policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
         one = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
         all_of_them.append(one)
