@@ -58,7 +58,7 @@ def kept() -> Path:
 def test_every_line_is_pinned_by_hash() -> None:
     assert all(pin.version and pin.hashes for pin in wheels.locked().values())
     per_platform = len(bootstrap.MACHINES) * len(wheels.PYTHONS)
-    assert len(wheels.locked()["pyyaml"].hashes) == per_platform
+    assert len(wheels.locked()["markupsafe"].hashes) == per_platform
     assert len(wheels.locked()["idna"].hashes) == 1
 
 

@@ -15,7 +15,7 @@ from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import heal_token
+from sparkwright.host.records import heal_token, own_folders
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
@@ -54,7 +54,9 @@ class Place:
     def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
         """What is started, how often, and what it may write to."""
         env = {name: context.machine.env[name] for name in PASSED_ON if context.machine.env.get(name)}
-        writes = [context.state.path, *([below_home(given.textfile)] if given.textfile else [])]
+        # a restart moves compile caches into the trash beside them, by rename: one mount, missing on a host without any
+        share = Path(f"-{context.machine.home / own_folders.SHARE}")
+        writes = [context.state.path, share, *([below_home(given.textfile)] if given.textfile else [])]
         user = self.user if self.scope == "system" else ""
         heals = given.heal != "none"
         guard = guard_program(context.state)
