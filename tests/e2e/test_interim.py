@@ -140,7 +140,7 @@ def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone:
 
 @pytest.mark.parametrize("swap", ["auto", "beside"])
 def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: Alone, swap: str) -> None:
-    alone.group(swap=swap, reserve_gib=105)
+    alone.group(swap=swap, reserve_gib=95)
     alone.changed()
     before = alone.id()
     said = alone.deploy()
