@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.result import Result
 from sparkwright.protocol.started_with import fingerprint
+from sparkwright.ready import readable
 from sparkwright.units import GIB, gib
 
 FOLDER, SUFFIX = "guard", ".ring"
@@ -74,7 +74,7 @@ class StartGuard:
         deadline_s = time.monotonic() + within_s
         while b"\n" not in self._heard:
             left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([self.process.stdout], [], [], left_s)[0]:
+            if not readable([self.process.stdout], left_s):
                 return ""
             piece = os.read(self.process.stdout.fileno(), 4096)
             if not piece:
