@@ -130,7 +130,9 @@ class _Lab:
         for name in self.taken.names:
             yield play_tasks.linted(name, f"lint_{self._place(name)}")
         share = {
-            self.refused(name): value(f"lint_{place}.failed or {play_tasks.fits_register(self.experiment, name)}.failed")
+            self.refused(name): value(
+                f"lint_{place}.failed or {play_tasks.fits_register(self.experiment, name)}.failed"
+            )
             for name in self.taken.names
             for place in [self._place(name)]
         }

@@ -63,9 +63,7 @@ def fits(experiment: Experiment, names: Sequence[str]) -> Iterator[Task]:
         how: dict[str, Any] = {} if experiment.compares else {"ignore_errors": True}
         about = {"to_serve": value(f"arms[{name!r}]")}
         title = f"Check that arm {name} fits in memory"
-        yield task(
-            title, "assert_memory_fits", _needs(), vars=about, register=fits_register(experiment, name), **how
-        )
+        yield task(title, "assert_memory_fits", _needs(), vars=about, register=fits_register(experiment, name), **how)
 
 
 def fits_register(experiment: Experiment, arm: str) -> str:

@@ -94,7 +94,7 @@ class Recipe:
 
         Args:
             locked: The model as the lock holds it, empty while it is not pinned.
-            flags: As the server is started, after what the recipe expects; as the recipe has them where None. See `served_memory`.
+            flags: As the server is started (`served_memory`); None: as the recipe has them.
 
         Raises:
             Refused: What is no share, with the line.
