@@ -138,8 +138,8 @@ def fit(
         start: What earlier starts on the host taught; None for nothing.
     """
     memory, model = served_memory(recipe, locked or {}), recipe.file.model
-    whole = not (model.chosen or model.allow or model.ignore)
-    if whole and files_bytes and not memory.weights_bytes:
+    entire = not (model.chosen or model.allow or model.ignore)
+    if entire and files_bytes and not memory.weights_bytes:
         memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")
     files = f"{units.gib(files_bytes)} GiB of files" if files_bytes else ""
     if not memory.known:
@@ -156,7 +156,7 @@ def fit(
     )
     needs = budget_clause(found)
     engine_bytes = memory.engine_bytes(host.total_bytes)
-    if whole and files_bytes and files_bytes > engine_bytes:
+    if entire and files_bytes and files_bytes > engine_bytes:
         takes = f"{units.gib(engine_bytes)} of {units.gib(host.total_bytes)} GiB"
         return Fit("too large", f"{files}, the engine takes {takes}", found)
     if not found.fits:

@@ -115,8 +115,8 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     if not share:
         return Memory()
     chunk = own.chunk(flags)
-    whole = flag_values.number(own.value(flags, own.PREFILL)) or LONGEST_PROMPT
-    tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or whole)
+    prefill = flag_values.number(own.value(flags, own.PREFILL)) or LONGEST_PROMPT
+    tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or prefill)
     graphs = 0 if own.value(flags, GRAPHS_OFF) is True else GRAPH_REQUESTS
     computes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
     what = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
