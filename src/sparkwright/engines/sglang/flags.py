@@ -76,6 +76,11 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
     return str(value(flags, SERVED_NAME) or model)
 
 
+def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    """Return every name that requests may use; it has one."""
+    return (served_name(flags, model),)
+
+
 def port(flags: Mapping[str, Any]) -> int:
     """The port the server listens on inside its container. A value that is none must be refused before."""
     given = None if misfit(flags, PORT) else flag_values.number(value(flags, PORT))
@@ -114,13 +119,13 @@ def _named(written: str, given: Any) -> tuple[str, Any]:
     plain = written.lstrip("-").replace("_", "-")
     own = options.ALIASES.get(plain, plain)
     on = own.removeprefix("no-")
-    if own not in flag_values.kinds() and flag_values.kinds().get(on) == "both":
+    if not flag_values.kind_of(own) and flag_values.kind_of(on) == "both":
         return on, (not given if isinstance(given, bool) else given)
     return own, given
 
 
 def _words(name: str, given: Any) -> list[str]:
-    kind = flag_values.kinds().get(name, "")
+    kind = flag_values.kind_of(name)
     if given is None:
         return []
     if isinstance(given, bool):
