@@ -99,3 +99,15 @@ def sweep() -> Results:
     ]
     arms[0]["refused"] = {"rule": "block-size", "sentence": "a block of 2096 tokens is larger than a step of 512."}
     return made("sweep", arms, cells)
+
+
+def swept(*values: Any) -> Results:
+    """One flag swept over values, or over pairs of values of two flags; the last was not started."""
+    names = ("speculative-config.num_speculative_tokens", "max-num-seqs")
+    load, arms, cells = {"kind": "serve", "concurrency": 8, "requests": 32}, [], []
+    for number, value in enumerate(values):
+        each = value if isinstance(value, tuple) else (value,)
+        arms.append({"name": str(number), "title": f"arm {number}", "at": dict(zip(names, each, strict=False))})
+        if number < len(values) - 1:
+            cells.append(cell(str(number), load, output_tok_per_s=100.0 + 10 * number))
+    return made("sweep", arms, cells)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparkwright.bench import arms
+from sparkwright.bench import arms, axis
+from sparkwright.bench.axis import UNSET, Axis
 from sparkwright.engines.vllm.advice import UNCHUNKED_LENGTH
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
@@ -89,3 +90,102 @@ def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> 
 def test_whoever_uses_the_server_does_not_reach_an_arm(base: Recipe) -> None:
     (arm,) = arms.sweep(base, (8192,), pinned())
     assert arms.named(arm, "production").recipe.file.container.ports == ["127.0.0.1:8000:8000"]
+
+
+def speculating(base: Recipe, **config: object) -> Recipe:
+    words = {**base.file.flags, "speculative-config": {"method": "mtp", "num_speculative_tokens": 2, **config}}
+    return replace(base, file=base.file.with_flags(words))
+
+
+def test_a_key_inside_a_json_flag_is_swept_and_the_others_stay(base: Recipe) -> None:
+    depth = Axis("speculative-config.num_speculative_tokens", (1, 3, UNSET))
+    found = arms.grid(speculating(base), [depth], pinned())
+    assert [arm.name for arm in found] == ["1", "3", "unset"]
+    assert [arm.recipe.file.flags.get("speculative-config") for arm in found] == [
+        {"method": "mtp", "num_speculative_tokens": 1},
+        {"method": "mtp", "num_speculative_tokens": 3},
+        None,
+    ]
+    assert [dict(arm.at) for arm in found][1] == {"speculative-config.num_speculative_tokens": 3}
+
+
+def test_a_key_is_found_in_json_text_and_in_flags_with_dots(base: Recipe) -> None:
+    text = base.file.with_flags({**base.file.flags, "speculative-config": '{"method":"ngram"}'})
+    dotted = base.file.with_flags({**base.file.flags, "speculative-config.method": "ngram"})
+    for file in (text, dotted):
+        depth = Axis("speculative_config.num_speculative_tokens", (4,))
+        (arm,) = arms.grid(replace(base, file=file), [depth], pinned())
+        flags = {name: value for name, value in arm.recipe.file.flags.items() if name.startswith("speculative")}
+        assert flags == {"speculative-config": {"method": "ngram", "num_speculative_tokens": 4}}
+
+
+def test_two_flags_are_a_grid_and_two_keys_of_one_flag_too(base: Recipe) -> None:
+    found = arms.grid(base, [Axis("max-num-seqs", (4, 8)), Axis("max-num-batched-tokens", (2048, 4096))], pinned())
+    assert [arm.name for arm in found] == ["4-2048", "4-4096", "8-2048", "8-4096"]
+    flags = found[1].recipe.file.flags
+    assert (flags["max-num-seqs"], flags["max-num-batched-tokens"]) == (4, 4096)
+    keys = [Axis("speculative-config.method", ("mtp",)), Axis("speculative-config.num_speculative_tokens", (5,))]
+    (both,) = arms.grid(speculating(base), keys, pinned())
+    assert both.recipe.file.flags["speculative-config"] == {"method": "mtp", "num_speculative_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "fix"),
+    [
+        ("max-num-batched-tokenz", "no release from", "max-num-batched-tokens"),
+        ("model", "a recipe says that under model.mount", "two recipes"),
+        ("max-num-seqs.key", "no JSON object", "max-num-seqs"),
+    ],
+)
+def test_a_flag_that_cannot_be_swept_is_refused_with_what_to_write(
+    base: Recipe, name: str, message: str, fix: str
+) -> None:
+    with pytest.raises(Refused, match=message) as error:
+        arms.grid(base, [Axis(name, (1, 2))], pinned())
+    assert fix in error.value.fix
+
+
+def test_two_spellings_of_one_flag_and_too_many_arms_are_refused(base: Recipe) -> None:
+    with pytest.raises(Refused, match="are the same flag"):
+        arms.grid(base, [Axis("tp", (1,)), Axis("tensor-parallel-size", (1, 2))], pinned())
+    with pytest.raises(Refused, match="20 arms: an experiment starts at most 16"):
+        arms.grid(base, [Axis("max-num-seqs", tuple(range(1, 21)))], pinned())
+
+
+def test_a_value_that_the_engine_refuses_is_foretold_of_its_arm(base: Recipe) -> None:
+    found = arms.grid(base, [Axis("max-num-seqs", (-1, 8))], pinned())
+    rules = [one.rule if (one := arms.refusal(arm, pinned())) else "" for arm in found]
+    assert rules == ["flag-value", ""]
+
+
+def test_ab_takes_a_key_with_its_value_and_two_values_of_a_flag(base: Recipe) -> None:
+    mtp = speculating(base)
+    plain, deeper = arms.flag(mtp, "speculative-config.num_speculative_tokens=4", pinned())
+    assert plain.recipe.file.flags["speculative-config"]["num_speculative_tokens"] == 2
+    assert deeper.recipe.file.flags["speculative-config"]["num_speculative_tokens"] == 4
+    assert "speculative-config" not in arms.flag(mtp, "speculative-config=unset", pinned())[1].recipe.file.flags
+    pair = arms.values_pair(mtp, Axis("max-num-seqs", (2, 4)), pinned())
+    assert [(arm.name, arm.title) for arm in pair] == [("a", "max-num-seqs 2"), ("b", "max-num-seqs 4")]
+
+
+def test_values_are_read_as_a_recipe_reads_them() -> None:
+    (one,) = axis.parsed(["--compilation-config"], ["{level: 3}, unset, true, 0.5, FULL_AND_PIECEWISE"])
+    assert one == Axis("compilation-config", ({"level": 3}, UNSET, True, 0.5, "FULL_AND_PIECEWISE"))
+    assert len(set(axis.arm_names(list(axis.points([one]))))) == 5
+    assert all("." not in name for name in axis.arm_names(list(axis.points([one]))))
+
+
+@pytest.mark.parametrize(
+    ("names", "texts", "message"),
+    [
+        (["a"], [], "come in pairs"),
+        (["a", "b", "c"], ["1", "2", "3"], "one flag or two"),
+        (["a;b"], ["1"], "no name of a flag"),
+        (["a"], ["1,1"], "a value twice"),
+        (["a"], ["1,{"], "not YAML"),
+        (["api-key"], ["sk-aaaaaaaaaaaaaaaaaaaaaaaa"], "look like secrets"),
+    ],
+)
+def test_axes_that_cannot_be_meant_are_refused(names: list[str], texts: list[str], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        axis.parsed(names, texts)

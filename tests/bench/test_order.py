@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.bench.axis import Axis
 from sparkwright.bench.experiment import Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
 from sparkwright.errors import Refused
@@ -22,6 +23,9 @@ HERE = Path()
         (Order("ab", a="one"), "two arms take two recipes"),
         (Order("ab", a="one", b="two", flag="x"), "choose one"),
         (Order("sweep"), "say the sizes"),
+        (Order("sweep", sizes=(1,), axes=(Axis("x", (1,)),)), "choose one"),
+        (Order("ab", axes=(Axis("x", (1, 2, 3)),)), "one flag and two values"),
+        (Order("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),
         (Order("serve", rates=(1.0,), concurrency=(1,)), "two ways to send"),
         (Order("ab", flag="x", loads=("serv",)), "no load 'serv'"),
         (Order("serve", concurrency=(0,)), "above 0"),

@@ -115,6 +115,26 @@ def test_a_sweep_leaves_out_what_the_engine_would_refuse_and_never_measures_a_ce
     assert results(desk, "sweep-sandbox")["cells"] == found["cells"]
 
 
+def test_a_sweep_over_two_flags_starts_each_pair_once(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    axes = ("--flag", "max-num-seqs", "--values", "2,4", "--flag", "compilation-config.mode", "--values", "0,unset")
+    said = desk.run("bench.sweep", "--host", "sandbox", *axes, "--name", "grid", *SMALL)
+    assert said.code == 0, said.out + said.err
+    found = results(desk, "grid")
+    assert [cell["arm"] for cell in found["cells"]] == ["2-0", "2-unset", "4-0", "4-unset"]
+    assert [arm["flags"].get("compilation-config") for arm in found["arms"]] == [{"mode": 0}, None, {"mode": 0}, None]
+    assert "most output with" in said.out
+    assert "over max-num-seqs and compilation-config.mode" in (desk.root / "results/grid/report.html").read_text()
+    assert desk.serving() == server
+
+
+def test_a_flag_that_no_engine_has_stops_a_sweep_before_the_server(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    said = desk.run("bench.sweep", "--host", "sandbox", "--flag", "max-num-batched-tokenz", "--values", "1,2")
+    assert said.code == 5 and "max-num-batched-tokens" in said.out + said.err, said.out + said.err
+    assert desk.serving() == server
+
+
 def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[Desk, str]) -> None:
     desk, server = served
     control.fault(desk.sandbox, "oom")

@@ -99,6 +99,32 @@ def test_a_sweep_shows_latencies_against_chunk_size() -> None:
     assert "not started: a block of 2096 tokens" in experiment_page.html(made.sweep())
 
 
+def test_two_swept_flags_are_a_heat_map_with_its_table(tmp_path: Path) -> None:
+    results = made.swept((1, 4), (1, 8), (3, 4), (3, 8))
+    throughput = next(chart for chart in charts.of(results) if chart.key == "grid-0-output_tok_per_s")
+    assert (throughput.kind, throughput.bars, [line.name for line in throughput.lines]) == (
+        "heat",
+        ("4", "8"),
+        ["1", "3"],
+    )
+    assert throughput.table[1:] == (("1", "100.0", "110.0"), ("3", "120.0", "-"))
+    picture = drawing.svg(throughput)
+    assert all(f">{figure}<" in picture for figure in ("100.0", "110.0", "120.0"))
+    assert "data:image" not in picture
+    found = seen(results, tmp_path)
+    assert throughput.title in [one["name"] for one in found["pictures"]]
+
+
+def test_a_swept_flag_is_a_line_over_numbers_and_bars_over_words() -> None:
+    depth = {chart.key: chart for chart in charts.of(made.swept(1, 2, 4, 8))}["sweep-output_tok_per_s"]
+    assert (depth.kind, depth.x) == ("lines", "speculative-config.num_speculative_tokens")
+    assert depth.lines[0].points == ((1, 100.0), (2, 110.0), (4, 120.0))
+    words = {chart.key: chart for chart in charts.of(made.swept("unset", 2, 3))}["sweep-output_tok_per_s"]
+    assert (words.kind, words.bars) == ("bars", ("unset", "2", "3"))
+    assert words.table[1:] == (("unset", "100.0"), ("2", "110.0"), ("3", "-"))
+    assert "most output with arm 2, 120.0 tok/s" in experiment_page.html(made.swept(1, 2, 4, 8))
+
+
 def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_plots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,5 +75,5 @@ CASES = [
     Case("oom_score_adj", 500, 250, "HostConfig.OomScoreAdj", 500),
     Case("log_driver", "json-file", "local", "HostConfig.LogConfig.Type", "json-file", dropped=False),
     Case("log_options", {"max-size": "10m"}, {"max-size": "20m"}, "HostConfig.LogConfig.Config", {"max-size": "10m"}, dropped=False),
-    Case("volumes", ["words-options:/data"], ["words-options:/data:ro"], "HostConfig.Binds", None),
+    Case("volumes", ["words-options:/data"], ["words-options:/other"], "HostConfig.Binds", None),
 ]  # fmt: skip

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright.bench import axis
+from sparkwright.bench.axis import Axis
 from sparkwright.engines.advice import Asked, Effective
 from sparkwright.engines.finding import Finding
 from sparkwright.engines.http import GENERATE
@@ -21,16 +23,23 @@ from sparkwright.trust.secret_names import is_secret
 LOOPBACK = "127.0.0.1"
 #: chunked prefill, as people say it
 SPOKEN = "chunked-prefill"
+#: the rule of every engine about a flag that it does not have
+UNKNOWN = "unknown-flag"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """name: as cells name it. recipe: with the changes in it. changes: what differs from the recipe as it is written."""
+    """One way to serve that an experiment measures."""
 
+    #: as cells name it
     name: str
     title: str
+    #: with the changes in it
     recipe: Recipe
+    #: flags that differ from the recipe as it is written; None removes one
     changes: Mapping[str, Any] = field(default_factory=dict)
+    #: the value of each swept flag
+    at: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.recipe.file.task != GENERATE:
@@ -80,18 +89,80 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
         )
     base, flags = as_deployed(base, pinned), base.engine.flags
     name = base.engine.advice.CHUNKED_PREFILL if written == SPOKEN else written
-    change = flags.named({name: document.parse(value, Path("--flag")).data if equals else True})
+    given = document.parse(value, Path("--flag")).data if equals else True
+    if "." in name or given == axis.UNSET:
+        changed = grid(base, [Axis(name, (given,))], pinned, names=("b",))
+        return [_arm("a", base.name, base, {}), *changed]
+    change = flags.named({name: given})
     shown = flags.argv(change)
-    return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
+    arms = [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
+    _known(Axis(name, ()), arms[1:], pinned)
+    return arms
 
 
 def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
-    """An arm for each number of tokens that a step may have. Raises Refused where the engine has no flag for it."""
+    """Return an arm for each number of tokens of one step. Raises Refused where the engine has no flag for it."""
     name = base.engine.flags.BUDGET
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
-    base = as_deployed(base, pinned)
-    return [_arm(str(value), f"{name} {value}", base, {name: value}) for value in values]
+    return grid(base, [Axis(name, tuple(values))], pinned)
+
+
+def grid(
+    base: Recipe, axes: Sequence[Axis], pinned: Mapping[str, Any], *, names: Sequence[str] | None = None
+) -> list[Arm]:
+    """Return an arm for each combination of the axes' values.
+
+    Args:
+        base: the recipe whose flags are changed.
+        axes: one or two flags with their values.
+        pinned: what spark.lock says of the recipe's image and model.
+        names: of the arms; made of the values where none are given.
+
+    Raises:
+        Refused: a flag is unknown to the recipe's engine, is set by another key of a recipe, is changed twice, or there are more
+            than MOST_ARMS arms.
+    """
+    base, found = as_deployed(base, pinned), list(axis.points(axes))
+    if len(found) > axis.MOST_ARMS:
+        raise Refused(
+            f"{len(found)} arms: an experiment starts at most {axis.MOST_ARMS}, for each takes minutes to load.",
+            fix="Give fewer values.",
+        )
+    if len({axis.canonical(each.name, base.engine.flags) for each in axes}) < len(axes):
+        raise Refused(f"{' and '.join(each.name for each in axes)} are the same flag.")
+    names = names or axis.arm_names(found)
+    arms = [_at(name, base, axes, values) for name, values in zip(names, found, strict=True)]
+    for each in axes:
+        _known(each, arms, pinned)
+    return arms
+
+
+def values_pair(base: Recipe, compared: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
+    """Return two arms that differ in the value of one flag. Raises Refused as `grid` does."""
+    return grid(base, [compared], pinned, names=("a", "b"))
+
+
+def _at(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]) -> Arm:
+    """Return the arm of one combination of values."""
+    changes: dict[str, Any] = {}
+    for each in axes:
+        changes |= each.changes(values[each.name], {**base.file.flags, **changes}, base.engine.flags)
+    title = ", ".join(f"{flag} {axis.shown(value)}" for flag, value in values.items())
+    return _arm(name, title, base, changes, values)
+
+
+def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
+    """Raise Refused for a flag that is not the engine's to take, with the nearest name that is."""
+    own = arms[0].recipe.engine.flags.canonical(each.flag)
+    key = arms[0].recipe.engine.flags.SET_BY.get(own)
+    if key:
+        raise Refused(f"--flag {each.name}: a recipe says that under {key}.", fix="Compare two recipes: -a and -b.")
+    for arm in arms:
+        for finding in arm.serving(pinned).findings:
+            if finding.rule == UNKNOWN and finding.severity == "error" and finding.flag in (own, each.flag):
+                fix = next((f"{way.text[:1].upper()}{way.text[1:]}." for way in finding.ways_out), "")
+                raise Refused(f"--flag {each.name}: {finding.sentence}", fix=fix)
 
 
 def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
@@ -121,7 +192,7 @@ def changed_flags(one: Arm, other: Arm) -> list[str]:
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
-def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm:
+def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None) -> Arm:
     """The recipe with these flags. Unchanged it is what a deploy would serve; with changes nothing is expected of it."""
     words = {name: message for name, message in base.file.flags.items() if name not in changes}
     words |= {flag: message for flag, message in changes.items() if message is not None}
@@ -132,7 +203,7 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm
         container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}, "compile_caches": False}),
         expect=base.file.expect.model_copy(update=expected),
     )
-    return Arm(name, title, replace(base, file=file), dict(changes))
+    return Arm(name, title, replace(base, file=file), dict(changes), dict(at or {}))
 
 
 def named(arm: Arm, container: str) -> Arm:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.bench import dataset
+from sparkwright.bench.axis import Axis
 from sparkwright.engines.advice import Effective
 from sparkwright.errors import Refused
 from sparkwright.measure.workload import KINDS, Load
@@ -48,19 +49,22 @@ USUAL: Mapping[str, Load] = {
 
 @dataclass(frozen=True)
 class Order:
-    """command: of LOADS. Numbers that are 0, and texts that are empty, were not given.
+    """Numbers that are 0, and texts that are empty, were not given.
 
-    a, b: recipes of two arms; flag: or one flag of them; sizes: or values of max-num-batched-tokens; none of these: the server
-    that runs. concurrency, rates, requests, prompt_tokens, output_tokens, long_tokens: of the loads. dataset: a file of
-    prompts. repeat: how often each arm is started. again: begin a new series although the last is not finished.
+    a, b: recipes of two arms; flag: or one flag of them; sizes: or values of max-num-batched-tokens; axes: or flags with their
+    values; none of these: the server that runs. concurrency, rates, requests, prompt_tokens, output_tokens, long_tokens: of the
+    loads. dataset: a file of prompts. repeat: how often each arm is started. again: begin a new series although the last is not
+    finished.
     """
 
+    #: of LOADS
     command: str
     a: str = ""
     b: str = ""
     flag: str = ""
     recipe: str = ""
     sizes: tuple[int, ...] = ()
+    axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
     concurrency: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
@@ -77,18 +81,25 @@ class Order:
     @property
     def has_arms(self) -> bool:
         """Whether containers are started for it."""
-        return bool(self.a or self.flag or self.sizes)
+        return bool(self.a or self.flag or self.sizes or self.axes)
 
     def checked(self) -> Order:
         """The order itself. Raises Refused for one that can't be meant."""
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
-        if self.a and self.flag:
+        if self.a and (self.flag or self.axes):
             raise Refused("-a and -b name two recipes, --flag changes one: choose one.")
-        if self.command == "ab" and not (self.a or self.flag):
+        if self.command == "ab" and not (self.a or self.flag or self.axes):
             raise Refused("say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill.")
-        if self.command == "sweep" and not self.sizes:
-            raise Refused("say the sizes: --max-num-batched-tokens 256,512,1024,2048,4096.")
+        if self.command != "sweep" and self.axes and [len(axis.values) for axis in self.axes] != [2]:
+            raise Refused("two arms take one flag and two values.", fix="invoke bench.sweep measures more of them.")
+        if self.command == "sweep" and not (self.sizes or self.axes):
+            raise Refused(
+                "say the sizes, or a flag and its values.",
+                fix="--max-num-batched-tokens 512,1024,2048, or --flag max-num-seqs --values 4,8,16",
+            )
+        if self.sizes and self.axes:
+            raise Refused("--max-num-batched-tokens is short for --flag and --values: choose one.")
         if self.rates and self.concurrency:
             raise Refused("--rate and --concurrency are two ways to send: choose one.")
         if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):

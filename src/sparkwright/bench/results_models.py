@@ -109,6 +109,7 @@ class Arm(Part):
     changes: dict[str, Any] = Field(
         default_factory=dict, description="flags that differ from the recipe; null: left out"
     )
+    at: dict[str, Any] = Field(default_factory=dict, description="of a sweep: the value of each swept flag")
     image: str = Field("", description="REPOSITORY:TAG@DIGEST")
     model_id: str = ""
     commit: str = Field("", description="the model's revision")

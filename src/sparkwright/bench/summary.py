@@ -116,7 +116,21 @@ def extras(results: Results) -> Iterable[str]:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
         if row.load.get("kind") == "mixed":
             yield f"{row.words}, arm {row.arm}: {'; '.join(_by_group(row))}"
+    yield from _best(results)
     yield from results.notes
+
+
+def _best(results: Results) -> Iterable[str]:
+    """Name the value of the swept flags with the most output, of each load, and those within noise of it."""
+    if results.experiment != "sweep":
+        return
+    for words in dict.fromkeys(row.words for row in rows(results) if row.load.get("kind") in ("serve", "smoke")):
+        rates = {row.arm: row.figure("output_tok_per_s") or 0.0 for row in rows(results) if row.words == words}
+        if len(rates) > 1:
+            arm = max(rates, key=lambda name: rates[name])
+            alike = [name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE)]
+            noise = f"; within {compare.NOISE:.0%} of it: {', '.join(alike)}" if alike else ""
+            yield f"{words}: most output with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
 
 
 def _by_group(row: Row) -> Iterable[str]:

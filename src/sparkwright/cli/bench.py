@@ -29,6 +29,7 @@ ARMS: tuple[Option, ...] = (
         "",
         "instead: one flag of the host's recipe. chunked-prefill: on and off; NAME or NAME=VALUE: with and without",
     ),
+    ("values", "", "with --flag NAME: two values to compare with each other: 2,4"),
     RECIPE,
 )
 RATE: Option = ("rate", "", "or arrivals per second, Poisson distributed: 0.5,1,2")
@@ -47,7 +48,15 @@ SMOKE: tuple[Option, ...] = (
     ("output-tokens", 0, "tokens of an answer"),
     ("spark-arena", False, "print the row that llama-benchy would (pp2048, tg128)"),
 )
-SIZES: Option = ("max-num-batched-tokens", "", "the values: 256,512,1024,2048,4096")
+AXES: tuple[Option, ...] = (
+    (
+        "flag",
+        (),
+        "a flag of the host's recipe, or a key inside one that takes JSON (speculative-config.num_speculative_tokens)",
+    ),
+    ("values", (), "its values: 1,2,3; `unset` leaves it out. --flag and --values given twice: a grid"),
+    ("max-num-batched-tokens", "", "short for that flag and its values: 256,512,1024,2048,4096"),
+)
 MIXED: tuple[Option, ...] = (
     ("concurrency", "", "concurrent requests"),
     RATE,
@@ -69,7 +78,11 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         (*ARMS, REPEAT, LOADS, *SERVE, LONG),
         f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH}",
     ),
-    ("sweep", (SIZES, RECIPE, REPEAT, LOADS, *SERVE, LONG), f"Measure one flag over several values.\n\n{FRESH}"),
+    (
+        "sweep",
+        (*AXES, RECIPE, REPEAT, LOADS, *SERVE, LONG),
+        f"Measure a flag over several values, or two as a grid.\n\n{FRESH}",
+    ),
     ("hol", (*URL, *ARMS, REPEAT, LONG), "Measure head-of-line blocking by long prompts."),
     (
         "itl",

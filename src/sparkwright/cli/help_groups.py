@@ -44,8 +44,8 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "bench.serve": ("--host spark1 --concurrency 1..16", "--host spark1 --rate 0.5,1,2 --requests 100"),
         "bench.ab": ("--host spark1 --flag chunked-prefill", "--host spark1 -a qwen3.5-35b -b qwen3.5-35b-unchunked"),
         "bench.sweep": (
-            "--host spark1 --max-num-batched-tokens 1024,2048,4096",
-            "--host lab --max-num-batched-tokens 2048,8192 --loads itl",
+            "--host spark1 --flag speculative-config.num_speculative_tokens --values unset,1,2,3",
+            "--host spark1 --flag max-num-seqs --values 4,8 --flag max-num-batched-tokens --values 2048,4096",
         ),
         "bench.hol": ("--host spark1", "--host spark1 --flag chunked-prefill"),
         "bench.itl": ("--host spark1", "--host spark1 --long-tokens 32768"),

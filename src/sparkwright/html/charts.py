@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal
 
+from sparkwright.bench.axis import shown
 from sparkwright.bench.results_models import Results
 from sparkwright.bench.rows import load_words, rows
 from sparkwright.bench.summary import number
+
+#: the swept flag that the first sweeps knew
+BUDGET = "max-num-batched-tokens"
 
 Points = tuple[tuple[float, float], ...]
 
@@ -27,7 +31,8 @@ class Line:
 class Chart:
     """One plot. what: one sentence on how to read it. log_x: sizes that double. dots: single points, no line between them.
 
-    bars: names of groups, then each line's points are (group, value). table: of the plot's own figures, head first.
+    bars: names of groups, then each line's points are (group, value); of a heat map the names of its columns, and each line is
+    a row. table: of the plot's own figures, head first.
     """
 
     key: str
@@ -36,7 +41,7 @@ class Chart:
     x: str
     y: str
     lines: tuple[Line, ...]
-    kind: Literal["lines", "dots", "bars"] = "lines"
+    kind: Literal["lines", "dots", "bars", "heat"] = "lines"
     log_x: bool = False
     log_y: bool = False
     bars: tuple[str, ...] = ()
@@ -47,27 +52,102 @@ def of(results: Results) -> list[Chart]:
     return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results)]
 
 
+#: title, name in Figures, unit
+SWEPT = (
+    ("Throughput", "output_tok_per_s", "tok/s"),
+    ("TTFT p50", "ttft_p50_ms", "ms"),
+    ("ITL p99", "itl_p99_ms", "ms"),
+)
+
+
 def _sweep(results: Results) -> Iterator[Chart]:
-    """TTFT p50 and ITL p99 of each load against max_num_batched_tokens."""
+    """Plot figures of each load against the swept flag, or two swept flags as a heat map of each load."""
     if results.experiment != "sweep":
         return
-    for name, title in (("ttft_p50_ms", "TTFT p50"), ("itl_p99_ms", "ITL p99")):
-        lines = _by_size(results, name)
+    axes = axes_of(results)
+    for title, name, unit in SWEPT:
+        if len(axes) == 2:
+            yield from _heat_maps(results, axes, title, name, unit)
+            continue
+        swept = axes[0] if axes and axes[0] != BUDGET else "max_num_batched_tokens"
+        places = _places(results, axes)
+        lines = _joined((row.words, places.get(row.arm), row.figure(name)) for row in rows(results))
         if lines:
+            bars = () if _numeric(results, axes) else tuple(_values(results, axes[0]))
+            table = _named_table(swept, bars, lines, unit) if bars else _table(swept, lines, unit)
             yield Chart(
                 f"sweep-{name}",
-                f"{title} against chunk size",
-                f"{title} of each load for each max_num_batched_tokens; medians over repetitions.",
-                "max_num_batched_tokens",
-                f"{title}, ms",
+                f"{title} against {'chunk size' if swept == 'max_num_batched_tokens' else swept}",
+                f"{title} of each load for each {swept}; medians over repetitions.",
+                swept,
+                f"{title}, {unit}",
                 lines,
-                log_x=True,
-                table=_table("max_num_batched_tokens", lines, "ms"),
+                kind="bars" if bars else "lines",
+                log_x=not bars and min(places.values(), default=0) > 0,
+                bars=bars,
+                table=table,
             )
 
 
-def _by_size(results: Results, name: str) -> tuple[Line, ...]:
-    return _joined((row.words, results.arm(row.arm).max_num_batched_tokens, row.figure(name)) for row in rows(results))
+def axes_of(results: Results) -> list[str]:
+    """Return the names of the swept flags."""
+    return list(dict.fromkeys(name for arm in results.arms for name in arm.at))
+
+
+def _numeric(results: Results, axes: Sequence[str]) -> bool:
+    values = [arm.at[name] for arm in results.arms for name in axes[:1] if name in arm.at]
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _values(results: Results, name: str) -> list[str]:
+    """Return the values of a swept flag in their order, as a person writes them."""
+    return list(dict.fromkeys(shown(arm.at[name]) for arm in results.arms if name in arm.at))
+
+
+def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
+    """Return the place of each arm on the x axis: its value where all are numbers, else its number."""
+    if not axes:
+        return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
+    name = axes[0]
+    if _numeric(results, axes):
+        return {arm.name: float(arm.at[name]) for arm in results.arms if name in arm.at}
+    order = _values(results, name)
+    return {arm.name: float(order.index(shown(arm.at[name]))) for arm in results.arms if name in arm.at}
+
+
+def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
+    """Plot one figure of each load over two swept flags: rows are the first flag's values, columns the second's."""
+    first, second = (_values(results, axis) for axis in axes)
+    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows(results))):
+        found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
+        for row in rows(results):
+            at, figure = results.arm(row.arm).at, row.figure(name)
+            if row.words == words and figure is not None and all(axis in at for axis in axes):
+                found[shown(at[axes[0]])].append((float(second.index(shown(at[axes[1]]))), figure))
+        lines = tuple(Line(value, tuple(sorted(points))) for value, points in found.items())
+        if any(line.points for line in lines):
+            body = ((line.name, *_cells(line, len(second))) for line in lines)
+            yield Chart(
+                f"grid-{number_of_load}-{name}",
+                f"{title} over {axes[0]} and {axes[1]}, {words}",
+                f"{title} of {words}, {unit}; medians over repetitions. An empty cell was not started or failed.",
+                axes[1],
+                axes[0],
+                lines,
+                kind="heat",
+                bars=tuple(second),
+                table=((f"{axes[0]}, {unit}", *(f"{axes[1]} {value}" for value in second)), *body),
+            )
+
+
+def _cells(line: Line, count: int) -> tuple[str, ...]:
+    return tuple(number(dict(line.points).get(float(column)), 1) for column in range(count))
+
+
+def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
+    """Return a row per value that is no number, a column per line."""
+    body = ((name, *(number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
+    return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
 
 
 def _gaps(results: Results) -> Iterator[Chart]:

@@ -41,16 +41,22 @@ def svg(chart: Chart) -> str:
         _DRAW[chart.kind](axes, chart)
         axes.set_xlabel(chart.x)
         axes.set_ylabel(chart.y)
-        axes.grid(True, axis="y", linewidth=0.4, alpha=0.6)
-        if chart.kind != "bars":
-            _scales(axes, chart)
-        if not chart.log_y:
-            axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
-        if len(chart.lines) > 1:
-            axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+        if chart.kind != "heat":
+            _framed(axes, chart)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return _inlined(out.getvalue(), chart)
+
+
+def _framed(axes: Any, chart: Chart) -> None:
+    """Draw grid, scales and legend of a plot whose y axis is a figure."""
+    axes.grid(True, axis="y", linewidth=0.4, alpha=0.6)
+    if chart.kind != "bars":
+        _scales(axes, chart)
+    if not chart.log_y:
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+    if len(chart.lines) > 1:
+        axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
 
 
 def _lines(axes: Any, chart: Chart) -> None:
@@ -80,7 +86,23 @@ def _bars(axes: Any, chart: Chart) -> None:
     axes.set_xticks(range(len(chart.bars)), chart.bars)
 
 
-_DRAW = {"lines": _lines, "dots": _dots, "bars": _bars}
+def _heat(axes: Any, chart: Chart) -> None:
+    """Draw a heat map, each cell with its figure; a cell without one stays empty."""
+    known = [{int(x): y for x, y in line.points} for line in chart.lines]
+    rows = [[row.get(column, float("nan")) for column in range(len(chart.bars))] for row in known]
+    axes.pcolormesh(rows, cmap="Blues", edgecolor="white")
+    axes.invert_yaxis()
+    values = [value for row in known for value in row.values()]
+    middle = (min(values) + max(values)) / 2
+    for y, row in enumerate(known):
+        for x, value in row.items():
+            colour = "white" if value > middle else "black"
+            axes.text(x + 0.5, y + 0.5, f"{value:,.1f}", ha="center", va="center", fontsize=9, color=colour)
+    axes.set_xticks([n + 0.5 for n in range(len(chart.bars))], chart.bars)
+    axes.set_yticks([n + 0.5 for n in range(len(chart.lines))], [line.name for line in chart.lines])
+
+
+_DRAW = {"lines": _lines, "dots": _dots, "bars": _bars, "heat": _heat}
 
 
 def _scales(axes: Any, chart: Chart) -> None:

@@ -22,7 +22,7 @@ from sparkwright.bench.experiment import Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_models import Results
 from sparkwright.engines.log.settings import judged
-from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
@@ -139,12 +139,19 @@ class Bench:
             found = lab_arms.pair(recipe.load(self.root, order.a), recipe.load(self.root, order.b))
         elif order.flag:
             found = lab_arms.flag(self.base, order.flag, pinned)
+        elif order.axes and order.command != "sweep":
+            found = lab_arms.values_pair(self.base, order.axes[0], pinned)
+        elif order.axes:
+            found = lab_arms.grid(self.base, order.axes, pinned)
         else:
             found = lab_arms.sweep(self.base, order.sizes, pinned)
         return [lab_arms.named(arm, self.production.file.container.name) for arm in found]
 
     def _experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:
-        runs = [arm for arm in arms if not self.order.has_arms or lab_arms.refusal(arm, pinned[arm.name]) is None]
+        why = {arm.name: lab_arms.refusal(arm, pinned[arm.name]) for arm in arms if self.order.has_arms}
+        runs = [arm for arm in arms if why.get(arm.name) is None]
+        if not runs and (finding := next(filter(None, why.values()), None)):
+            raise Refused(f"the engine would start none of the arms: {finding.sentence}", fix="Give other values.")
         runs = [arm for arm in runs if arm.name not in self.failed]
         loads = planned(self.order, Room.of([arm.effective(pinned[arm.name]) for arm in runs]), Path.cwd())
         identities = {arm.name: self._names(arm, pinned[arm.name], self.host)["serve"]["baseline_key"] for arm in runs}
@@ -168,6 +175,7 @@ class Bench:
                 "title": arm.title,
                 "recipe": arm.recipe.name,
                 "changes": dict(arm.changes),
+                "at": dict(arm.at),
                 "image": names["spec"]["image"],
                 "model_id": names["model"]["id"],
                 "commit": names["model"]["commit"],

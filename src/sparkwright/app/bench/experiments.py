@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.app.bench import run_experiment, run_local
 from sparkwright.app.connect import reach
 from sparkwright.app.plans import clusters
-from sparkwright.bench import arena, results_files, summary
+from sparkwright.bench import arena, axis, results_files, summary
 from sparkwright.bench.order import Order
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
@@ -65,14 +65,24 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
 
     plain = ("a", "b", "flag", "recipe", "requests", "prompt_tokens", "output_tokens", "long_tokens", "dataset")
     about = {name: given[name] for name in (*plain, "repeat", "seed", "name", "again") if name in given}
+    names, texts = (_all(given.get(name)) for name in ("flag", "values"))
+    if texts or command == "sweep":
+        about["flag"] = ""
     return Order(
         command,
         **about,
+        axes=axis.parsed(names, texts) if texts or command == "sweep" else (),
         sizes=numbers("max_num_batched_tokens", int),
         concurrency=numbers("concurrency", int),
         rates=numbers("rate", float),
         loads=tuple(listed(str(given.get("loads") or ""))),
     )
+
+
+def _all(given: Any) -> list[str]:
+    """Return the texts of an option that may be given once or several times."""
+    texts = given if isinstance(given, list) else [given]
+    return [str(text) for text in texts if text]
 
 
 def _span(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:

@@ -11,8 +11,8 @@ from invoke.tasks import Task
 
 from sparkwright.app.outcome import reporting
 
-#: name, default, what `--help` says
-Option = tuple[str, str | bool | int, str]
+#: name, default, what `--help` says. The default () is that of an option that may be given several times.
+Option = tuple[str, str | bool | int | tuple[()], str]
 Body = Callable[..., int | Sequence[int] | None]
 #: what every command has as its last option
 DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
@@ -90,9 +90,13 @@ def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *posi
     """A command whose options are a table: Invoke reads names and defaults off the signature."""
     run = reporting(body)
     run.__name__, run.__doc__ = name, doc
-    defaults = {option: Parameter.empty if option in positional else default for option, default, _ in options}
+    defaults = {
+        option: Parameter.empty if option in positional else None if default == () else default
+        for option, default, _ in options
+    }
     run.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
     )
     texts = {option.replace("_", "-"): text for option, _, text in options}
-    return Command(run, name=name, positional=positional, help=texts, auto_shortflags=False)
+    many = [option.replace("-", "_") for option, default, _ in options if default == ()]
+    return Command(run, name=name, positional=positional, iterable=many, help=texts, auto_shortflags=False)

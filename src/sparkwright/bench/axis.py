@@ -1,0 +1,154 @@
+"""Flags of an experiment and the values that its arms give them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.flags import Flags
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.trust.secret_names import is_secret
+from sparkwright.visible import one_line
+
+#: the value that leaves a flag out of an arm
+UNSET = "unset"
+#: starts of a server in one experiment; a 35B model takes some five minutes for each
+MOST_ARMS = 16
+#: flags that one experiment changes: a table has two sides
+MOST_AXES = 2
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+ARM_CHARS = 40
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One flag of an engine, or one key inside a flag that takes JSON, and its values in an experiment."""
+
+    #: `max-num-seqs`, or `speculative-config.num_speculative_tokens`
+    name: str
+    #: one per arm; UNSET leaves the whole flag out
+    values: tuple[Any, ...]
+
+    @property
+    def flag(self) -> str:
+        """The flag itself, without a key inside it."""
+        return self.name.partition(".")[0]
+
+    def changes(self, value: Any, flags: Mapping[str, Any], spelling: Flags) -> dict[str, Any]:
+        """Return the flags to change for one value.
+
+        Args:
+            value: one of `values`.
+            flags: the flags of the recipe under their own names.
+            spelling: the engine's own names of flags.
+
+        Returns:
+            Values by flag; None removes a flag.
+
+        Raises:
+            Refused: a key is given for a flag whose value is not a JSON object.
+        """
+        flag, dot, key = self.name.partition(".")
+        own = spelling.canonical(flag)
+        inside = [name for name in flags if name.startswith(f"{own}.")]
+        if not dot:
+            set_to = {own: None} if value == UNSET else spelling.named({flag: value})
+            return {**dict.fromkeys(inside), **set_to}
+        if value == UNSET:
+            return {own: None, **dict.fromkeys(inside)}
+        content = _object(own, flags.get(own))
+        for name in inside:
+            _put(content, name.partition(".")[2], flags[name])
+        _put(content, key, value)
+        return {own: content, **dict.fromkeys(inside)}
+
+
+def parsed(names: Sequence[str], texts: Sequence[str]) -> tuple[Axis, ...]:
+    """Return the axes that `--flag NAME --values a,b,c` describe, each given once or twice.
+
+    Raises:
+        Refused: names and lists of values do not pair, a name is malformed, or a list is empty or has a value twice.
+    """
+    if len(names) != len(texts):
+        raise Refused("--flag and --values come in pairs.", fix="--flag max-num-seqs --values 4,8,16")
+    if len(names) > MOST_AXES:
+        raise Refused(f"--flag is given {len(names)} times: an experiment changes one flag or two.")
+    return tuple(Axis(_name(name), _values(name, text)) for name, text in zip(names, texts, strict=True))
+
+
+def points(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
+    """Yield the value of each axis by its name, for every combination, the last axis fastest."""
+    for values in itertools.product(*(axis.values for axis in axes)):
+        yield {axis.name: value for axis, value in zip(axes, values, strict=True)}
+
+
+def arm_names(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a short name for each combination: its values, without letters that files and labels do not take."""
+    names = ["-".join(map(_word, values.values()))[:ARM_CHARS] for values in found]
+    return names if len(set(names)) == len(names) else [f"{n}-{name}" for n, name in enumerate(names, 1)]
+
+
+def canonical(name: str, spelling: Flags) -> str:
+    """Return an axis' name with the flag's own spelling."""
+    flag, dot, key = name.partition(".")
+    return spelling.canonical(flag) + dot + key
+
+
+def _word(value: Any) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", shown(value)).strip("_-") or "x"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a person writes it on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _name(text: str) -> str:
+    name = text.strip().lstrip("-")
+    if not NAME.fullmatch(name):
+        raise Refused(
+            f"--flag {one_line(text, at_most=60)} is no name of a flag.",
+            fix="Write max-num-seqs, or speculative-config.num_speculative_tokens for a key inside a flag that takes JSON.",
+        )
+    return name
+
+
+def _values(name: str, text: str) -> tuple[Any, ...]:
+    if is_secret(name, text):
+        raise Refused(f"--flag {name}: its values look like secrets, which results and `docker inspect` would show.")
+    found = document.parse(f"[{text}]", Path("--values")).data
+    if not isinstance(found, list) or not found or None in found:
+        raise Refused(f"--values {one_line(text, at_most=60)}: values, separated by commas.", fix="--values 1,2,4")
+    values = tuple(str(value) if isinstance(value, str) else value for value in found)
+    if len({shown(value) for value in values}) < len(values):
+        raise Refused(f"--values {one_line(text, at_most=60)} names a value twice.")
+    return values
+
+
+def _object(flag: str, given: Any) -> dict[str, Any]:
+    """Return a copy of a flag's JSON object, empty where the recipe has none."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = (given,)
+    if given is None or isinstance(given, Mapping):
+        return json.loads(json.dumps(given or {}))  # type: ignore[no-any-return]
+    raise Refused(f"{flag} of the recipe is no JSON object, so it has no key to change.", fix=f"--flag {flag}")
+
+
+def _put(content: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key, given as a path with dots, inside nested objects."""
+    *outer, last = path.split(".")
+    for key in outer:
+        inner = content.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise Refused(f"{key} in {path} is no JSON object.")
+        content = inner
+    content[last] = value
