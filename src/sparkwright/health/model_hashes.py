@@ -34,7 +34,7 @@ SLICE_S = 120.0
 #: a single file may take so long; it is given up then, and that is reported
 FILE_S = 1200.0
 #: how often the server is asked for running requests, and the lock read
-LOOK_S = 2.0
+ASK_S = 2.0
 
 
 @dataclass
@@ -44,7 +44,7 @@ class ModelHashes:
     folder: str
     #: of the files; another commit begins anew
     commit: str = ""
-    #: when this round began and when the last whole one ended, seconds since the epoch; 0: none
+    #: when this round began and when the last complete one ended, seconds since the epoch; 0: none
     began_s: float = 0.0
     finished_s: float = 0.0
     #: paths that this round has read
@@ -196,23 +196,23 @@ class _Watch:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._began_s = self._looked_s = 0.0
+        self._began_s = self._asked_s = 0.0
 
     def begin(self) -> None:
         """A file begins. Raises _Interrupted where somebody is served or works on the host."""
         self._began_s = time.monotonic()
-        self._look()
+        self._ask()
 
     def bytes_read(self, count: int) -> None:
         """Called with each piece of a file."""
         now_s = time.monotonic()
         if now_s - self._began_s > FILE_S:
             raise _Interrupted(f"a file could not be read within {FILE_S:g} s")
-        if now_s - self._looked_s > LOOK_S:
-            self._look()
+        if now_s - self._asked_s > ASK_S:
+            self._ask()
 
-    def _look(self) -> None:
-        self._looked_s = time.monotonic()
+    def _ask(self) -> None:
+        self._asked_s = time.monotonic()
         owner, alive = lock.inspect(self._context.state)
         if owner is not None and alive:
             raise _Interrupted(f"in progress: {owner}")

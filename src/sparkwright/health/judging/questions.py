@@ -270,10 +270,12 @@ def _model_files(observed: Observation, limits: Limits) -> Answer:
         files = first(found.wrong, 3)
         message = f"other bytes than were proved, by a full hash: {files}; `deploy` fetches what differs"
         return "bad", message, "degraded", "deploy"
-    whole = f"as proved, by a full hash {units.about(found.age_s)} ago" if found.age_s is not None else "not hashed yet"
+    hashed = (
+        f"as proved, by a full hash {units.about(found.age_s)} ago" if found.age_s is not None else "not hashed yet"
+    )
     reading = f"; {found.read} of {found.files} read again" if found.read else ""
     paused = f"; paused: {found.paused}" if found.paused else ""
-    return "warn" if found.late else "ok", f"{count(found.files, 'file')} {whole}{reading}{paused}"
+    return "warn" if found.late else "ok", f"{count(found.files, 'file')} {hashed}{reading}{paused}"
 
 
 def _gateway(observed: Observation, limits: Limits) -> Answer:

@@ -74,7 +74,7 @@ def names_of(image: Mapping[str, Any]) -> list[str]:
 
 
 def remove_name(api: Any, name: str, image_id: str) -> bool:
-    """Take a name away from the image that was looked at. False, and nothing is done, where it names another one by now.
+    """Take a name away from the image that was listed. False, and nothing is done, where it names another one by now.
 
     Raises docker's APIError where the engine refuses. One that is gone already counts as taken away.
     """

@@ -41,7 +41,7 @@ class Item:
     name: str
     size_bytes: int | None = 0
     kept: str = ""
-    #: of an image: what was looked at, whatever the name means later
+    #: of an image: the one that was listed, whatever the name means later
     image_id: str = ""
 
 

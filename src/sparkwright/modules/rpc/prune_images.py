@@ -92,7 +92,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
 def remove(api: Any, image_id: str) -> None:
     """Remove an image by its Id, with all names that it has now, without force. Raises Failed when the engine refuses.
 
-    A name that was given to another image since it was looked at stays with that one. The engine refuses an Id that several
+    A name that was given to another image since the list was made stays with that one. The engine refuses an Id that several
     repositories name: the names of all but one are taken away first.
     """
     from docker.errors import APIError
