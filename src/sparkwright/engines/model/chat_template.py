@@ -125,12 +125,12 @@ def read(text: str) -> ChatTemplate | None:
     environment = Environment(extensions=("jinja2.ext.loopcontrols", "jinja2.ext.do"), autoescape=True)
     try:
         tree = environment.parse(_GENERATION.sub("", text))
-        return _told(tree)
+        return _described(tree)
     except (TemplateError, RecursionError, ValueError):
         return None
 
 
-def _told(tree: nodes.Template) -> ChatTemplate:
+def _described(tree: nodes.Template) -> ChatTemplate:
     names = list(tree.find_all(nodes.Name))
     loaded = {node.name for node in names if node.ctx == "load"}
     fields = sorted(loaded - GIVEN - _own(tree))[:MOST_FIELDS]
@@ -152,7 +152,7 @@ def _own(tree: nodes.Template) -> set[str]:
     """The names that a template makes itself. One that is set from its own value, or where it is undefined, is a request's."""
     made = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     made |= {macro.name for macro in tree.find_all(nodes.Macro)}
-    asked = {
+    tested = {
         test.node.name
         for test in tree.find_all(nodes.Test)
         if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
@@ -163,7 +163,7 @@ def _own(tree: nodes.Template) -> set[str]:
         if isinstance(assign.target, nodes.Name)
         and any(node.name == assign.target.name for node in assign.node.find_all(nodes.Name))
     }
-    usual = {name for name in (*SWITCHES, EFFORT) if name in asked}
+    usual = {name for name in (*SWITCHES, EFFORT) if name in tested}
     defaulted = {name for name in from_itself if _default_of(tree, name) is not _UNSET}
     return made - usual - defaulted - _set_where_undefined(tree)
 
