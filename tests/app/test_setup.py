@@ -48,9 +48,28 @@ def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
     rows = proposal.choices(RECIPES, seen(24))
     assert (rows[-1].verdict, named("qwen3.5-35b", seen(24)).why) == (
         "too large",
-        "the engine takes 20.4 of 24.0 GiB, 4 GiB must stay free",
+        "32.6 GiB of files, the engine takes 20.4 of 24.0 GiB",
     )
+    small = named("llama-3.1-8b", seen(28)).fit
+    assert (small.verdict, small.largest) == ("too large", "gpu-memory-utilization 0.58")
+    assert small.why == (
+        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 on the host's side, 6.0 the host itself, 4.0 reserve)"
+    )
+    assert named("qwen3.5-35b", seen(24)).fit.largest == ""  # its weights alone are larger
     assert rows[0].name == "gpt-oss-120b-gguf" or rows[0].verdict == "unknown"
+
+
+def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
+    """Each row with its source; what is held on a host that serves nothing is its own."""
+    alone = {**seen(119.7), "memory_available_bytes": int(110 * GIB), "ollama": {"reachable": True, "models": []}}
+    budget = named("qwen3.5-35b", alone).fit.budget
+    assert budget is not None
+    rows = {row.name: (round(row.size_bytes / GIB, 1), row.source) for row in budget.rows}
+    assert rows["the host itself"] == (9.7, "what is held now, with nothing served")
+    assert rows["weights"] == (32.6, "the model's files") and rows["host's side"][0] == 7.0
+    assert not budget.fits and named("qwen3.5-35b", seen()).verdict == "fits"
+    busy = {**alone, "servers": [{"model_dir": "/x", "models": ["y"]}]}
+    assert named("qwen3.5-35b", busy).verdict == "fits"  # what the server holds goes
 
 
 def test_a_model_on_the_disk_comes_first_and_its_size_decides() -> None:

@@ -86,7 +86,27 @@ def test_a_fault_of_a_running_server_is_told(served: Desk, fault: str, verify: i
     assert owner(served) == before
 
 
+def test_a_lab_whose_arm_does_not_fit_is_refused_before_anything_is_stopped(served: Desk) -> None:
+    before = served.containers(), owner(served)
+    said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "too-large", *SMALL)
+    assert said.code == 5, said.out + said.err
+    assert "16384 tokens of prompts in one piece" in said.out, said.out
+    assert "set mem-fraction-static to 0." in said.out and "Stop server" not in said.out
+    assert (served.containers(), owner(served)) == before
+
+
 def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: Desk) -> None:
+    """Prompts in one piece take 25 GiB to compute with, outside of the share, so the share is less than as shipped."""
+    served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
+    try:
+        serves(served)
+        _compared(served)
+    finally:
+        served.edit(RECIPE, "mem-fraction-static: 0.6 ", "mem-fraction-static: 0.7 ")
+        assert served.deploy().code == 0
+
+
+def _compared(served: Desk) -> None:
     said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
     assert said.code == 0, said.out + said.err
     arms: list[dict[str, Any]] = results(served, "sglang")["arms"]
@@ -128,6 +148,7 @@ def test_damaged_weights_generate_another_text(served: Desk) -> None:
 
 
 def test_chunked_prefill_is_turned_off_and_proved(served: Desk) -> None:
+    served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
     served.edit(RECIPE, "chunked_prefill: enabled", "chunked_prefill: disabled")
     served.edit(RECIPE, "  chunked-prefill-size: 2048\n", "")
     said = serves(served)

@@ -210,3 +210,20 @@ def test_a_server_that_does_not_use_the_gpu_is_told_although_it_generates(desk: 
     first = json.loads(desk.run("diagnose", "--host", "sandbox", "--json").out)["causes"][0]
     assert (first["cause"], first["verdict"]) == ("it runs on the CPU", "found")
     assert "device_config=cpu" in first["evidence"]
+
+
+def test_a_start_with_another_kernel_than_the_baseline_is_named_with_its_cost(desk: Desk) -> None:
+    desk.deployed()
+    kept = [json.loads(text) for text in baselines(desk).values()]
+    assert [row["about"]["kernels"]["MoE"] for row in kept] == [["FLASHINFER_CUTLASS"]]
+    desk.run("sandbox.fault", "weight-only")
+    restarted = desk.run("restart", "--host", "sandbox", "--json")
+    assert restarted.code == 0 or restarted.held_up, (
+        restarted.out
+    )  # the throughput judges a restart, not the kernel's name
+    checked = restarted.task("Check the engine log")["msg"]
+    assert "as verified before: MoE MARLIN instead of FLASHINFER_CUTLASS" in checked
+    said = verify(desk)
+    (row,) = (row for row in rows(said) if row["check"].startswith("MoE MARLIN"))
+    assert (said.code == 1 or said.held_up, row["verdict"]) == (True, "failed")
+    assert "instead of FLASHINFER_CUTLASS (weight-only: decoding is nearly as fast" in row["check"]

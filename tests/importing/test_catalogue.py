@@ -6,7 +6,10 @@ import json
 import re
 
 from sparkwright.app import catalogue as shown
+from sparkwright.app.setup.proposal import HostMemory
+from sparkwright.engines.budget import Start
 from sparkwright.project import catalogue, recipe, starter
+from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
 
 TOP = starter.source()
@@ -38,21 +41,26 @@ def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_on
     assert row("glm-4.7-flash").evidence[:2] == ("unknown", 0.0)
 
 
+def judged(name: str, memory_gib: float, reserve_gib: float = 4) -> tuple[str, str]:
+    fit = shown._fit(row(name), HostMemory(int(memory_gib * GIB), reserve_gib), Start())
+    return fit.verdict, fit.why
+
+
 def test_what_does_not_fit_says_so() -> None:
-    assert shown._fit(row("qwen3-coder-next"), 120 * 2**30)[0] is True
-    fits, why = shown._fit(row("qwen3-coder-next"), 64 * 2**30)
-    assert fits is False and "80 GB of weights alone, 4 GiB of 64.0 must stay free" in why
-    fits, why = shown._fit(row("qwen3-coder-next"), 84 * 2**30)
-    assert fits is False and "74.5 GiB of files, the engine takes 71.4 of 84.0 GiB" in why
-    fits, why = shown._fit(row("qwen3-coder-next"), 120 * 2**30, reserve_gib=24)
-    assert fits is False and "24 GiB must stay free" in why
+    assert judged("qwen3-coder-next", 120)[0] == "fits"
+    verdict, why = judged("qwen3-coder-next", 64)
+    assert verdict == "too large" and "80 GB of weights alone, 4 GiB of 64.0 must stay free" in why
+    verdict, why = judged("qwen3-coder-next", 84)
+    assert verdict == "too large" and "74.5 GiB of files, the engine takes 71.4 of 84.0 GiB" in why
+    verdict, why = judged("qwen3-coder-next", 120, reserve_gib=24)
+    assert verdict == "too large" and "7.0 on the host's side" in why and "24.0 reserve" in why
 
 
 def test_what_nobody_knows_is_no_yes() -> None:
-    assert shown._fit(row("glm-4.7-flash"), 120 * 2**30)[0] is None  # the size of its weights
-    assert shown._fit(row("gpt-oss-120b-gguf"), 120 * 2**30)[0] is None  # what the engine takes
-    assert shown._fit(row("gpt-oss-120b-gguf"), 60 * 2**30)[0] is False  # its weights alone are more
-    assert shown._fit(row("qwen3-coder-next"), 0)[0] is None
+    assert judged("glm-4.7-flash", 120)[0] == "unknown"  # the size of its weights
+    assert judged("gpt-oss-120b-gguf", 120)[0] == "unknown"  # what the engine takes
+    assert judged("gpt-oss-120b-gguf", 60)[0] == "too large"  # its weights alone are more
+    assert judged("qwen3-coder-next", 0)[0] == "unknown"
 
 
 def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
@@ -76,6 +84,11 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert ranked.code == 0, ranked.err
     assert re.search(r"1\. gpt-oss-120b: .* reported by kubis.ai", ranked.out), ranked.out
     assert "llama-3.1-8b" not in ranked.out
+    assert "The memory of gpt-oss-120b:" in ranked.out and "held before a verified start" in ranked.out
+    ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding", "--json")
+    told = {one["recipe"]: one for one in json.loads(ranked.out)["recipes"]}
+    rows = {row["name"]: row for row in told["qwen3.5-35b"]["budget"]["rows"]}
+    assert rows["host's side"]["source"].startswith("measured") and not rows["host's side"]["assumed"]
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err
 

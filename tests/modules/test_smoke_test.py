@@ -15,6 +15,7 @@ from sparkwright import defaults
 from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
 from sparkwright.host.runs import measuring
+from sparkwright.measure.beside import gpu
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -272,3 +273,10 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
         run(server, context)
         assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40]
     assert defaults.SMOKE_TOKENS == 128
+
+
+def test_a_busy_gpu_at_little_power_is_told() -> None:
+    waiting = gpu.State(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
+    assert waiting.stalled(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
+    assert waiting.stalled(30.0) == waiting.stalled(None) == ""
+    assert gpu.State(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do

@@ -10,12 +10,16 @@ from sparkwright.app.connect import machines, reach
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.setup import proposal
-from sparkwright.app.setup.proposal import Verdict
+from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.defaults import RESERVE_GIB
+from sparkwright.engines import budget as memory_budget
+from sparkwright.engines.memory_rules import SYSTEM
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member, hang_up
+from sparkwright.host.records import start_memory
+from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.project import catalogue, recipe
 from sparkwright.project.catalogue import Known
 from sparkwright.project.documents.checked import nearest
@@ -26,7 +30,7 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.started_with import fingerprint
-from sparkwright.units import GIB, moment
+from sparkwright.units import GIB, MINUTE, moment
 from sparkwright.visible import count, one_line
 
 GPU = "NVIDIA GB10"
@@ -34,7 +38,11 @@ GPU = "NVIDIA GB10"
 ORDER = ("proved", "reported", "ceiling", "simulated", "unknown")
 #: how a verdict about memory is told to a program, and shown
 FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
-FITS_SHOWN = {True: "", None: " (not known whether it fits)", False: " (does not fit)"}
+FITS_SHOWN: Mapping[Verdict, str] = {
+    "fits": "",
+    "unknown": " (not known whether it fits)",
+    "too large": " (does not fit)",
+}
 
 
 @dataclass(frozen=True)
@@ -180,35 +188,75 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     reserve = float(known[host].vars.get("reserve_gib", RESERVE_GIB))
     found, broken = rows(answers, hosts, as_json=as_json)
     more += broken
-    fitting = [(one, *_fit(one, total, reserve)) for one in found if use in one.known.uses]
-    fitting.sort(key=lambda row: (row[1] is False, ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
+    kept = [start for event in answers.get(host, ()) for start in start_memory.listed_starts([event.get("memory")])]
+    memory = HostMemory(total, reserve, _own(kept, total))
+    project = Project.here()
+    fitting = [
+        (row, _fit(row, memory, _start(project, known[host], row, kept))) for row in found if use in row.known.uses
+    ]
+    fitting.sort(key=lambda row: (row[1].verdict == "too large", ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
     if as_json:
         say_json(
             {
                 "host": host,
                 "for": use,
-                "recipes": [{**one.to_json(), "fits": fits, "why": why} for one, fits, why in fitting],
+                "recipes": [
+                    {
+                        **row.to_json(),
+                        "fits": FITS[fit.verdict],
+                        "why": fit.why,
+                        "budget": fit.budget.to_json() if fit.budget else None,
+                    }
+                    for row, fit in fitting
+                ],
             }
         )
         return [*codes, *more]
     say(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
-    for number, (one, fits, why) in enumerate(fitting, 1):
-        say(f"  {number}. {one.recipe.name}{FITS_SHOWN[fits]}: {one.evidence[2]}; {why}.")
+    for number, (row, fit) in enumerate(fitting, 1):
+        say(f"  {number}. {row.recipe.name}{FITS_SHOWN[fit.verdict]}: {row.evidence[2]}; {fit.why}.")
+    for row, fit in fitting[:1]:
+        if fit.budget is not None:
+            say(f"The memory of {row.recipe.name}:")
+            say("\n".join(f"  {line}" for line in fit.budget.lines()))
     say("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
     return [*codes, *more]
 
 
-def _fit(one: Row, total: int, reserve_gib: float = RESERVE_GIB) -> tuple[bool | None, str]:
-    """Whether a recipe fits a host that serves nothing else, and why; None where that is not known."""
-    if one.hosts > 1:
-        return False, f"it needs {one.hosts} hosts"
+def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
+    """Return the row of the host itself: what was held before its verified starts, at least; else what is usual."""
+    if not kept:
+        return SYSTEM
+    start = max(kept, key=lambda start: start.before_bytes)
+    source = f"held before a verified start, {moment(start.at, MINUTE)}"
+    return memory_budget.Row("the host itself", max(0, total_bytes - start.before_bytes), source, "host")
+
+
+def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) -> memory_budget.Start:
+    """Return what the verified starts in a host's history teach of a recipe's start there."""
+    if row.recipe.split is not None and host.cluster is None:
+        return memory_budget.Start()
+    lock = entries(lock_of(project, host), row.recipe)
+    scope = recipe.scope(host, user_of(host), row.recipe, lock)
+    about = scope["engine_memory"]["start"]
+    return memory_budget.Start(
+        learned=start_memory.learned(start_memory.last(kept, about)),
+        learned_cold=start_memory.learned(start_memory.last(kept, about, cold=True)),
+    )
+
+
+def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
+    """Return whether a recipe fits a host that serves nothing else."""
+    if row.hosts > 1:
+        return Fit("too large", f"it needs {row.hosts} hosts")
+    total = host.total_bytes
     if not total:
-        return None, "the host does not say how much memory it has"
-    weights = int(one.weights_gb * 1e9) or None
-    if weights and weights + reserve_gib * GIB > total:
-        return False, f"{one.weights_gb:g} GB of weights alone, {reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
-    verdict, why = proposal.fit(one.recipe, total, reserve_gib, weights, one.locked)
-    return FITS[verdict], why
+        return Fit("unknown", "the host does not say how much memory it has")
+    weights = int(row.weights_gb * 1e9) or None
+    if weights and weights + host.reserve_gib * GIB > total:
+        free = f"{host.reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
+        return Fit("too large", f"{row.weights_gb:g} GB of weights alone, {free}")
+    return proposal.fit(row.recipe, host, weights, row.locked, start)
 
 
 def _lines(one: Row, *, asked: bool) -> list[str]:

@@ -88,11 +88,10 @@ def with_arms(
             _restored(parts),
         ],
     }
-    first = {"to_serve": value(f"arms[{taken.names[0]!r}]")} if taken.names else {}
     end = task("End the experiment", "fail", {"msg": value(f"{FAILED}.why")}, when=f"{SKIPPED}.arm != ''")
     return [
         task("Gather facts", "facts"),
-        *lab.prepared(first),
+        *lab.prepared(),
         *_freed(),
         block,
         *play_tasks.after("head and host.gateways"),
@@ -116,13 +115,13 @@ class _Lab:
     changed: Sequence[str]
 
     def refused(self, arm: str) -> str:
-        """What a member shares of an arm that its image refuses."""
+        """What a member shares of an arm that its image refuses, or that does not fit there."""
         return f"refused_{self._place(arm)}"
 
-    def prepared(self, first: Mapping[str, str]) -> Iterator[Task]:
+    def prepared(self) -> Iterator[Task]:
         """All that can be known and fetched while the cluster still serves; then the members agree on what is refused."""
         yield self._fabric()
-        yield play_tasks.fits(first)
+        yield from play_tasks.fits(self.experiment, self.taken.names)
         for arm in play_tasks.distinct(self.experiment, self.taken.names):
             to_serve = value(f"arms[{arm.name!r}]")
             engine = value(f"arms[{arm.name!r}].engine.name")
@@ -130,7 +129,13 @@ class _Lab:
             yield {"include": f"{self.parts}/{FETCH}", "vars": about}
         for name in self.taken.names:
             yield play_tasks.linted(name, f"lint_{self._place(name)}")
-        share = {self.refused(name): value(f"lint_{self._place(name)}.failed") for name in self.taken.names}
+        share = {
+            self.refused(name): value(
+                f"lint_{place}.failed or {play_tasks.fits_register(self.experiment, name)}.failed"
+            )
+            for name in self.taken.names
+            for place in [self._place(name)]
+        }
         yield _met("Wait until every member has passed its checks", "checked", share=share, register="checked")
 
     def turn(self, turn: Turn, number: int) -> Task:

@@ -53,7 +53,7 @@ def with_arms(
     stop = {**NAME, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
     block = {
         "name": "Measure the arms",
-        "when": (" and " if experiment.compares else " or ").join(f"not {lab.lint(name)}.failed" for name in names),
+        "when": (" and " if experiment.compares else " or ").join(f"({lab.may_start(name)})" for name in names),
         "block": [
             task("Stop server, keep it for later", "stop_and_keep", stop),
             *(lab.turn(turn, number) for number, turn in enumerate(found.turns)),
@@ -69,8 +69,7 @@ def with_arms(
             },
         ],
     }
-    first = {"to_serve": value(f"arms[{names[0]!r}]")} if names else {}
-    return [task("Gather facts", "facts"), *lab.prepared(), *_before(first), block, *play_tasks.after()]
+    return [task("Gather facts", "facts"), *lab.prepared(), *_before(), block, *play_tasks.after()]
 
 
 def nothing_left(parts: str) -> list[Task]:
@@ -84,8 +83,7 @@ def nothing_left(parts: str) -> list[Task]:
     ]
 
 
-def _before(first: Mapping[str, str]) -> Iterator[Task]:
-    yield play_tasks.fits(first)
+def _before() -> Iterator[Task]:
     yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
     yield play_tasks.drained()
 
@@ -104,16 +102,21 @@ class _Lab:
         """Under which name an arm's lint is registered: lint_ and its place among the arms."""
         return f"lint_{play_tasks.place(self.experiment, arm)}"
 
+    def may_start(self, arm: str) -> str:
+        """The condition that an arm's image takes its flags and its budget fits."""
+        return f"not {self.lint(arm)}.failed and not {play_tasks.fits_register(self.experiment, arm)}.failed"
+
     def prepared(self) -> Iterator[Task]:
         """All that can be known and fetched while the server still serves."""
         for arm in play_tasks.distinct(self.experiment, self.taken.names):
             yield from _fetched(arm)
         for name in self.taken.names:
             yield play_tasks.linted(name, self.lint(name))
+        yield from play_tasks.fits(self.experiment, self.taken.names)
 
     def turn(self, turn: Turn, number: int) -> Task:
         """One arm's turn. In a sweep an arm that does not start is left out; of a pair, one alone is no comparison."""
-        arm, conditions, when = turn.arm, [f"not {self.lint(turn.arm)}.failed"], {}
+        arm, conditions, when = turn.arm, [self.may_start(turn.arm)], {}
         judged = self.taken.judged
         if judged is not None and number > judged:
             conditions.append(f"not config_{judged}.same")

@@ -54,13 +54,30 @@ def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
     return Taken(tuple(turns), names, 0 if turns[0].cells else 1)
 
 
-def fits(first: Mapping[str, str]) -> Task:
-    """Whether the memory is enough. first: `to_serve` of the first arm."""
+def fits(experiment: Experiment, names: Sequence[str]) -> Iterator[Task]:
+    """Yield a task for each arm that checks its memory budget while the server still serves; see `fits_register`.
+
+    A pair is refused where one of the two does not fit. An arm of a sweep is left out.
+    """
+    for name in names:
+        how: dict[str, Any] = {} if experiment.compares else {"ignore_errors": True}
+        about = {"to_serve": value(f"arms[{name!r}]")}
+        title = f"Check that arm {name} fits in memory"
+        yield task(title, "assert_memory_fits", _needs(), vars=about, register=fits_register(experiment, name), **how)
+
+
+def fits_register(experiment: Experiment, arm: str) -> str:
+    """The name under which the result of an arm's budget is registered: fits_ and its place among the arms."""
+    return f"fits_{place(experiment, arm)}"
+
+
+def _needs() -> dict[str, str]:
+    """The arguments of the budget of `to_serve`."""
     needs = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
     needs["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
     needs["engine_memory"] = "to_serve.serve.engine_memory | default({})"
     needs |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
-    return task("Check that it fits in memory", "assert_memory_fits", values(needs), vars=dict(first))
+    return values(needs)
 
 
 def drained(**how: Any) -> Task:

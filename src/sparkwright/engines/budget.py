@@ -228,7 +228,7 @@ def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
     source = f"{memory.flag or 'its share'} {memory.share:g} of {gib(total_bytes)} GiB"
     held = memory.weights_bytes if SHOWN_BYTES <= memory.weights_bytes < taken else 0
     if held:
-        yield Row("weights", held, "spark.lock")
+        yield Row("weights", held, memory.weights_source)
         source = f"{source}, less the weights"
     yield Row("KV cache and computation" if held else "GPU's side", taken - held, source)
 

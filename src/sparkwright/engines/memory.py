@@ -47,6 +47,8 @@ class Memory:
     bytes: int = 0
     #: of its model's files, by the lock; 0 while that does not tell
     weights_bytes: int = 0
+    #: source of `weights_bytes`, as a clause
+    weights_source: str = "spark.lock"
     #: of `bytes`: what each is for
     parts: tuple[Part, ...] = ()
     #: the flag that sets the share, the context or the bytes, and its value

@@ -11,6 +11,7 @@ FAULTS: dict[str, str] = {
     "hot": "the GPU is at 96 C",
     "oom": "the engine finds too little memory at its start, although enough was free",
     "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and gives 2.9 tokens a second",
+    "weight-only": "the engine starts with another kernel for its experts: Marlin, weight-only, which costs no decode rate",
     "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
     "garbled": "the engine starts with a kernel that does not fit the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
@@ -52,6 +53,7 @@ AT_START = frozenset(
     {
         "oom",
         "cpu-only",
+        "weight-only",
         "other-text",
         "garbled",
         "stale-cache",

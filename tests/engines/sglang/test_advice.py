@@ -119,6 +119,23 @@ def test_settings_and_memory_follow_from_flags() -> None:
     assert advice.memory({}, {}).share == 0
 
 
+#: flags, GiB that it computes with beyond its share
+COMPUTES = [
+    ({}, 13.0),
+    ({"chunked-prefill-size": 2048}, 4.0),
+    ({"chunked-prefill-size": 2048, "disable-cuda-graph": True}, 3.5),
+    ({"chunked-prefill-size": -1}, 25.0),
+    ({"chunked-prefill-size": -1, "max-prefill-tokens": 4096}, 7.0),
+]
+
+
+@pytest.mark.parametrize(("flags", "gib"), COMPUTES, ids=[str(row[0]) for row in COMPUTES])
+def test_what_it_computes_with_lies_outside_of_its_share(flags: dict[str, Any], gib: float) -> None:
+    """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB a token computed at once, 2 MiB a request of the largest graph."""
+    found = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
+    assert found.bytes / 2**30 == gib and found.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
+
+
 @pytest.mark.parametrize(
     ("text", "release"),
     [("0.5.23", "0.5.23"), ("v0.5.23-cu130", "0.5.23"), ("0.5.10.post1", "0.5.10.post1"), ("latest-cu130", None), (None, None)],

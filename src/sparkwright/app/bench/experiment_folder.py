@@ -190,6 +190,13 @@ class Collector:
             rule = next((one["rule"] for one in findings if one["severity"] == "error"), "lint")
             self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
+    def _on_assert_memory_fits(self, event: Event) -> None:
+        """Note an arm whose memory budget does not fit: no server was stopped for it."""
+        number = str(event.get("register", "")).removeprefix("fits_")
+        if event["status"] in ("failed", "ignored") and number.isdigit():
+            name = list(self.arms)[int(number)]
+            self.arms[name]["failed"] = " ".join(filter(None, (event["msg"], event.get("fix"))))
+
     def _on_engine_config(self, event: Event) -> None:
         data = event.get("data") or {}
         arm = data.get("arm") or ("server" if event.get("register") == "config_server" else None)

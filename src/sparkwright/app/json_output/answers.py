@@ -169,7 +169,11 @@ ANSWERS: dict[str, Printed] = {
     "recommend": Printed(
         "document",
         "recipes for a use, the best evidence first",
-        {"host": line, "for": line, "recipes": [{**CATALOGUED, "fits": (None, bool), "why": line}]},
+        {
+            "host": line,
+            "for": line,
+            "recipes": [{**CATALOGUED, "fits": (None, bool), "why": line, "budget": (None, JSON_SHAPE)}],
+        },
     ),
     "schema": Printed("document", "a JSON Schema", {}),
     "lint": Printed(

@@ -11,6 +11,7 @@ from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.naming import Mistake
+from sparkwright.project.recipe.serving import served_memory
 
 
 def of(chosen: Chosen, host: Host) -> list[dict[str, Any]]:
@@ -29,7 +30,7 @@ def of(chosen: Chosen, host: Host) -> list[dict[str, Any]]:
         wanted = _recipe(chosen, other)
         for message, where, fix in _mistakes(host, mine, other, wanted):
             raise Refused(message, where=where, fix=fix)
-        memory = wanted.memory(entries(lock, wanted)["model"] or {})
+        memory = served_memory(wanted, entries(lock, wanted)["model"] or {})
         about = {"recipe": wanted.name, "name": wanted.file.container.name, "on_demand": bool(other.turns)}
         found.append(
             {**about, "utilization": memory.share, "needs_bytes": memory.bytes, "engine_memory": memory.to_json()}

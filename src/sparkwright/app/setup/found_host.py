@@ -92,7 +92,10 @@ def choose(
     if named:
         choice = next((one for one in rows if one.name == named), None)
         if choice is not None and choice.verdict == "too large":
-            raise Refused(f"{named} does not fit: {choice.why}.", fix="Name another recipe, or leave --recipe out.")
+            ways = [f"set {choice.fit.largest.replace(' ', ' to ')} in the recipe"] if choice.fit.largest else []
+            ways += ["name another recipe", "leave --recipe out"]
+            fix = f"{', '.join(ways[:-1])}, or {ways[-1]}."
+            raise Refused(f"{named} does not fit: {choice.why}.", fix=fix[0].upper() + fix[1:])
         return choice
     fitting = [one for one in rows if one.verdict != "too large"]
     if not asking or not fitting:
@@ -124,6 +127,10 @@ def chosen(
         for line in survey.lines(seen):
             say(f"  {line}")
     choice = choose(recipes, SIMULATED if simulated else seen, reserve_gib, named=named, asking=asking)
+    if choice is not None and choice.fit.budget is not None and not quiet:
+        say(f"The memory of {choice.name}:")
+        for line in choice.fit.budget.lines():
+            say(f"  {line}")
     return Found(replace(host, recipe=choice.name if choice else ""), seen, choice)
 
 

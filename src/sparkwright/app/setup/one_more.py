@@ -44,7 +44,9 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
     written = _write(project.root, found.host, found.lines)
     if json:
         about = {"host": found.host.name, "address": found.host.address, "recipe": found.host.recipe or None}
-        say_json({**about, "groups": list(found.host.groups), "files": written, "survey": found.survey})
+        budget = found.choice.fit.budget.to_json() if found.choice and found.choice.fit.budget else None
+        groups = list(found.host.groups)
+        say_json({**about, "groups": groups, "files": written, "survey": found.survey, "budget": budget})
         return Exit.OK
     for name in written:
         say(name)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sparkwright import units
 from sparkwright.defaults import RESERVE_GIB
+from sparkwright.engines import budget
+from sparkwright.engines.budget import Budget, Row, Start
+from sparkwright.engines.memory_rules import SYSTEM
 from sparkwright.project import catalogue
 from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.scope import USUAL_SHM
+from sparkwright.project.recipe.serving import served_memory
+from sparkwright.trust.container_words import size_bytes
 
 #: of the recipes that ship: what hosts/spark1.yml and hosts/sandbox.yml serve
 USUAL = "qwen3.5-35b"
@@ -17,16 +23,48 @@ Verdict = Literal["fits", "unknown", "too large"]
 
 
 @dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Memory of a host for which a recipe is chosen."""
+
+    total_bytes: int
+    #: what must stay free, GiB
+    reserve_gib: float = RESERVE_GIB
+    #: of the host itself, with nothing served
+    own: Row = SYSTEM
+    available_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a recipe's server fits a host."""
+
+    verdict: Verdict
+    #: the verdict's figures, as a clause
+    why: str
+    #: None where the server's memory is not known
+    budget: Budget | None = None
+    #: the flag and its largest value that fits, as "FLAG VALUE", of a server that does not fit; empty where none does
+    largest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """why: the verdict's figures. found: the model's row of the survey; None: not on the disk. served: a container there serves
-    from that folder, or under the recipe's name.
-    """
+    """A recipe proposed for a host."""
 
     recipe: Recipe
-    verdict: Verdict
-    why: str
+    fit: Fit
+    #: the model's row of the survey; None: not on the disk
     found: Mapping[str, Any] | None = None
+    #: a container there serves from that folder, or under the recipe's name
     served: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.fit.verdict
+
+    @property
+    def why(self) -> str:
+        return self.fit.why
 
     @property
     def name(self) -> str:
@@ -59,40 +97,88 @@ def choices(
 
 def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Choice:
     if survey is None:
-        return Choice(recipe, "unknown", "the host was not asked")
-    rows = [one for one in survey["models"] if one["id"] == recipe.file.model.id]
-    own = [one for one in rows if one["place"] == "own"]
+        return Choice(recipe, Fit("unknown", "the host was not asked"))
+    rows = [model for model in survey["models"] if model["id"] == recipe.file.model.id]
+    own = [model for model in rows if model["place"] == "own"]
     row = next(iter([*own, *rows]), None)
-    folders = {one["dir"] for one in rows}
-    served = any(one["model_dir"] in folders or recipe.served_name in one["models"] for one in survey["servers"])
+    folders = {model["dir"] for model in rows}
+    served = any(
+        server["model_dir"] in folders or recipe.served_name in server["models"] for server in survey["servers"]
+    )
     known = int(catalogue.of(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
-    verdict, why = fit(recipe, int(survey["memory_bytes"]), reserve_gib, int(row["size_bytes"]) if row else known)
-    return Choice(recipe, verdict, why, row, served)
+    return Choice(
+        recipe, fit(recipe, surveyed(survey, reserve_gib), int(row["size_bytes"]) if row else known), row, served
+    )
+
+
+def surveyed(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
+    """Return the memory of a host as its survey has it; what it holds now is its own where nothing is served there."""
+    total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
+    models = (survey.get("ollama") or {}).get("models", ())
+    if available is None or survey["servers"] or models is None or models:
+        return HostMemory(total, reserve_gib, available_bytes=available)
+    own = Row("the host itself", max(0, total - available), "what is held now, with nothing served", "host")
+    return HostMemory(total, reserve_gib, own, available)
 
 
 def fit(
     recipe: Recipe,
-    total_bytes: int,
-    reserve_gib: float,
+    host: HostMemory,
     files_bytes: int | None,
     locked: Mapping[str, Any] | None = None,
-) -> tuple[Verdict, str]:
-    """Whether a recipe's engine fits into a host, with the figures. files_bytes: the model's files there; None: not known.
-    locked: the model's entry of the lock, by which some engines are counted.
+    start: Start | None = None,
+) -> Fit:
+    """Return whether a recipe's server fits a host that serves nothing else, by the budget of `plan` and `deploy`.
 
-    A recipe that takes some files of a repository says nothing of the size of those beside them.
+    Args:
+        recipe: The recipe. One that takes some files of a repository tells nothing of the size of the others.
+        host: The host's memory.
+        files_bytes: The model's files; None where that is not known.
+        locked: The model's entry of the lock, by which some engines are counted.
+        start: What earlier starts on the host taught; None for nothing.
     """
-    memory = recipe.memory(locked or {})
-    engine_bytes = int(memory.share * total_bytes) + memory.bytes  # as the module assert_memory_fits counts it
-    takes = f"{units.gib(engine_bytes)} of {units.gib(total_bytes)} GiB"
-    if engine_bytes + reserve_gib * units.GIB > total_bytes:
-        return "too large", f"the engine takes {takes}, {reserve_gib:g} GiB must stay free"
-    if not engine_bytes:
-        files = f"{units.gib(files_bytes)} GiB of files; " if files_bytes else ""
-        return "unknown", f"{files}what the engine takes is known once the model is pinned"
+    memory, model = served_memory(recipe, locked or {}), recipe.file.model
+    entire = not (model.chosen or model.allow or model.ignore)
+    if entire and files_bytes and not memory.weights_bytes:
+        memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")
+    files = f"{units.gib(files_bytes)} GiB of files" if files_bytes else ""
+    if not memory.known:
+        return Fit("unknown", f"{files}{'; ' if files else ''}what the engine takes is known once the model is pinned")
+    start = start or Start()
+    start = replace(start, shm_bytes=_shm_bytes(recipe), shm_source="shm_size")
+    found = budget.of(
+        memory,
+        host.total_bytes,
+        start,
+        reserve_bytes=int(host.reserve_gib * units.GIB),
+        own=host.own,
+        available_bytes=host.available_bytes,
+    )
+    needs = budget_clause(found)
+    engine_bytes = memory.engine_bytes(host.total_bytes)
+    if entire and files_bytes and files_bytes > engine_bytes:
+        takes = f"{units.gib(engine_bytes)} of {units.gib(host.total_bytes)} GiB"
+        return Fit("too large", f"{files}, the engine takes {takes}", found)
+    if not found.fits:
+        return Fit("too large", f"it takes {needs}", found, budget.largest(memory, found))
     if files_bytes is None:
-        return "unknown", f"the engine takes {takes}; the model's size is known once it is pinned"
-    model = recipe.file.model
-    if files_bytes > engine_bytes and not (model.chosen or model.allow or model.ignore):
-        return "too large", f"{units.gib(files_bytes)} GiB of files, the engine takes {takes}"
-    return "fits", f"{units.gib(files_bytes)} GiB of files, the engine takes {takes}"
+        return Fit("unknown", f"it takes {needs}; the model's size is known once it is pinned", found)
+    return Fit("fits", f"{files}; it takes {needs}", found)
+
+
+def budget_clause(found: Budget) -> str:
+    """Return what a budget adds up to, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
+    side = sum(row.size_bytes for row in found.rows if row.name == budget.HOST_SIDE)
+    reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
+    parts = [
+        f"{units.gib(found.of('server') - side)} for the engine",
+        f"{units.gib(side)} on the host's side" if side else "",
+    ]
+    parts += [f"{units.gib(found.of('host') - reserve)} the host itself", f"{units.gib(reserve)} reserve"]
+    return f"{units.gib(found.need_bytes)} of {units.gib(found.total_bytes)} GiB ({', '.join(filter(None, parts))})"
+
+
+def _shm_bytes(recipe: Recipe) -> int:
+    """What the server's /dev/shm may hold, bytes; half of all memory is not told of `ipc: host`, which the host knows."""
+    container = recipe.file.container.model_dump()
+    return 0 if container.get("ipc") == "host" else size_bytes(str(container.get("shm_size") or USUAL_SHM))

@@ -8,10 +8,12 @@ and a letter for its level; what refuses arguments has no prefix.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from sparkwright.engines.llama_cpp.failures import FAILURES
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.values import integer, number
 
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
@@ -82,6 +84,12 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("kv_unified", line(SLOTS.needle, r"kv_unified = '(true|false)'")),
 )
 
+
+def _switched(given: Any) -> Any:
+    """Return flash-attn as the log words it; "auto" stays."""
+    return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(given).casefold(), given)
+
+
 LOG = LogBook(
     # what a model answered, whole exceptions with it, and what each request writes
     noise=("unparsed ", "got exception: ", "print_timing: "),
@@ -91,6 +99,14 @@ LOG = LogBook(
     stages=STAGES,
     values=VALUES,
     # "flash_attn = auto" is settled later. real.
+    kernel_readings=(
+        ("flash attention", "flash_attention"),
+        ("GPU layers", "gpu_layers"),
+        ("KV cache", "kv_cache_dtype"),
+    ),
+    resolution=Resolution(
+        readings={"flash-attn": "flash_attention", "parallel": "slots"}, values={"flash-attn": _switched}
+    ),
     fixed=(
         ("flash_attention", line("resolve_fused_ops: Flash Attention enabled"), "enabled"),
         ("flash_attention", line("resolve_fused_ops: Flash Attention was auto, set to disabled"), "disabled"),

@@ -12,6 +12,7 @@ from sparkwright.engines.log.exceptions import WINDOWS
 from sparkwright.engines.log.last_words import Death
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.needles import Needles
+from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.state import EngineState
 
 
@@ -62,6 +63,14 @@ class LogBook:
     shards: Line | None = None
     values: tuple[tuple[str, Line], ...] = ()
     fixed: tuple[tuple[str, Line, Any], ...] = ()
+    #: kinds of kernels, each with a line whose first group names the one that computes
+    kernels: tuple[tuple[str, Line], ...] = ()
+    #: readings that are part of the kernel path: its kind, and the reading
+    kernel_readings: tuple[tuple[str, str], ...] = ()
+    #: names of kernels that read quantized weights and compute in 16 bits, and what that costs
+    weight_only: tuple[re.Pattern[str], str] = (re.compile(r"(?!)"), "")
+    #: how flags are compared with what the engine resolved them to
+    resolution: Resolution = Resolution()
     spans: tuple[tuple[str, Line, Line], ...] = ()
     types: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     always: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
@@ -97,7 +106,7 @@ class LogBook:
         """Every line that the tables look for."""
         yield from (*self.banners, self.arguments, *self.refusals, *self.refused, *self.hooked)
         yield from (row for _, rows in self.stages for row in rows)
-        yield from (row for _, row in self.values)
+        yield from (row for _, row in (*self.values, *self.kernels))
         yield from (row for _, row, _ in self.fixed)
         yield from (row for _, *rows in self.spans for row in rows)
         yield from (*self.warnings, *self.unmet, *self.stopping, *self.stopping_when_ready)

@@ -182,6 +182,10 @@ class Reader:
             found = row.match(line)
             if found:
                 self.state.keep(name, book.types.get(name, str)(found.group(1)), line)
+        for kind, row in book.kernels:
+            found = row.match(line)
+            if found:
+                self.state.keep_kernel(kind, found.group(1), line)
         for name, row, value in book.fixed:
             if row.match(line):
                 self.state.keep(name, value, line)

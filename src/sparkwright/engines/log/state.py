@@ -29,6 +29,8 @@ class Reading:
 
 UNKNOWN = Reading()
 EVIDENCE_CHARS = 300
+#: of one kind; a model of mixed quantization names a few
+MOST_KERNELS = 8
 
 
 @dataclass
@@ -41,6 +43,8 @@ class EngineState:
     """
 
     readings: dict[str, Reading] = field(default_factory=dict)
+    #: kernels and backends that compute, by kind, each with the line that names it
+    kernels: dict[str, dict[str, str]] = field(default_factory=dict)
     stage: str = ""
     stage_s: dict[str, float] = field(default_factory=dict)
     shards: tuple[int, int] = (0, 0)
@@ -51,6 +55,12 @@ class EngineState:
         """Take in a reading with its line; None is none."""
         if value is not None:
             self.readings[name] = Reading(value, shortened(line))
+
+    def keep_kernel(self, kind: str, name: str, line: str) -> None:
+        """Add a kernel or backend of a kind; one model may use several."""
+        names = self.kernels.setdefault(kind, {})
+        if name and len(names) < MOST_KERNELS:
+            names.setdefault(name, shortened(line))
 
     def value(self, name: str) -> Any:
         """A reading's value, None when unknown."""
@@ -81,6 +91,7 @@ class EngineState:
             "stage": self.stage or None,
             "stage_s": self.stage_s,
             "warnings": self.warnings,
+            "kernels": {kind: sorted(names) for kind, names in self.kernels.items()},
             "evidence": {name: self.readings[name].evidence for name in (*FIELDS, *self.also) if name in self.readings},
         }
 

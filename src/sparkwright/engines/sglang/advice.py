@@ -105,18 +105,22 @@ def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     """Its share, for weights and KV cache, and what it computes with on top; not known where the flags leave it to SGLang.
 
-    The share is of what is free before it loads, at most of all memory, which is what is counted. What it computes with: by the
-    rule with which it chooses a share (source 0.5.9, server_args.py): 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a graph's request.
+    The share is of what is free before it loads, at most of all memory, which is what is counted. `mem-fraction-static` is weights
+    and KV cache alone: what it computes with lies outside of it, whoever chose the share. The size of that: by the rule with which it
+    chooses a share (source 0.5.9 server_args.py, 0.5.23 arg_groups/memory_hook.py): 512 MiB, 1.5 MiB a token that is computed at
+    once, 2 MiB a request of the largest CUDA graph. Prompts in one piece are computed `max-prefill-tokens` at once.
     """
     flags = own.named(flags)
     share = own.share(flags)
     if not share:
         return Memory()
     chunk = own.chunk(flags)
-    tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or LONGEST_PROMPT)
+    prefill = flag_values.number(own.value(flags, own.PREFILL)) or LONGEST_PROMPT
+    tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or prefill)
     graphs = 0 if own.value(flags, GRAPHS_OFF) is True else GRAPH_REQUESTS
     computes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
-    source = f"by SGLang's own rule: {tokens} tokens of a chunk, CUDA graphs of {graphs} requests"
+    what = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
+    source = f"by SGLang's own rule: {what}, CUDA graphs of {graphs} requests"
     return Memory(
         share=share,
         bytes=computes,

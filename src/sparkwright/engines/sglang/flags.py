@@ -17,6 +17,7 @@ SERVED_NAME = "served-model-name"
 CONTEXT = "context-length"
 SLOTS = "max-running-requests"
 CHUNK = "chunked-prefill-size"
+PREFILL = "max-prefill-tokens"
 RADIX_OFF = "disable-radix-cache"
 KEYS = ("api-key", "admin-api-key")
 PORT = "port"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sparkwright.engines.log import dump
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.last_words import Death, death
 from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.values import integer, number
 
 #: entrypoints/engine.py. source 0.5.9: "ServerArgs(model_path='/m', ...)"; 0.5.23: a dict, "{'model_path': '/m', ...}"
@@ -127,6 +129,42 @@ FAILURES: tuple[Death, ...] = (
     death("Received sigquit from a child process.", "", "a process of its engine failed.", kind="consequence"),
 )
 
+#: backends as resolved, where they are named. source 0.5.9, 0.5.23
+KERNELS: tuple[tuple[str, Line], ...] = (
+    ("attention", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(?!auto')(\w+)'")),
+    ("attention", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
+    ("MoE", line(ARGUMENTS.needle, r"\bmoe_runner_backend(?:=|': )'(?!auto')(\w+)'")),
+    ("linear", line(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
+)
+#: of a dump: what differs at each start, and what is secret
+UNSHOWN = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
+
+
+def settings_of_line(text: str) -> dict[str, str] | None:
+    """Return the settings of a line that dumps all of them, without secrets; None for another."""
+    found = ARGUMENTS.match(text)
+    if not found:
+        return None
+    inside = text[found.end() :].rstrip().removesuffix(")").removesuffix("}")
+    return {name: value for name, value in dump.pairs(inside) if not UNSHOWN.search(name)}
+
+
+#: source 0.5.23, server_args.py: printed after it resolved them
+RESOLUTION = Resolution(
+    readings={"attention-backend": "attention_backend"},
+    ignored=frozenset(
+        (
+            *("model-path", "model", "tokenizer-path", "served-model-name", "tool-call-parser", "reasoning-parser"),
+            *("chunked-prefill-size", "load-format", "json-model-override-args"),
+        )
+    ),
+    same=(
+        frozenset(("half", "float16")),
+        frozenset(("modelopt", "modelopt_fp4", "modelopt_fp8")),
+        frozenset(("fp8", "fp8_e4m3")),
+    ),
+)
+
 LOG = LogBook(
     noise=(" HTTP/1.", "Prefill batch", "Decode batch"),
     arguments=ARGUMENTS,
@@ -135,6 +173,9 @@ LOG = LogBook(
     stages=STAGES,
     values=VALUES,
     fixed=FIXED,
+    kernels=KERNELS,
+    resolution=RESOLUTION,
+    settings=settings_of_line,
     types={
         "chunked_prefill": lambda text: int(text) > 0,
         "prefix_caching": lambda text: text == "False",

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.engines.slowness.cause import Cause, Seen
+from sparkwright.engines.vllm.logs import kernel_lines
 from sparkwright.engines.vllm.versions import at_least, parse
 
 JIT = "JIT compilation during inference"
 #: marlin_utils_fp4.py and marlin_utils_fp8.py: "Your GPU does not have native support for FP4 computation but ..."
 WEIGHT_ONLY = re.compile(r"native support for (FP\d+) computation")
+#: formats whose arithmetic a GB10 can do: a 16-bit kernel gives it away
+QUANTIZED = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
 #: fused_moe.py: no file of measured tile sizes for this GPU and these experts
 UNTUNED = "Using default MoE config"
 #: the first image of vllm/vllm-openai that is built with CUDA 13
@@ -43,6 +46,18 @@ def weight_only_kernel(seen: Seen) -> Iterator[Cause]:
     """Weights that are only stored in few bits: they save memory traffic, not arithmetic."""
     line = seen.warned("native support for FP")
     kind = WEIGHT_ONLY.search(line)
+    path = (seen.log or {}).get("kernels") or {}
+    pattern, cost = kernel_lines.WEIGHT_ONLY
+    named = [name for kernels in (kernel_lines.MOE, kernel_lines.LINEAR) for name in path.get(kernels, ())]
+    if (
+        kind is None
+        and named
+        and all(map(pattern.search, named))
+        and QUANTIZED.search(str(seen.in_log("quantization")[0]))
+    ):
+        name = f"its quantized weights run on a weight-only kernel ({', '.join(named)}): {cost}"
+        fix = "another quantization of the model (FP8), or another moe-backend or linear-backend"
+        yield Cause(name, "found", "named in its log", fix, weight=30)
     if kind:
         name = f"its {kind[1]} weights run on a weight-only kernel (Marlin): fewer bytes, no {kind[1]} arithmetic"
         fix = "decoding is nearly as fast, prompts are slower; another quantization of the model (FP8), or an image whose log names another kernel"

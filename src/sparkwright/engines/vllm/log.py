@@ -10,7 +10,7 @@ from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.values import integer, number
 from sparkwright.engines.vllm.failures.failures import CONSEQUENCES, FAILURES
-from sparkwright.engines.vllm.logs import device_lines, log_lines, settings
+from sparkwright.engines.vllm.logs import device_lines, kernel_lines, log_lines, settings
 from sparkwright.engines.vllm.parallel import lines
 
 
@@ -66,6 +66,10 @@ LOG = LogBook(
     shards=log_lines.SHARDS,
     values=(*log_lines.VALUES, *lines.VALUES),
     fixed=(*log_lines.FIXED, *lines.FIXED),
+    kernels=kernel_lines.KERNELS,
+    kernel_readings=kernel_lines.KERNEL_READINGS,
+    weight_only=kernel_lines.WEIGHT_ONLY,
+    resolution=kernel_lines.RESOLUTION,
     spans=(
         ("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),
         ("compile_s", log_lines.CPU_COMPILE_STARTS, log_lines.CPU_COMPILE_ENDS),
@@ -77,7 +81,7 @@ LOG = LogBook(
     consequences=CONSEQUENCES,
     front="APIServer",
     suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
-    also=("speculation", *MEMORY),
+    also=("speculation", "compile_mode", *MEMORY),
     harmless=log_lines.HARMLESS,
     stopping=(log_lines.STOPPING,),
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),

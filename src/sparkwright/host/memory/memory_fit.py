@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines import budget
-from sparkwright.engines.budget import Budget, Learned, Row, Start
+from sparkwright.engines.budget import Budget, Row, Start
 from sparkwright.engines.memory import Memory, of_share
 from sparkwright.errors import Exit
 from sparkwright.host.containers import compile_caches
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context
 from sparkwright.host.records import start_memory
-from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
@@ -77,26 +76,11 @@ def _start(context: Context, server: Server, total_bytes: int) -> Start:
     kept = start_memory.read(context.state)
     size, source = _shm(context, server.shm, total_bytes)
     return Start(
-        learned=_learned(start_memory.last(kept, server.start)),
-        learned_cold=_learned(start_memory.last(kept, server.start, cold=True)),
+        learned=start_memory.learned(start_memory.last(kept, server.start)),
+        learned_cold=start_memory.learned(start_memory.last(kept, server.start, cold=True)),
         warm=_warm(context, str(server.start.get("caches") or "")),
         shm_bytes=size,
         shm_source=source,
-    )
-
-
-def _learned(found: tuple[StartMemory, start_memory.Match] | None) -> Learned | None:
-    if found is None:
-        return None
-    start, match = found
-    return Learned(
-        host_bytes=start.host_bytes,
-        gpu_bytes=start.gpu_bytes,
-        peak_bytes=start.peak_bytes,
-        at=start.at,
-        same=match == "start",
-        kv_tokens=start.kv_tokens,
-        full_requests=start.full_requests,
     )
 
 

@@ -45,6 +45,17 @@ class Baselines:
         """Keep it. about: what is good to know and does not count: driver, versions."""
         self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
+    def about(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was recorded with a baseline: its kernel path, the GPU's power and utilization; empty for none."""
+        kept = self.state.read(name_of(FOLDER, key)) or {}
+        return dict(kept.get("about") or {})
+
+    def add(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Record more about a baseline, which stays as it is; nothing where there is none."""
+        kept = self.state.read(name_of(FOLDER, key))
+        if kept:
+            self.state.write(name_of(FOLDER, key), {**kept, "about": {**(kept.get("about") or {}), **about}})
+
     def remove(self, key: Mapping[str, Any]) -> None:
         """Forget the baseline of a server that turned out not to answer sense."""
         self.state.remove(name_of(FOLDER, key))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from sparkwright.engines.budget import Learned
 from sparkwright.host.records.state_shapes import START
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import listed
@@ -75,9 +76,29 @@ def read(state: StateFolder) -> list[StartMemory]:
     kept = state.read(FILE) or {}
     if kept.get("version") != VERSION:
         return []
+    return listed_starts(kept.get("starts"))
+
+
+def listed_starts(rows: Any) -> list[StartMemory]:
+    """Return the starts that `to_json` made, as the file and the events of `history` have them; others are left out."""
     known = {one.name for one in fields(StartMemory)}
-    rows = listed(START, kept.get("starts"))
-    return [StartMemory(**{name: value for name, value in row.items() if name in known}) for row in rows]
+    return [StartMemory(**{name: value for name, value in row.items() if name in known}) for row in listed(START, rows)]
+
+
+def learned(found: tuple[StartMemory, Match] | None) -> Learned | None:
+    """Return the figures of a start that a budget uses. found: as `last` returns it."""
+    if found is None:
+        return None
+    start, match = found
+    return Learned(
+        host_bytes=start.host_bytes,
+        gpu_bytes=start.gpu_bytes,
+        peak_bytes=start.peak_bytes,
+        at=start.at,
+        same=match == "start",
+        kv_tokens=start.kv_tokens,
+        full_requests=start.full_requests,
+    )
 
 
 def add(state: StateFolder, start: StartMemory) -> None:

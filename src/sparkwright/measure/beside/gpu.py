@@ -24,6 +24,8 @@ MOST = 1e6
 BUSY = 90.0
 SLOW_MHZ = 1500.0
 OF_BASELINE = 0.8
+#: of the power at the baseline: noise of one stream stays well above it
+OF_BASELINE_POWER = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,15 @@ class State(Sample):
         if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= BUSY:
             return False
         return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
+
+    def stalled(self, baseline_w: float | None) -> str:
+        """Return the sentence about a GPU that is busy at far less power than at its baseline; "" for any other."""
+        if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= BUSY:
+            return ""
+        if self.power_w >= OF_BASELINE_POWER * baseline_w:
+            return ""
+        busy = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, {baseline_w:.0f} W at the baseline"
+        return f"{busy}: it waits more than it computes"
 
     @property
     def sentence(self) -> str:

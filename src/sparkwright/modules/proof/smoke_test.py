@@ -10,6 +10,7 @@ from sparkwright import defaults
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.http import Http
+from sparkwright.engines.log import resolution
 from sparkwright.engines.slowness import causes
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
@@ -132,8 +133,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
             return _failed(found, seen, baseline, args, context, data)
         if found.verdict == "new baseline":
             made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz)
-            kept.write(name, made, {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()})
-        return Result(msg=_sentence(found), data=data)
+            about = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
+            kept.write(name, made, {**about, **_witnesses(args, seen, context)})
+        elif baseline is not None and found.verdict == "proved" and "gpu" not in kept.about(name):
+            kept.add(name, _witnesses(args, seen, context))
+        data["kernels"] = kept.about(name).get("kernels", {}) if args.baseline_key else {}
+        witness = seen.gpu.stalled((kept.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
+        return Result(msg="; ".join(filter(None, (_sentence(found), witness))), data=data)
 
 
 def _measure(
@@ -158,6 +164,14 @@ def _measure(
         lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
     )
     return found, Seen(before, counters, state, lag, other_servers.since(context, args.base_url, others))
+
+
+def _witnesses(args: SmokeTest.Args, seen: Seen, context: Context) -> dict[str, Any]:
+    """Return what a baseline is recorded with: the kernels that computed, and how busy the GPU was at which power."""
+    state = evidence.log(context, args.container)
+    book = engine_of.at(context, args.base_url).log
+    gpu_state = {"power_w": seen.gpu.power_w, "utilization_percent": seen.gpu.utilization_percent}
+    return {"kernels": resolution.kernel_path(state, book) if state else {}, "gpu": gpu_state}
 
 
 def _hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:

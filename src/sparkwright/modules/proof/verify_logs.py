@@ -7,13 +7,17 @@ from typing import Any, Literal
 
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.log.reader import EngineState, Reader, message
+from sparkwright.engines.log.resolution import kernel_path, mismatches, path_changes, path_sentence
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers, engine_of, log_reading, server_key
+from sparkwright.host.containers import container_options, containers, engine_of, log_reading, server_key
 from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states
+from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.image_name import digest_of
 from sparkwright.trust.patterns import why_not
 from sparkwright.visible import one_line
 
@@ -37,13 +41,14 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     """What the engine says of itself is what the recipe expects: in the log of its last start, and where the server is asked.
 
     Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
-    asked for. Each check is proved, disproved or not found: a line that is missing proves nothing, so what is not found fails
-    unless log_unknown lets it pass.
-    A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
+    requested: a flag of the running command that the engine resolved otherwise is disproved. So is a kernel path (attention and
+    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's.
+    Each check is proved, disproved or not found: a line that is missing proves nothing, so what is not found fails unless
+    log_unknown lets it pass. A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
 
-    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks (check, verdict,
-    evidence), version, cut (what was read of a log that is too long to be read whole; empty for the whole), verdict (unknown
-    when nothing was asked for and nothing is known).
+    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), kernels (by kind, the names
+    that the log tells), mismatches (sentences), checks (check, verdict, evidence), version, cut (what was read of a log that is
+    too long to be read whole; empty for the whole), verdict (unknown when nothing was asked for and nothing is known).
     """
 
     safe_in_check = False
@@ -56,19 +61,33 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         expect_log: list[str] = arg("regular expressions; each must match a line", default_factory=list)
         forbid_log: list[str] = arg("regular expressions; none may match a line", default_factory=list)
         log_unknown: Literal["fail", "pass"] = arg("how to treat a check that is not found", default="fail")
+        baseline_key: dict[str, Any] = arg("of the baseline whose kernel path it must have", default_factory=dict)
+        verified_before: Literal["fail", "report"] = arg(
+            "how to treat mismatches of an image and command that were verified before", default="fail"
+        )
 
     def run(self, args: Args, context: Context) -> Result:
-        engine = engine_of.named(context.docker(), args.name)
+        inspected = containers.inspect(context.docker(), args.name)
+        engine = engine_of.of_container(inspected)
         reader, watch = Reader(engine.log), Watch([*args.expect_log, *args.forbid_log])
+        settings: Mapping[str, str] = {}
         log = log_reading.StartLog(context.docker(), args.name)
         for line in lines_of(log):
             if reader.feed(line):
                 watch.forget()
+                settings = {}
+            settings = engine.log.settings(line) or settings
             watch.feed(line)
         state = reader.finish()
         answered(state, _settings(args.name, engine, context), engine.http.settings)
-        checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut)]
-        data = {"state": state.to_json(), "checks": [asdict(one) for one in checks]}
+        path = kernel_path(state, engine.log)
+        found = [*_resolved(inspected, state, settings, engine), *_path(args, path, engine, context)]
+        report = args.verified_before == "report" and _verified(inspected, context)
+        checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut), *([] if report else found)]
+        if checks and path:
+            checks.append(Check("kernels", "proved", path_sentence(path)))
+        data = {"state": state.to_json(), "checks": [asdict(one) for one in checks], "kernels": path}
+        data["mismatches"] = [check.check for check in found]
         data |= {"version": state.value("version"), "cut": log.cut}
         bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
         if bad:
@@ -78,7 +97,9 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         if not checks and all(state.value(name) is None for name in SETTINGS):
             data["verdict"] = "unknown"
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
-        return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
+        reported = [f"as verified before: {check.check}" for check in found if report]
+        sentence = _joined(_sentence(state, args.note), path_sentence(path), *reported, *open_ones, log.cut)
+        return Result(msg=sentence, data=data)
 
 
 def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
@@ -140,6 +161,37 @@ def unmet(state: EngineState, engine: Engine) -> list[Check]:
     thing. Pure."""
     lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
     return [Check("serves what was asked", "disproved", message(line, engine.log)) for line in lines]
+
+
+def _resolved(
+    inspected: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
+) -> list[Check]:
+    """Return the flags of a running command that its engine resolved otherwise, each as a check that is disproved."""
+    flags = engine.command(container_options.words_of(dict(inspected))).flags if inspected else {}
+    return [
+        Check(one_line(mismatch.sentence, at_most=EVIDENCE_CHARS), "disproved", mismatch.evidence[:EVIDENCE_CHARS])
+        for mismatch in mismatches(flags, state, settings, engine)
+    ]
+
+
+def _path(args: VerifyLogs.Args, path: Mapping[str, list[str]], engine: Engine, context: Context) -> list[Check]:
+    """Return the kernels that are others than when the baseline was measured, each as a check that is disproved."""
+    if not args.baseline_key:
+        return []
+    kept = Baselines(context.state).about(key_of(args.baseline_key, context.machine, engine.http))
+    changes = path_changes(kept.get("kernels") or {}, path, engine.log)
+    return [Check(one_line(change), "disproved", "engine log, against the baseline's") for change in changes]
+
+
+def _verified(inspected: Mapping[str, Any] | None, context: Context) -> bool:
+    """Return whether this very image and command were verified on this host before."""
+    config = (inspected or {}).get("Config") or {}
+    command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
+    for good in (good_states.last(context.state), *good_states.before(context.state)):
+        spec = good.get("spec") or {}
+        if spec and list(spec.get("command") or ()) == command and digest_of(str(spec.get("image"))) == digest:
+            return True
+    return False
 
 
 def _chunked_prefill(expected: str, state: EngineState) -> Check:

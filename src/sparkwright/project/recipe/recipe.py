@@ -89,13 +89,19 @@ class Recipe:
         self._refuse_misfit(self.engine.flags.PORT)
         return self.engine.flags.port(self.file.flags)
 
-    def memory(self, locked: Mapping[str, Any]) -> Memory:
-        """What the engine will want of the host's memory. locked: the model as the lock holds it, empty while it is not pinned.
+    def memory(self, locked: Mapping[str, Any], flags: Mapping[str, Any] | None = None) -> Memory:
+        """Return what the engine takes of a host's memory.
 
-        Raises Refused, with the line, for what is no share.
+        Args:
+            locked: The model as the lock holds it, empty while it is not pinned.
+            flags: As the server is started (`served_memory`); None: as the recipe has them.
+
+        Raises:
+            Refused: What is no share, with the line.
         """
         self._refuse_misfit(self.engine.flags.MEMORY)
-        return self.engine.advice.memory(self.file.flags, locked).split(self.split.hosts if self.split else 1)
+        memory = self.engine.advice.memory(self.file.flags if flags is None else flags, locked)
+        return memory.split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
         """ "file:line" of a flag, by its own name."""

@@ -98,7 +98,7 @@ def scope(
         flags_now = {**served.flags, **share.flags}
         served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
-    memory = recipe.memory(pinned.get("model") or {})
+    memory = recipe.memory(pinned.get("model") or {}, served.flags)
     about = recipe.to_json()
     model = _model(about, pinned.get("model") or {})
     names |= {

@@ -12,6 +12,7 @@ from sparkwright.engines import container_rules, memory_rules
 from sparkwright.engines.advice import Asked, Kind, Wanted
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import SEVERITIES, Finding
+from sparkwright.engines.memory import Memory
 from sparkwright.project.recipe.recipe import Recipe
 
 
@@ -80,6 +81,16 @@ def serving(
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     kind = engine.advice.kind(config)
     return Serving(engine, decided.flags, decided.expected, decided.note, tuple(found), kind, version)
+
+
+def served_memory(recipe: Recipe, locked: Mapping[str, Any]) -> Memory:
+    """Return what a recipe's server takes of a host's memory, with the flags that it is started with.
+
+    Args:
+        recipe: The recipe.
+        locked: The model as the lock holds it, empty while it is not pinned.
+    """
+    return recipe.memory(locked, serving(recipe, {"model": locked}).flags)
 
 
 def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:

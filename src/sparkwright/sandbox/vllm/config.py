@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix cac
 PREFIX_ON_SINCE: Release = (0, 28, 0)  # of a hybrid, when nothing is said
 MODE_GONE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 LARGER_SHARE_SINCE: Release = (0, 20, 0)
+#: settings that this engine repeats as they were given; the attention backend in a line of its own
+ECHOED = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
+    *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
+)
 #: how Pydantic names a limit that is broken, and how it says so
 LIMITS = {
     ">": ("greater_than", "greater than"),
@@ -66,6 +71,8 @@ class Config:
     hidden: int = 128
     #: of its files, bytes
     weights: int = 0
+    #: options that the dump repeats as they were given
+    echoed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cache_blocks(self) -> int:
@@ -136,6 +143,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         tool_parser=arguments.text("tool_call_parser", ""),
         sees=architecture.endswith("ForConditionalGeneration") and not arguments.switch("language_model_only", False),
         hidden=bounds.count_of(text.get("hidden_size")) or 128,
+        echoed={name: arguments.values[name] for name in ECHOED if name in arguments.values},
     )
 
 

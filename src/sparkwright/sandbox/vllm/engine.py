@@ -84,6 +84,11 @@ class Engine(Process):
         self.take_more(-peak)
 
     @property
+    def experts(self) -> str:
+        """The backend of a mixture of experts."""
+        return "MARLIN" if self.fault() == "weight-only" else "FLASHINFER_CUTLASS"
+
+    @property
     def stale(self) -> bool:
         """Whether it runs what an earlier start compiled, and that is no good."""
         return self.warm and self.fault() == "stale-cache"
@@ -112,7 +117,7 @@ class Engine(Process):
 
     def _loaded(self, server: Server | None) -> int:
         """Load, open the port and stay until stopped."""
-        self.say(() if self.headless else startup.loading(self.config, self.version, self.device))
+        self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
         rules.after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))
         kept = None if self.config.eager else compiled.kept_in(self.env, self._folder_of)

@@ -23,6 +23,7 @@ NEW_LABEL_SINCE: Release = (0, 11, 1)  # enable_chunked_prefill in the dump; chu
 OFF_WARNED_SINCE: Release = (0, 12, 0)
 LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the block's size is said by the worker, and the server's line is worded anew
 DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # the cache is the GPU's before, on a CPU too
+MOE_NAMED_SINCE: Release = (0, 15, 0)
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
 
 ROUTES = (
@@ -111,13 +112,17 @@ def of_member(lines: Iterable[str]) -> Lines:
         yield 0, _info(WORKER, where, message)
 
 
-def loading(config: Config, version: str, device: str) -> Lines:
-    """The config dump and the weights. device: cuda or cpu."""
+def loading(config: Config, version: str, device: str, experts: str) -> Lines:
+    """The config dump and the weights. device: cuda or cpu. experts: the backend of a mixture of experts."""
     message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version, device)}"
     yield 0.3, _info(CORE, "core.py:133", message)
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
-    message = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
+    backend = str(config.echoed.get("attention_backend") or "FLASHINFER").upper()
+    message = f"Using {backend} attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
     yield 0.2, _info(WORKER, "cuda.py:412", message)
+    if "Moe" in config.architecture and release(version) >= MOE_NAMED_SINCE:
+        message = f"Using {experts} Fp8 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN']."
+        yield 0, _info(WORKER, "fp8.py:270", message)
     for n in range(config.shards + 1):
         share = 100 * n // max(1, config.shards)
         policy = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
@@ -189,6 +194,7 @@ def _dump(config: Config, version: str, device: str) -> str:
         label: config.chunked_prefill, "pooler_config": None,
         "compilation_config": {"mode": 0 if config.eager else 3, "backend": "inductor"},
     }  # fmt: skip
+    rows |= {name: value for name, value in config.echoed.items() if name in rows}
     return ", ".join(f"{name}={value}" for name, value in rows.items())
 
 

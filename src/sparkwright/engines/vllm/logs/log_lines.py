@@ -66,6 +66,8 @@ DUMP_FIELDS: dict[str, re.Pattern[str]] = {
     "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=([^,\s]{1,200}),"),
     "quantization": re.compile(r"\bquantization=([^,\s]{1,200}),"),
     "max_model_len": re.compile(r"\bmax_seq_len=(\d+),"),
+    # source 0.12 to 0.33; until then a level
+    "compile_mode": re.compile(r"'mode': <CompilationMode\.(\w{1,40}):"),
     "cudagraph_mode": re.compile(
         r"['\"]cudagraph_mode['\"]: ?(?:<CUDAGraphMode\.(?=\w+:))?(\w+(?=[:,])|\[\d, ?\d\])|\benforce_eager=(?P<eager>True),"
     ),
@@ -81,7 +83,9 @@ CUDAGRAPH_NUMBERS = {
 
 _MODE_CHANGED = r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
 CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGED)
-ATTENTION_BACKEND = line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|FlashMLA|[\w ]{0,40}?MLA) backend")
+ATTENTION_BACKEND = line(
+    "Using ", r"Using (Flash ?Attention|FlashInfer|Triton(?= backend on)|FlashMLA|[\w ]{0,40}?MLA) backend"
+)
 #: a value in the first group; what is printed later wins, over the dump too. real unless said otherwise.
 VALUES: tuple[tuple[str, Line], ...] = (
     *(("version", banner) for banner in BANNERS),
