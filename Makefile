@@ -2,7 +2,8 @@
 # make test: what tells most in a few minutes; needs neither ssh nor Docker
 # make test-all: everything that this machine can; what touches ssh and Docker runs where they are
 # make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/); VERSION=0.19.1 for another
-# make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before
+# make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before; ENGINE=sglang VERSION=0.5.23
+#            and ENGINE=llama_cpp VERSION=2026.10.11549 (of xllamacpp) take in the options of those engines
 # make bed:  two pretend Sparks over real ssh (root, Docker); `make bed-down` removes them
 
 PYTHON ?= python3
@@ -56,7 +57,7 @@ test-engine: .venv/.installed-test
 	  $(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine
 
 engine-release: .venv/.installed-test
-	$(BIN)/python -m tests.real_engine.releases.take_in $(VERSION)
+	$(BIN)/python -m $(if $(filter-out vllm,$(ENGINE)),tests.engine_options.take_in $(ENGINE),tests.real_engine.releases.take_in) $(VERSION)
 
 # every fault at every step of a swap, some minutes, with the table of who serves afterwards, and every fault by what each
 # command says of it (`python -m tests.e2e.states --print` observes that table anew); then ten thousand damaged

@@ -15,6 +15,7 @@ from sparkwright.app import schemas
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.lock import lockfile
+from tests.docs import engine_rules
 
 TOP = Path(__file__).parent.parent.parent
 DOCS = TOP / "docs"
@@ -72,3 +73,12 @@ def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
     assert [handler.name for handler in plan.handlers] == ["Log the message"]
     assert names["container"]["volumes"] == ("/srv/home/ops/models/qwen35-35b-hf:/models/qwen35:ro",)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("name", engine_rules.ENGINES)
+def test_every_rule_of_an_engine_stands_in_the_table_of_engines(name: str) -> None:
+    assert set(engine_rules.named(name)) == engine_rules.rules(name)
+
+
+def test_the_table_of_engines_is_fresh() -> None:
+    assert engine_rules.PAGE.read_text() == engine_rules.text(), "stale: python -m tests.docs.engine_rules"

@@ -19,9 +19,8 @@ VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
 def asked() -> list[flag_values.Option]:
-    gone = {row.split()[0] for row in options.ONLY_OLDER.strip().splitlines()}
-    skipped = END | FETCH | gone | {name for name in flag_values.known() if name.endswith("-default")}
-    return [one for one in flag_values.known().values() if one.name not in skipped]
+    skipped = END | FETCH | {name for name in flag_values.newest() if name.endswith("-default")}
+    return [option for name, option in flag_values.newest().items() if name not in skipped]
 
 
 def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.llama_cpp import options
+from sparkwright.engines.llama_cpp import option_history, options
+from sparkwright.engines.option_history import OptionHistory
 from sparkwright.visible import one_line
 
 SHOWN_CHARS = 60
@@ -37,10 +38,31 @@ class Option:
 
 
 @functools.lru_cache(maxsize=1)
+def newest() -> Mapping[str, Option]:
+    """Return the options of the newest build by their own names."""
+    return _options(options.OPTIONS)
+
+
+@functools.lru_cache(maxsize=1)
 def known() -> Mapping[str, Option]:
-    """The options of both builds by their own names."""
-    rows = (options.OPTIONS + options.ONLY_OLDER).strip().splitlines()
-    return {row.split()[0]: _option(row.split()) for row in rows if row}
+    """Return the options of every build that was asked by their own names."""
+    gone = {name: kind for name, kind in HISTORY.kinds().items() if name not in newest()}
+    rows = (f"{name} {kind}{f' --no-{name}' if kind == 'switch' else ''}" for name, kind in gone.items())
+    return {**_options("\n".join(rows)), **_options(options.GONE), **newest()}
+
+
+def _options(rows: str) -> Mapping[str, Option]:
+    return {row.split()[0]: _option(row.split()) for row in rows.strip().splitlines()}
+
+
+def _kinds() -> Mapping[str, str]:
+    return {name: option.kind for name, option in newest().items()}
+
+
+#: which build has which option
+HISTORY = OptionHistory(
+    option_history.RELEASES, option_history.ROWS, functools.cache(_kinds), lambda build: int(build.lstrip("b"))
+)
 
 
 @functools.lru_cache(maxsize=1)
@@ -54,18 +76,8 @@ def by_word() -> Mapping[str, tuple[Option, bool]]:
 
 
 def exists(name: str, build: int | None) -> bool | None:
-    """Whether a build has this option; None where that is not known."""
-    if build is None or (options.OLDER < build < options.NEWER):
-        return (
-            None
-            if name in options.ONLY_OLDER.split() or name in options.ONLY_NEWER.split()
-            else name in known() or None
-        )
-    gone = options.ONLY_OLDER if build >= options.NEWER else options.ONLY_NEWER
-    listed = (
-        name in known() and not any(row.split()[:1] == [name] for row in gone.splitlines()) and name not in gone.split()
-    )
-    return listed or (False if build in (options.OLDER, options.NEWER) or name in known() else None)
+    """Return whether a build has this option; None where that is not known."""
+    return HISTORY.existence(name, f"b{build}" if build else None).exists
 
 
 def word_of(option: Option, value: Any) -> str:

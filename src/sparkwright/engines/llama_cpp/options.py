@@ -258,17 +258,11 @@ vision-gemma-12b-default bare
 spec-default bare
 """
 
-#: gone in NEWER
-ONLY_OLDER = """
+#: gone in NEWER, with all their words; the other options that are gone have their long name in option_history.py
+GONE = """
 mlock bare LLAMA_ARG_MLOCK
 mmap switch --no-mmap LLAMA_ARG_MMAP
 direct-io switch -dio -ndio --no-direct-io LLAMA_ARG_DIO
-"""
-
-#: not there yet in OLDER
-ONLY_NEWER = """
-lazy-mode moe-cache-mib n-cpu-ffn log-jsonl spec-synth-len spec-synth-rates spec-draft-sampling kv-unified-per-slot
-mmproj-device video-fps video-timestamp-interval video-ffmpeg-dir
 """
 
 #: all that some of the texts can be, which the help has in sentences
@@ -282,3 +276,20 @@ AT_LEAST = {"n-cpu-moe": 0, "parallel": -1, "repeat-last-n": 0, "checkpoint-min-
 
 #: ways to get a model that is not pinned: each downloads when the server starts
 DOWNLOADS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
+
+#: what took over from an option that is gone, where its last build did not name it; "nothing" where nothing did
+SUCCESSORS: dict[str, str] = {
+    "clear-idle": "cache-idle-slots",  # b8929: the same sentence in its help
+    "direct-io": "load-mode=dio",  # b10434: "DEPRECATED in favor of `--load-mode`", as of mlock and mmap
+    "draft": "spec-draft-n-max",  # b10434: "the argument has been removed. use --spec-draft-n-max"
+    "draft-max": "spec-draft-n-max",
+    "draft-min": "spec-draft-n-min",
+    "draft-n": "spec-draft-n-max",
+    "draft-n-min": "spec-draft-n-min",
+    "license": "nothing",
+    "mlock": "load-mode=mlock",
+    "mmap": "load-mode=mmap|none",
+    "spec-ngram-min-hits": "spec-ngram-simple-min-hits",  # b10434: "use the respective" option of the type
+    "spec-ngram-size-m": "spec-ngram-simple-size-m",
+    "spec-ngram-size-n": "spec-ngram-simple-size-n",
+}

@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.finding import Finding
 from sparkwright.engines.llama_cpp import flag_values, flags, options
+from sparkwright.engines.option_history import Existence
 from sparkwright.engines.rule import Rules
 
 
@@ -21,9 +22,21 @@ class Case:
     build: int | None = None
     listed: Collection[str] = ()
 
-    def exists(self, name: str) -> bool | None:
-        """Whether this engine has an option; None where that is not known."""
-        return name in self.listed if self.listed else flag_values.exists(name, self.build)
+    def exists(self, name: str) -> Existence:
+        """Return whether this engine has an option: its own list decides, else the table of builds."""
+        known = flag_values.HISTORY.existence(name, self.release)
+        if not self.listed:
+            return known
+        return Existence(name in self.listed, known.why if known.exists is False else "its own help does not list it")
+
+    @property
+    def options(self) -> Collection[str]:
+        """The names of the options that this engine has, as far as they are known."""
+        return self.listed or [name for name in flag_values.known() if self.exists(name).exists is not False]
+
+    @property
+    def release(self) -> str | None:
+        return f"b{self.build}" if self.build else None
 
     def flag(self, name: str) -> Any:
         """A flag's value; None when it is not given."""

@@ -13,6 +13,7 @@ from sparkwright.engines.finding import Finding, Severity, Way
 from sparkwright.engines.llama_cpp import flag_values, flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
+from sparkwright.engines.option_history import advice
 from sparkwright.trust.image_name import tagged
 from sparkwright.visible import one_line
 
@@ -124,34 +125,35 @@ def speculation(case: Case) -> Iterator[Finding]:
 
 @rule(
     "unknown-flag",
-    sources=("llama-server --help of b10434 and b11549", "`error: invalid argument: --x`, exit code 1"),
-    example=Asked({"model": "a.gguf", "max-model-len": 8192}),
+    sources=(
+        f"llama-server --help of {len(flag_values.HISTORY.releases)} builds, {flag_values.HISTORY.releases[0]} to b{options.NEWER}",
+        "`error: invalid argument: --x`, exit code 1",
+    ),
+    example=Asked({"model": "a.gguf", "mmap": False}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """llama-server does not start with an unknown option.
-    It says `error: invalid argument` and exits with code 1, after the previous server was stopped.
+    It says `error: invalid argument` and exits with code 1, after the previous server was stopped. The image's own help decides, and
+    without it the table of builds.
     """
     for name, given in case.asked.flags.items():
-        exists = case.exists(name)
-        if given is None or exists:
+        known = case.exists(name)
+        if given is None or known.exists:
             continue
-        known = name in flag_values.known() and not case.listed
-        whose = "" if known else concepts.elsewhere("llama_cpp", name)
-        near = "" if known else concepts.here("llama_cpp", name)
-        sentence = (
-            f"{whose}." if whose else f"{name} is not an option of {case.engine}." if not known else _gone(name, case)
-        )
-        other = concepts.counterpart("llama_cpp", name) if whose else ""
-        way = Way(f"use {other} instead" if other else "remove it", {name: None})
-        way = Way(f"write {near}", {name: None, near: given}) if near else way
-        severity: Severity = "error" if exists is False or whose else "warning"
-        yield Finding(severity, sentence, (way,), HELP, name)
+        whose = "" if name in flag_values.known() else concepts.elsewhere("llama_cpp", name)
+        severity: Severity = "error" if known.exists is False or whose else "warning"
+        outcome = "refuses" if severity == "error" else "may refuse"
+        sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
+        yield Finding(severity, sentence, (_instead(case, name, given, bool(whose)),), HELP, name)
 
 
-def _gone(name: str, case: Case) -> str:
-    gone = name in {row.split()[0] for row in options.ONLY_OLDER.strip().splitlines()}
-    when = f"was removed between b{options.OLDER} and b{options.NEWER}" if gone else f"came after b{options.OLDER}"
-    return f"{name} {when}: {case.engine} may refuse to start."
+def _instead(case: Case, name: str, given: object, foreign: bool) -> Way:
+    if not foreign:
+        return advice(flag_values.HISTORY, name, given, case.release, case.options)
+    same, other = concepts.here("llama_cpp", name), concepts.counterpart("llama_cpp", name)
+    if same:
+        return Way(f"write {same}", {name: None, same: given})
+    return Way(f"use {other} instead" if other else "remove it", {name: None})
 
 
 @rule(

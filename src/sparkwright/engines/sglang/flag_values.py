@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from sparkwright.engines.sglang import options
+from packaging.version import Version
+
+from sparkwright.engines.option_history import OptionHistory
+from sparkwright.engines.sglang import option_history, options
 from sparkwright.visible import one_line
 
 SHOWN_CHARS = 60
@@ -27,6 +30,16 @@ def kinds() -> Mapping[str, str]:
     return {name: kind for kind, names in options.KINDS.items() for name in names.split()}
 
 
+#: which release has which option
+HISTORY = OptionHistory(option_history.RELEASES, option_history.ROWS, kinds, Version, options.SUCCESSOR_VALUES)
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of an option of any release; "" for one of none."""
+    span = HISTORY.spans.get(name)
+    return kinds().get(name) or (span.kind if span else "")
+
+
 def number(value: Any) -> int | None:
     """A whole number, given as one, as its digits or as SGLang's 128k; None for anything else."""
     text = "" if isinstance(value, bool) else str(value).strip()
@@ -38,8 +51,8 @@ def number(value: Any) -> int | None:
 
 def misfit(name: str, value: Any) -> str:
     """What is wrong with a value, as "must be a whole number, got '128q'"; "" where nothing is known against it."""
-    kind = kinds().get(name)
-    if kind is None or value is None:
+    kind = kind_of(name)
+    if not kind or value is None:
         return ""
     if kind in SWITCHES:
         return "" if isinstance(value, bool) else f"is a switch and takes no value, got {_shown(value)}"

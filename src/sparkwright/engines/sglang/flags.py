@@ -114,13 +114,13 @@ def _named(written: str, given: Any) -> tuple[str, Any]:
     plain = written.lstrip("-").replace("_", "-")
     own = options.ALIASES.get(plain, plain)
     on = own.removeprefix("no-")
-    if own not in flag_values.kinds() and flag_values.kinds().get(on) == "both":
+    if not flag_values.kind_of(own) and flag_values.kind_of(on) == "both":
         return on, (not given if isinstance(given, bool) else given)
     return own, given
 
 
 def _words(name: str, given: Any) -> list[str]:
-    kind = flag_values.kinds().get(name, "")
+    kind = flag_values.kind_of(name)
     if given is None:
         return []
     if isinstance(given, bool):

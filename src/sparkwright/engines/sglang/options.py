@@ -1,6 +1,7 @@
 """The options of `sglang serve`: their names by the kind of value that its parser takes.
 
-Source: the argument groups of 0.5.23, read, not run; other releases have others. Kinds: switch (on alone), both (`--x` and `--no-x`),
+Source: the argument groups of 0.5.23, and its parser, asked without a GPU (tests/engine_options); what other releases have is in
+option_history.py. Kinds: switch (on alone), both (`--x` and `--no-x`),
 size (a number, or 128k and 1Mi), json, list (words), text.
 """
 
@@ -154,14 +155,17 @@ ALIASES: Mapping[str, str] = {
     "enable-hicache": "enable-hierarchical-cache",
     "ep": "ep-size",
     "expert-parallel-size": "ep-size",
-    "grpc-http-sidecar-port": "smg-http-sidecar-port",
-    "hierarchical-sparse-attention-extra-config": "hisparse-config",
     "model": "model-path",
     "moe-data-parallel-size": "moe-dp-size",
     "nccl-init-addr": "dist-init-addr",
     "pipeline-parallel-size": "pp-size",
     "speculative-draft-model": "speculative-draft-model-path",
     "tensor-parallel-size": "tp-size",
+}
+#: older names of options that newer releases still take. Not in ALIASES, for older releases know the older name only
+FORMER: Mapping[str, str] = {
+    "grpc-http-sidecar-port": "smg-http-sidecar-port",
+    "hierarchical-sparse-attention-extra-config": "hisparse-config",
 }
 #: all that some take. Backends are not among them: each release adds some
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -187,3 +191,31 @@ AT_LEAST: Mapping[str, int] = {
 AT_MOST: Mapping[str, int] = {"port": 65535}
 #: below it and above nothing: shares
 SHARES: frozenset[str] = frozenset(("mem-fraction-static",))
+#: what took over from an option that is gone, where its last release did not name it; "nothing" where nothing did
+SUCCESSORS: Mapping[str, str] = {
+    "collect-tokens-histogram": "nothing",  # the help of 0.5.19: collected with enable-metrics
+    "debug-tensor-dump-inject": "nothing",
+    "disable-hicache-numa-detect": "nothing",
+    "ds-channel-config-path": "nothing",
+    "ds-heavy-channel-num": "nothing",
+    "ds-heavy-channel-type": "nothing",
+    "ds-heavy-token-num": "nothing",
+    "ds-sparse-decode-threshold": "nothing",
+    "elastic-ep-rejoin": "elastic-ep-join-mode=recover",  # its help in 0.5.20
+    "enable-deepep-waterfill": "enable-waterfill",  # both sources; overrides.py of 0.5.16
+    "enable-double-sparsity": "nothing",
+    "enable-expert-distribution-metrics": "expert-balancedness-report-mode=prometheus",  # its refusal in 0.5.19
+    "enable-flashinfer-autotune": "nothing",  # 0.5.7: on, and disable-flashinfer-autotune turns it off
+    "enable-piecewise-cuda-graph": "nothing",  # the help of 0.5.13: on
+    "multi-item-scoring-delimiter": "enable-mis=true",  # 0.5.11, _handle_multi_item_scoring
+    "optimistic-prefill-retries": "optimistic-prefill-attempts",  # 0.5.16
+    "prefill-round-robin-balance": "nothing",  # since 0.5.9 without effect
+    "record-nolora-graph": "nothing",
+    "speculative-ngram-branch-length": "speculative-ngram-max-trie-depth",  # 0.5.10: the same default, 18
+}
+#: words of a successor that mean what others meant: (old name, old word) to the new word. The help of 0.5.19
+SUCCESSOR_VALUES: Mapping[tuple[str, str], str] = {
+    (name, old): new
+    for name in ("prefill-cp-mode", "dsa-prefill-cp-mode", "nsa-prefill-cp-mode")
+    for old, new in (("in-seq-split", "zigzag"), ("round-robin-split", "interleave"))
+}

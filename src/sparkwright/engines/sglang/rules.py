@@ -14,6 +14,7 @@ from sparkwright.engines import concepts
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.option_history import Existence, advice
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.sglang import flag_values, flags, options
 from sparkwright.trust.image_name import tagged
@@ -38,12 +39,25 @@ class Case:
     version: str | None = None
     listed: Collection[str] = ()
 
-    def exists(self, name: str) -> bool | None:
-        """Whether this engine has an option; None where that is not known."""
-        if self.listed:
-            return name in self.listed
-        known = name in flag_values.kinds()
-        return known if self.version == options.SOURCE else known or None
+    def exists(self, name: str) -> Existence:
+        """Return whether this engine has an option: its own list decides, else the table of releases."""
+        known = flag_values.HISTORY.existence(name, self.version)
+        if not self.listed:
+            return known
+        here = name in self.listed or options.FORMER.get(name) in self.listed
+        return Existence(here, known.why if known.exists is False else "its own help does not list it")
+
+    @property
+    def options(self) -> Collection[str]:
+        """The names of the options that this engine has, as far as they are known."""
+        gone = flag_values.HISTORY.kinds()
+        return self.listed or [
+            name for name in {**flag_values.kinds(), **gone} if self.exists(name).exists is not False
+        ]
+
+    @property
+    def engine(self) -> str:
+        return f"SGLang {self.version}" if self.version else "SGLang"
 
     def flag(self, name: str) -> Any:
         """A flag's value; None when it is not given."""
@@ -70,22 +84,37 @@ def rule(name: str, *, sources: Iterable[str], example: Asked) -> Callable[[Find
     return RULES.rule(name, sources=sources, example=case)
 
 
-@rule("unknown-flag", sources=(SOURCE,), example=Asked({"max-model-len": 8192}))
+@rule(
+    "unknown-flag",
+    sources=(
+        f"the parsers of {flag_values.HISTORY.releases[0]} to {options.SOURCE}, asked without a GPU",
+        "an image's own help",
+    ),
+    example=Asked({"mamba-scheduler-strategy": "extra_buffer"}),
+)
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """SGLang does not start with an unknown flag.
-    Its parser ends with exit code 2, after the previous server was stopped.
+    Its parser ends with exit code 2, after the previous server was stopped. Flags come, go and are renamed in nearly every release:
+    the image's own help decides, and without it the table of releases.
     """
     for name, given in case.asked.flags.items():
-        exists = case.exists(name)
-        if given is None or exists:
+        known = case.exists(name)
+        if given is None or known.exists:
             continue
-        whose, near = concepts.elsewhere("sglang", name), concepts.here("sglang", name)
-        other = concepts.counterpart("sglang", name) if whose else ""
-        way = Way(f"use {other} instead" if other else "remove it", {name: None})
-        way = Way(f"write {near}", {name: None, near: given}) if near and whose else way
-        engine = f"SGLang {case.version}" if case.version else f"SGLang {options.SOURCE}"
-        severity: Severity = "error" if exists is False or whose else "warning"
-        yield Finding(severity, f"{whose or f'{name} is not a flag of {engine}'}.", (way,), SOURCE, name)
+        whose = concepts.elsewhere("sglang", name)
+        severity: Severity = "error" if known.exists is False or whose else "warning"
+        outcome = "refuses" if severity == "error" else "may refuse"
+        sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
+        yield Finding(severity, sentence, (_instead(case, name, given, bool(whose)),), SOURCE, name)
+
+
+def _instead(case: Case, name: str, given: Any, foreign: bool) -> Way:
+    if not foreign:
+        return advice(flag_values.HISTORY, name, given, case.version, case.options)
+    same, other = concepts.here("sglang", name), concepts.counterpart("sglang", name)
+    if same:
+        return Way(f"write {same}", {name: None, same: given})
+    return Way(f"use {other} instead" if other else "remove it", {name: None})
 
 
 @rule("flag-value", sources=(SOURCE,), example=Asked({"mem-fraction-static": 85}))

@@ -1,0 +1,229 @@
+"""Options of an engine by release: which exist, and what took over from those that are gone.
+
+An engine's table is text (`option_history.py` in its folder), made from the parsers of the releases it names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sparkwright.engines.finding import Way
+
+#: of a successor: it is known that nothing took over
+NOTHING = "nothing"
+#: prefixes that turn an option's meaning into its opposite
+OPPOSITES = ("no-", "disable-", "enable-")
+NEAR = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The releases that have an option, as indexes of those that were asked."""
+
+    kind: str
+    #: None: older than all that were asked
+    first: int | None
+    #: None: the newest that was asked has it
+    last: int | None
+    #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF, NOTHING; "" where it is not known
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Existence:
+    """The answer to whether a release has an option."""
+
+    #: None: not known
+    exists: bool | None
+    #: half a sentence, "" for an option that exists
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """An option to write in place of another one."""
+
+    name: str
+    #: None: its value can't be derived from the other's
+    value: Any = None
+
+
+class OptionHistory:
+    """The options of an engine in the releases whose parser was asked."""
+
+    def __init__(
+        self,
+        releases: str,
+        rows: str,
+        newest: Callable[[], Collection[str]],
+        order: Callable[[str], Any],
+        values: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
+        """Read a table.
+
+        Args:
+            releases: the releases that were asked, oldest first, separated by spaces.
+            rows: the options that some of them lack, a line each: NAME KIND FIRST..LAST -> INSTEAD.
+            newest: returns the names of the options that the newest release has.
+            order: turns a release into something that compares as releases do.
+            values: for a successor that takes other words: (old name, old value) to the new value.
+        """
+        self.releases = tuple(releases.split())
+        self._rows, self._newest, self._order, self._values = rows, newest, order, values or {}
+
+    @cached_property
+    def spans(self) -> Mapping[str, Span]:
+        """The options that some release lacks, by name."""
+        return dict(self._span(row) for row in self._rows.strip().splitlines())
+
+    def kinds(self) -> Mapping[str, str]:
+        """Return the kinds of the options that are gone from the newest release, by name."""
+        return {name: span.kind for name, span in self.spans.items() if span.last is not None}
+
+    def existence(self, name: str, release: str | None) -> Existence:
+        """Return whether a release has an option. release: None while it is not known."""
+        span = self.spans.get(name)
+        if span is None:
+            return self._constant(name, release)
+        if release is None:
+            return Existence(None, self._gone(span)) if span.last is not None else Existence(True)
+        here = self._order(release)
+        if span.last is not None and here >= self._order(self.releases[span.last + 1]):
+            return Existence(False, self._gone(span))
+        if span.first and here <= self._order(self.releases[span.first - 1]):
+            return Existence(False, f"it came with {self.releases[span.first]}")
+        if span.first and here < self._order(self.releases[span.first]):
+            return Existence(None, f"it came with {self.releases[span.first]}")
+        if span.last is not None and here > self._order(self.releases[span.last]):
+            return Existence(None, self._gone(span))
+        return Existence(True)
+
+    def replacement(self, name: str, value: Any, release: str | None) -> Replacement | None:
+        """Return what a release has in place of an option that it lacks; None for nothing, or nothing known."""
+        return self._successor(name, value, release) or self._predecessor(name, value, release)
+
+    def nothing_took_over(self, name: str) -> bool:
+        """Return whether an option is known to have gone without a successor."""
+        span = self.spans.get(name)
+        return span is not None and span.instead == NOTHING
+
+    def last_release(self, name: str) -> str:
+        """Return the last release known to have an option that is gone; "" for one that is not."""
+        span = self.spans.get(name)
+        return "" if span is None or span.last is None else self.releases[span.last]
+
+    def _constant(self, name: str, release: str | None) -> Existence:
+        """Return the same for an option that no row is about: in every release, or in none."""
+        if name in self._newest():
+            return Existence(True)
+        oldest, newest = self.releases[0], self.releases[-1]
+        asked = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
+        return Existence(False if asked else None, f"no release from {oldest} to {newest} has it")
+
+    def _gone(self, span: Span) -> str:
+        assert span.last is not None
+        return f"it is gone since {self.releases[span.last + 1]}"
+
+    def _successor(self, name: str, value: Any, release: str | None) -> Replacement | None:
+        for _ in range(len(self.spans)):
+            span = self.spans.get(name)
+            if span is None or span.instead in ("", NOTHING):
+                return None
+            new, value = self._renamed(name, value, span.instead)
+            if self.existence(new, release).exists is not False:
+                return Replacement(new, value)
+            name = new
+        return None
+
+    def _renamed(self, name: str, value: Any, instead: str) -> tuple[str, Any]:
+        new, _, words = instead.partition("=")
+        if words:
+            on, _, off = words.partition("|")
+            word = off if value is False else on
+            return new, True if word == "true" else word or None
+        takes_switch = self._kind(new) in ("switch", "bare", "both")
+        same = isinstance(value, bool) == takes_switch
+        return new, self._values.get((name, str(value)), value) if same else None
+
+    def _predecessor(self, name: str, value: Any, release: str | None) -> Replacement | None:
+        """Return the older name of an option that came later under another one."""
+        for old, span in self.spans.items():
+            if span.instead == name and release is not None and self.existence(old, release).exists:
+                back = {new: was for (of, was), new in self._values.items() if of == old}
+                return Replacement(old, back.get(str(value), value)) if self._kind(name) == span.kind else None
+        return None
+
+    def _kind(self, name: str) -> str:
+        span, newest = self.spans.get(name), self._newest()
+        if span is not None:
+            return span.kind
+        return newest.get(name, "") if isinstance(newest, Mapping) else ""
+
+    def _span(self, row: str) -> tuple[str, Span]:
+        written, _, instead = row.partition(" -> ")
+        name, kind, releases = written.split()
+        first, _, last = releases.partition("..")
+        at = self.releases.index
+        return name, Span(kind, at(first) if first else None, at(last) if last else None, instead)
+
+
+def advice(history: OptionHistory, name: str, value: Any, release: str | None, known: Collection[str]) -> Way:
+    """Return what to do about an option that a release lacks. known: the names of the options that it has."""
+    other = history.replacement(name, value, release)
+    if other is not None and other.name in known:
+        change = {name: None} if other.value is None else {name: None, other.name: other.value}
+        return Way(_sentence(other, value), change)
+    if history.nothing_took_over(name) or history.existence(name, release).why.startswith("it came with"):
+        return Way("remove it", {name: None})
+    if last := history.last_release(name):
+        return Way(f"look in the notes of the releases after {last} for what took over", {name: None})
+    return mistyped(name, value, known) or Way("remove it", {name: None})
+
+
+def mistyped(name: str, value: Any, known: Collection[str]) -> Way | None:
+    """Return the correction of a name that stands for a known option; None where it stands for none."""
+    if close := near(name, known):
+        return Way(f"write {close}", {name: None, close: value})
+    other = opposite(name, known)
+    if other and isinstance(value, bool):
+        return Way(f"write {other}: {str(not value).lower()}", {name: None, other: not value})
+    return None
+
+
+def _sentence(other: Replacement, value: Any) -> str:
+    if other.value is None:
+        return f"see {other.name}, which took over"
+    same = other.value == value
+    shown = str(other.value).lower() if isinstance(other.value, bool) else other.value
+    return f"write {other.name}" if same else f"write {other.name}: {shown}"
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """Return the option that a mistyped name stands for; "" when none is close. One that means the opposite is never close."""
+    close = difflib.get_close_matches(name, sorted(known), n=8, cutoff=NEAR)
+    return next((option for option in close if _direction(option) == _direction(name)), "")
+
+
+def opposite(name: str, known: Collection[str]) -> str:
+    """Return the option that means the opposite of this one, as disable-x for enable-x; "" when there is none."""
+    bare = _bare(name)
+    return next((other for other in _opposites(name, bare) if other in known), "")
+
+
+def _opposites(name: str, bare: str) -> Iterator[str]:
+    if _direction(name) == "off":
+        yield from (f"enable-{bare}", bare)
+    else:
+        yield from (f"disable-{bare}", f"no-{bare}")
+
+
+def _bare(name: str) -> str:
+    return next((name.removeprefix(prefix) for prefix in OPPOSITES if name.startswith(prefix)), name)
+
+
+def _direction(name: str) -> str:
+    return "off" if name.startswith(("no-", "disable-")) else "on" if name.startswith("enable-") else ""

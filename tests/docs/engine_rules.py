@@ -1,0 +1,159 @@
+"""The table of what each engine's rules cover, and why one has no rule where another has: docs/engine-rules.md.
+
+    python -m tests.docs.engine_rules        # writes it
+
+A cell that is a rule's name is checked against the engine's rules; anything else is the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkwright.engines import container_rules, engine, memory_rules
+
+PAGE = Path(__file__).parents[2] / "docs" / "engine-rules.md"
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "llama.cpp", "openai": "another server"}
+#: for an engine that is known by its interface only
+UNREAD = "its flags are not read"
+OPEN = "open: nobody wrote it yet"
+VLLM_ONLY = "vLLM's own"
+LLAMA_ONLY = "llama.cpp's own"
+#: what is covered: the rules of vLLM, SGLang, llama.cpp, another server. Several rules are separated by spaces
+CONCEPTS: dict[str, tuple[str, str, str, str]] = {
+    "a flag that the release does not have": ("unknown-flag", "unknown-flag", "unknown-flag", UNREAD),
+    "a value that the flag does not take": (
+        "flag-value switch-with-value",
+        "flag-value",
+        "flag-value",
+        UNREAD,
+    ),
+    "a flag without effect": ("ignored-flag config-file-switches", OPEN, OPEN, UNREAD),
+    "a variable that nothing reads": ("unread-variable", OPEN, "each flag has one; an image's help lists them", UNREAD),
+    "the share of memory that leaves the host too little": (
+        "memory-budget memory-utilization",
+        "memory-budget",
+        "memory-budget",
+        "memory-budget",
+    ),
+    "memory that is unknown before the start": (
+        "memory-utilization",
+        "memory-unset",
+        "fit-shrinks",
+        "memory-unknown",
+    ),
+    "a model that is downloaded past spark.lock": ("downloads", "downloads", "downloads", "see code-of-others"),
+    "an API key in arguments or log": (
+        "api-key-in-arguments key-in-log",
+        "api-key-in-arguments",
+        "api-key-in-arguments",
+        "secret-in-command",
+    ),
+    "a port open to the network without a key": (
+        "open-to-network",
+        "open-to-network",
+        "open-to-network",
+        "open-to-network",
+    ),
+    "a server that checks can't reach": ("out-of-reach", "out-of-reach", "out-of-reach", "out-of-reach"),
+    "no way to see a stall": ("metrics can't be turned off", "no-metrics", "no-metrics", "no-heartbeat"),
+    "an image without kernels for a GB10": ("cuda13-image", "image-kernels", "cuda12-image", "not known"),
+    "a moving or frozen tag": ("moving-tag frozen-nightly", OPEN, OPEN, "not known"),
+    "a model that this release does not load": (
+        "architecture-support",
+        "its registry was not asked",
+        "the GGUF names it; its start tells",
+        "not known",
+    ),
+    "the model as a file": (
+        "model-comes-first",
+        "a folder is served",
+        "model-file",
+        "the path is in its own command",
+    ),
+    "a context longer than the model's": (
+        "model-length stretched-context",
+        OPEN,
+        "it lowers the length by itself and the check of a started server tells",
+        "not known",
+    ),
+    "slots, steps and their budget": (
+        "explicit-chunked-prefill unchunked-budget seqs-over-budget block-over-budget",
+        "it fits them by itself",
+        "slot-context",
+        "not known",
+    ),
+    "layers of a recurrent model": (
+        "mamba-cache-mode prefix-caching-needs-chunked-prefill seqs-over-mamba-blocks kv-scales-on-hybrid",
+        OPEN,
+        "no setting of its own",
+        "not known",
+    ),
+    "tool calls and reasoning": (
+        "tool-calls reasoning-truncates-answers template-value-as-text",
+        OPEN,
+        OPEN,
+        "the probes of a start tell",
+    ),
+    "speculation": ("speculation-without-layers", OPEN, OPEN, "not known"),
+    "weights that load slowly or twice": ("weights-loading", OPEN, "load-mode: see unknown-flag", "not known"),
+    "layers or caches on the CPU": (
+        "not possible by flags that are common",
+        "not possible",
+        "layers-on-cpu",
+        "not known",
+    ),
+    "types of the KV cache that need another option": ("flag-value", "flag-value", "quantised-v-cache", "not known"),
+    "idle work": ("none is known", "idle-spin", "none is known", "not known"),
+    "several hosts": (
+        "parallel parallel-backend parallel-experts parallel-heads parallel-layers parallel-multiplied "
+        "parallel-pipeline-model parallel-pipeline-release parallel-release gid-index",
+        "refused: sparkwright starts it on one host only",
+        "refused: sparkwright starts it on one host only",
+        "refused",
+    ),
+    "Ascend": (
+        "ascend-budget ascend-exclusive ascend-scheduler",
+        "not supported there",
+        "not supported there",
+        "not known",
+    ),
+    "the container": (" ".join(container_rules.RULES),) * 4,
+}
+HEAD = """# What lint covers, by engine
+
+Each row is a concept; each cell the rules of that engine about it (`sparkwright explain RULE`), or why there is none. Written by
+`python -m tests.docs.engine_rules`; a test holds it against the rules that exist, so that no rule is missing here.
+
+"""
+
+
+def rules(name: str) -> set[str]:
+    """Return the names of an engine's rules, with those for every engine."""
+    return {*engine.of(name).advice.titles(), *memory_rules.RULES, *container_rules.RULES}
+
+
+def named(name: str) -> Iterator[str]:
+    """Yield the rules of an engine that the table names."""
+    at = list(ENGINES).index(name)
+    every = set().union(*map(rules, ENGINES))
+    for row in CONCEPTS.values():
+        words = row[at].split()
+        if set(words) <= every:
+            yield from words
+
+
+def text() -> str:
+    """Return the page."""
+    lines = ["| | " + " | ".join(ENGINES.values()) + " |", "|---" * (len(ENGINES) + 1) + "|"]
+    every = set().union(*map(rules, ENGINES))
+    for concept, row in CONCEPTS.items():
+        cells = (
+            ", ".join(f"`{word}`" for word in cell.split()) if set(cell.split()) <= every else cell for cell in row
+        )
+        lines.append(f"| {concept} | {' | '.join(cells)} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text())

@@ -1,0 +1,101 @@
+"""Take in the options of a release of SGLang or llama.cpp from its package on PyPI, and write the engine's history of options anew.
+
+    make engine-release ENGINE=sglang VERSION=0.5.23
+    make engine-release ENGINE=llama_cpp VERSION=2026.10.11549        # of xllamacpp, whose wheel holds llama-server b11549
+
+No GPU is needed. SGLang's parser needs torch and transformers: they are those of the vLLM in .engine (tests/real_engine), installed
+when it is not there. Exit code 0: taken in, with what changed printed. 1: the package can't be had, or its parser can't be asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from sparkwright.engines.llama_cpp import help_text
+from tests.engine_options import kept, table
+from tests.engine_options.kept import Option
+from tests.real_engine.releases import install
+from tests.real_engine.releases.install import EngineMissing, quietly
+
+HERE = Path(__file__).parent
+ASKS_WITHIN_S = 300
+SUCCESSOR = re.compile(r"(?:use|in favor of)\s+`?--([\w-]+)")
+
+
+class Unanswered(Exception):
+    """A release whose parser could not be asked; the message says why."""
+
+
+def sglang(version: str, folder: Path) -> tuple[str, list[Option]]:
+    """Return a release of SGLang and its options."""
+    python = install.installed(install.NEWEST, print) / "bin" / "python"
+    _unpack(str(python), f"sglang=={version}", folder)
+    printed = _run([str(python), str(HERE / "ask_sglang.py"), str(folder)])
+    rows = json.loads(printed.strip().splitlines()[-1])
+    return version, [Option(tuple(row["names"]), row["kind"], row["instead"]) for row in rows]
+
+
+def llama_cpp(version: str, folder: Path) -> tuple[str, list[Option]]:
+    """Return the build inside a release of xllamacpp and its options, with those that it only names to refuse them left out."""
+    _unpack(sys.executable, f"xllamacpp=={version}", folder)
+    text = _run([sys.executable, str(HERE / "ask_llama_cpp.py"), str(folder)])
+    entries = help_text.listed(text)
+    if not entries:
+        raise Unanswered(f"xllamacpp {version} printed no help of llama-server")
+    return f"b{version.split('.')[2]}", [_llama_option(option, text) for option in entries.values()]
+
+
+ENGINES: dict[str, Callable[[str, Path], tuple[str, list[Option]]]] = {"sglang": sglang, "llama_cpp": llama_cpp}
+
+
+def _llama_option(option: help_text.Listed, text: str) -> Option:
+    names = [word.removeprefix("--") for word in option.words if word.startswith("--") and word != f"--{option.name}"]
+    kind = "switch" if option.off else "bare" if not option.takes else "two" if option.takes == 2 else "text"
+    about = re.search(rf"^-.*--{re.escape(option.name)}\b[^\n]*\n?(?:(?!-).*\n)*", text, re.M)
+    found = SUCCESSOR.search(about[0]) if about and "DEPRECATED" in about[0] else None
+    return Option((option.name, *names), kind, found[1] if found else "")
+
+
+def _unpack(python: str, requirement: str, folder: Path) -> None:
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
+    quietly([*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement])
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder)
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ASKS_WITHIN_S)
+    if done.returncode or not done.stdout.strip():
+        raise Unanswered((done.stderr or done.stdout).strip()[-2000:])
+    return done.stdout
+
+
+def main(engine: str, version: str) -> int:
+    """Take one in and return the exit code."""
+    before = kept.releases(engine)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            release, options = ENGINES[engine](version, Path(scratch))
+        except (EngineMissing, Unanswered) as error:
+            print(error, file=sys.stderr)
+            return 1
+    kept.save(engine, release, options)
+    table.write(engine)
+    older = [name for name in kept.releases(engine) if name in before and name != release]
+    print(f"{engine} {release}: {len(options)} options")
+    for line in table.changes(kept.load(engine, older[-1]), options) if older else ():
+        print(f"  {line}")
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ENGINES:
+        sys.exit("which release? make engine-release ENGINE=sglang VERSION=0.5.23")
+    sys.exit(main(*sys.argv[1:]))

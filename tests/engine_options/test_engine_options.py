@@ -1,0 +1,102 @@
+"""Which options a release of SGLang or llama.cpp has, and what lint advises for those that it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine, option_history
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.finding import Finding
+from sparkwright.engines.llama_cpp import flag_values as llama_values
+from sparkwright.engines.sglang import flag_values as sglang_values
+from tests.engine_options import kept, table
+
+HISTORIES = {"sglang": sglang_values.HISTORY, "llama_cpp": llama_values.HISTORY}
+RELEASES = [(name, release) for name in HISTORIES for release in kept.releases(name)]
+#: left out of builds that were compiled without it; and of two releases, then taken again
+INTERRUPTED = {"rpc", "hierarchical-sparse-attention-extra-config"}
+STRATEGY = {"mamba-scheduler-strategy": "extra_buffer"}
+RADIX = {"mamba-radix-cache-strategy": "extra_buffer"}
+
+
+def found(name: str, flags: dict[str, Any], release: str | None) -> list[Finding]:
+    """Return the findings about flags that a release lacks."""
+    own = engine.of(name)
+    checked = own.advice.check(Asked(own.flags.named(flags)), {}, own.advice.version(release))
+    return [finding for finding in checked if finding.rule == "unknown-flag"]
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_the_history_is_what_the_kept_releases_make(name: str) -> None:
+    path = table.ENGINES / name / "option_history.py"
+    assert path.read_text() == table.text(name), "stale: python -m tests.engine_options.table"
+
+
+@pytest.mark.parametrize(("name", "release"), RELEASES)
+def test_every_option_of_a_release_is_taken_and_no_other(name: str, release: str) -> None:
+    has = {word for option in kept.load(name, release) for word in option.names}
+    ever = {word for each in kept.releases(name) for option in kept.load(name, each) for word in option.names}
+    history = HISTORIES[name]
+    newest = sglang_values.kinds() if name == "sglang" else llama_values.newest()
+    words = ever & (history.spans.keys() | newest.keys()) - INTERRUPTED
+    assert {word for word in words if history.existence(word, release).exists} == words & has
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "flags", "severity", "way"),
+    [
+        ("sglang", "0.5.9", STRATEGY, "", ""),
+        ("sglang", "0.5.13", STRATEGY, "", ""),
+        ("sglang", "0.5.23", STRATEGY, "error", "write mamba-radix-cache-strategy"),
+        ("sglang", "0.5.24", STRATEGY, "error", "write mamba-radix-cache-strategy"),
+        ("sglang", None, STRATEGY, "warning", "write mamba-radix-cache-strategy"),
+        ("sglang", "0.5.9", RADIX, "error", "write mamba-scheduler-strategy"),
+        ("sglang", "0.5.23", RADIX, "", ""),
+        ("sglang", None, RADIX, "", ""),
+        ("sglang", "0.5.23", {"nsa-prefill-cp-mode": "in-seq-split"}, "error", "write cp-strategy: zigzag"),
+        ("sglang", "0.5.23", {"disable-piecewise-cuda-graph": True}, "error", "write cuda-graph-backend-prefill: disabled"),
+        ("sglang", "0.5.23", {"elastic-ep-rejoin": True}, "error", "write elastic-ep-join-mode: recover"),
+        ("sglang", "0.5.23", {"enable-double-sparsity": True}, "error", "remove it"),
+        ("sglang", "0.5.23", {"torchao-config": "int4wo-128"}, "error", "look in the notes of the releases after 0.5.17 for what took over"),
+        ("sglang", "0.5.23", {"context-lenght": 8192}, "error", "write context-length"),
+        ("sglang", "0.5.23", {"enable-radix-cache": True}, "error", "write disable-radix-cache: false"),
+        ("llama_cpp", "b10434", {"no-mmap": True}, "", ""),
+        ("llama_cpp", "b11549", {"no-mmap": True}, "error", "write load-mode: none"),
+        ("llama_cpp", "b11549", {"mmap": True}, "error", "write load-mode: mmap"),
+        ("llama_cpp", "b11549", {"mlock": True}, "error", "write load-mode: mlock"),
+        ("llama_cpp", "b11549", {"draft-max": 8}, "error", "write spec-draft-n-max"),
+        ("llama_cpp", None, {"no-mmap": True}, "warning", "write load-mode: none"),
+    ],
+)  # fmt: skip
+def test_a_flag_is_judged_by_the_release_and_its_successor_is_advised(
+    name: str, release: str | None, flags: dict[str, Any], severity: str, way: str
+) -> None:
+    findings = found(name, flags, release)
+    assert [(one.severity, one.ways_out[0].text) for one in findings] == ([(severity, way)] if severity else [])
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
+    history = HISTORIES[name]
+    newest = history.releases[-1]
+    for option, span in history.spans.items():
+        if span.last is None or span.instead in ("", option_history.NOTHING):
+            continue
+        (finding,) = found(name, {option: True if span.kind in ("switch", "bare", "both") else "1"}, newest)
+        assert not finding.ways_out[0].text.startswith("remove"), option
+
+
+def test_an_unknown_version_is_not_called_by_a_number() -> None:
+    (finding,) = found("sglang", STRATEGY, None)
+    assert finding.sentence == ("mamba-scheduler-strategy: it is gone since 0.5.20; SGLang may refuse to start.")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("max-num-seq", "max-num-seqs"), ("enable-sliding-window", ""), ("no-mmap", ""), ("enable-lorra", "enable-lora")],
+)
+def test_a_name_that_means_the_opposite_is_never_near(name: str, near: str) -> None:
+    known = ["max-num-seqs", "disable-sliding-window", "mmap", "enable-lora"]
+    assert option_history.near(name, known) == near
