@@ -26,6 +26,7 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("largest gap ms", "largest_gap_ms", 0),
     ("stalls", "stalls", 0),
     ("stalled ms", "stall_ms", 0),
+    ("lowest available GiB", "lowest_available_gib", 1),
 )
 MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
 #: in a pipe: wider than any line, so that nothing is folded or cut

@@ -42,7 +42,7 @@ SERVE: tuple[Option, ...] = (
     ("output-tokens", 0, "tokens of every answer"),
 )
 LONG: Option = ("long-tokens", 0, "tokens of the long prompt (default: at least 4 steps of the largest budget)")
-LOADS: Option = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed")
+LOADS: Option = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed, depth")
 SMOKE: tuple[Option, ...] = (
     ("prompt-tokens", 0, "tokens of a prompt"),
     ("output-tokens", 0, "tokens of an answer"),
@@ -61,6 +61,11 @@ MIXED: tuple[Option, ...] = (
     ("concurrency", "", "concurrent requests"),
     RATE,
     ("requests", 0, "how many, a fifth of them long (default: 20 long, 80 short)"),
+)
+DEPTH: tuple[Option, ...] = (
+    ("depth", 0, "tokens of the longest prompt (default: the server's context)"),
+    ("streams", 0, "how many prompts of each length at once (default 1)"),
+    ("output-tokens", 0, "tokens of every answer (default 128)"),
 )
 
 FRESH = "Each arm is started fresh, and the server that ran before is restored."
@@ -90,6 +95,12 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         "Measure inter-token latency beside long prompts.",
     ),
     ("mixed", (*URL, *ARMS, REPEAT, LONG, *MIXED), "Measure long and short prompts in one queue."),
+    (
+        "context",
+        (REPEAT, *DEPTH),
+        "Measure decode rate, TTFT and memory against the depth of the context.\n\n"
+        "Prompts double in length up to the server's context. A guard stops the server before the host is lost.",
+    ),
 )
 
 
