@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.engines import api_paths
+from sparkwright.engines.api_paths import ApiPath
 from sparkwright.engines.command_words import value
 from sparkwright.trust.bounds import number_of
 
@@ -100,6 +102,8 @@ class Http:
     recurrent_block: int = 1
     task: Task = GENERATE
     unlike: Mapping[str, Sample] = field(default_factory=dict)
+    #: what its clients use, and a gateway routes
+    paths: tuple[ApiPath, ...] = api_paths.OPENAI
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """The key that a server was started with, from its container's command and environment; empty when it wants none."""
