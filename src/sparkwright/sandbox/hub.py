@@ -42,6 +42,7 @@ QWEN35_CONFIG = {
         "num_hidden_layers": 40,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
         "mamba_ssm_dtype": "float32",
+        "mtp_num_hidden_layers": 1,
         **LAYERS,
     },
 }

@@ -18,8 +18,6 @@ LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 SPECULATION = "speculative-config"
 #: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
 FETCHED = ("tokenizer", "hf-config-path", f"{SPECULATION}.model", f"{SPECULATION}.tokenizer")
-#: methods that predict with layers of the model itself; vLLM 0.32.0, config/speculative.py
-OWN_LAYERS = ("mtp",)
 
 
 @rule(
@@ -44,26 +42,6 @@ def downloads(case: Case) -> Iterator[Finding]:
             way = Way(f"mount its folder (`container.volumes`) and write its path there, as {path}", {flag: mounted})
             sentence = f"{name.replace('.', ' ')} {given} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, (way,), "vLLM 0.32.0", name.partition(".")[0])
-
-
-@rule(
-    "speculation-without-layers",
-    sources=("vLLM 0.32.0, config/speculative.py: n_predict from num_nextn_predict_layers and its like",),
-    example=Example({SPECULATION: {"method": "mtp", "num_speculative_tokens": 2}}, model=DENSE),
-)
-def speculation_without_layers(case: Case) -> Iterator[Finding]:
-    """Multi-token prediction needs layers that were trained for it.
-    They are part of the model (num_nextn_predict_layers, mtp_num_hidden_layers, num_mtp_modules in its config.json); a model without
-    them cannot be served with the method mtp.
-    """
-    method, own = _inner(case, f"{SPECULATION}.method"), _inner(case, f"{SPECULATION}.model") is None
-    known = bool(case.architecture.config) and case.architecture.kind != "unknown"
-    if method in OWN_LAYERS and own and known and not config_parts.prediction_layers(case.architecture.config):
-        sentence = (
-            f"{SPECULATION}: {case.architecture.name or 'the model'} has no layers to predict with, so no {method}."
-        )
-        way = Way("remove it, or name a draft model", {SPECULATION: None})
-        yield Finding("error", sentence, (way,), "vLLM 0.32.0", SPECULATION)
 
 
 @rule(
