@@ -16,6 +16,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
 from sparkwright.host.runs import measuring
 from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -285,9 +286,16 @@ def test_a_busy_gpu_at_little_power_is_told() -> None:
 SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine that runs the tests is no doubt about the rates."""
+    monkeypatch.setattr(Lag, "spoils_rates", lambda lag, decoding_s: False)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails(tmp_path: Path) -> None:
     context = context_of(tmp_path)
-    with serving(Schedule(**FAST, accepts=[0.8, 0.5])) as server:
+    with serving(Schedule(first_s=0.01, rates=[100.0], accepts=[0.8, 0.5])) as server:
         first = run(server, context, baseline_key=SPECULATING)
         server.plan.accepts = [0.75, 0.4]
         alike = run(server, context, baseline_key=SPECULATING)
@@ -305,6 +313,7 @@ def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails
     assert any("speculation guesses badly" in row for row in fell.data["evidence"])
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     with serving(Schedule(**FAST, accepts=[0.8], greedy_only=True)) as server:
@@ -318,6 +327,7 @@ def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Pa
     assert len(list(context.state.path.glob("baselines/*.json"))) == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_speculation_is_probed_with_one_stream_and_eight_at_both_temperatures(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, accepts=[0.8])) as server:
         found = run(server, context_of(tmp_path), baseline_key=SPECULATING)
