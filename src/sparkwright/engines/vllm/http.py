@@ -67,6 +67,8 @@ HTTP = Http(
     key_variable="VLLM_API_KEY",
     # speculative-config, and its pieces in older releases
     speculation=("--speculative-", "--spec-", "-sc"),
+    # v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0
+    positions="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     low_priority=low_priority,
     paths=PATHS,
 )
