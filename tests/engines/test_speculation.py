@@ -134,3 +134,31 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
     found = [f"{one.severity}: {one.sentence}" for one in llama_rules.RULES["speculation"].findings(case)]
     assert bool(found) == bool(text), found
     assert not text or found[0].startswith(text), found
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({FLAG: '{"method":"dflash","model":"org/draft","num_speculative_tokens":8}'}, ["org/draft"]),
+        ({f"{FLAG}.model": "org/draft", f"{FLAG}.method": "dflash"}, ["org/draft"]),
+        ({FLAG: {"model": "ngram", "num_speculative_tokens": 2}}, []),
+        ({FLAG: {"method": "dflash", "model": "/models/draft", "num_speculative_tokens": 8}}, []),
+        ({"lora-modules": ["sql=org/sql-lora", "sum=/models/sum"]}, ["org/sql-lora"]),
+        ({"lora-modules": [{"name": "sql", "path": "org/sql-lora"}]}, ["org/sql-lora"]),
+        ({"lora-modules": '{"name": "sql", "path": "org/sql"}'.replace(" ", "")}, ["org/sql"]),
+    ],
+)
+def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
+    found = rules.check(rules.Asked(flags), classify(WITH_LAYERS), versions.parse("0.32.0"))
+    sentences = [one.sentence for one in found if one.rule == "downloads"]
+    assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
+
+
+def test_the_vocabulary_of_gpt_oss_is_named_on_a_host_that_is_kept_offline() -> None:
+    def named(**env: str) -> list[str]:
+        found = rules.check(rules.Asked({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0"))
+        return [one.severity for one in found if one.rule == "downloads"]
+
+    assert named() == []
+    assert named(HF_HUB_OFFLINE="1") == ["warning"]
+    assert named(HF_HUB_OFFLINE="1", TIKTOKEN_ENCODINGS_BASE="/models/encodings") == []
