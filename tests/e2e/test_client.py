@@ -31,6 +31,13 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     )
     assert 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}' in asked.out
     assert 'input: ["text", "image"]' in asked.out, "its recipe has a probe that shows it a picture"
+    opencode = desk.run("client", "--host", "sandbox", "--for", "opencode")
+    config = json.loads(opencode.out.partition("\n")[2].partition("\n# an agent needs")[0])
+    assert config["model"] == "spark/qwen3.5-35b"
+    assert config["provider"]["spark"]["models"]["qwen3.5-35b"]["limit"] == {"context": 4000, "output": 2000}
+    assert "an agent needs a context of 65536 tokens or more, this server has 4000" in opencode.out
+    unknown = desk.run("client", "--host", "sandbox", "--for", "claude-cod")
+    assert (unknown.code, "Did you mean `claude-code`?" in unknown.err) == (5, True), unknown.err
     desk.docker().api.stop("qwen35")
     gone = desk.run("client", "--host", "sandbox")
     assert (gone.code, gone.out) == (1, "")

@@ -101,15 +101,21 @@ def logs(
     return codes
 
 
-@command(help={"json": "one JSON object a host: base_url, model, context_length, max_tokens ..."})
-def client(host: str = "", recipe: str = "", json: bool = False) -> list[int]:
+@command(
+    help={
+        "for": "claude-code, codex, opencode, cline, continue, aider, open-webui, litellm, curl or python: in its own form, "
+        "through the gateway where there is one",
+        "json": "one JSON object a host: base_url, model, context_length, max_tokens ...",
+    }
+)
+def client(host: str = "", recipe: str = "", for_: str = "", json: bool = False) -> list[int]:
     """Print a client's settings: URL, model, context, key."""
     from sparkwright.app.connect import reach, with_recipe
 
     chosen = reach(with_recipe(host, recipe))
     from sparkwright.app.questions import client_settings
 
-    return client_settings.show(chosen, json=json)
+    return client_settings.show(chosen, json=json, client=for_)
 
 
 TASKS = {"": [status, report, logs, client]}

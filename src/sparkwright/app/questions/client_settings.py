@@ -8,6 +8,8 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.templates import rendered
+from sparkwright.app.questions import client_formats
+from sparkwright.app.questions.client_formats import Endpoint
 from sparkwright.app.questions.one_module import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
@@ -17,11 +19,20 @@ from sparkwright.errors import Failed
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
+from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
 
+#: the environment variable for a gateway's key that comes from elsewhere
+GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
 
-def show(chosen: Chosen, *, json: bool) -> list[int]:
-    """Print each host's settings; of a cluster its head's. Returns the exit codes."""
+
+def show(chosen: Chosen, *, json: bool, client: str = "") -> list[int]:
+    """Print each host's settings; of a cluster its head's. Returns the exit codes.
+
+    Args:
+        client: a name of `client_formats.FORMATS`, whose own form they get; empty for the general one.
+    """
+    form = client_formats.named(client) if client else None
     chosen = clusters.answering(chosen, "client")
     answers = chosen.fleet.ask(lambda member: asked(chosen, member))
     errors, codes = chosen.fleet.errors(), chosen.fleet.codes()
@@ -33,6 +44,10 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
             if json:
                 say_json(settings(answers[host]))
                 continue
+            if form is not None:
+                for line in client_formats.lines(form, _endpoint(chosen, host, answers[host])):
+                    say(line)
+                continue
             say(text(chosen.project, answers[host]), end="")
             for line in _behind(chosen, host):
                 say(line)
@@ -40,14 +55,26 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
 
 
 def _behind(chosen: Chosen, name: str) -> list[str]:
-    """The gateways in front of a host, where its model answers while the server itself is replaced."""
-    inventory = chosen.inventory
-    machine = next(one.host.machine for one in chosen.fleet.members if one.host.name == name)
-    behind = [one for one in inventory.gateways.values() if machine in one.members]
+    """Return a line for each gateway in front of a host, where its model answers while the server itself is replaced."""
     return [
-        f"\n# the same through the gateway {one.name}\nbase URL   {gateways.base_url(inventory, one)[0]}"
-        for one in behind
+        f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(chosen.inventory, gateway)[0]}"
+        for gateway in _gateways(chosen, name)
     ]
+
+
+def _gateways(chosen: Chosen, name: str) -> list[Gateway]:
+    machine = next(member.host.machine for member in chosen.fleet.members if member.host.name == name)
+    return [gateway for gateway in chosen.inventory.gateways.values() if machine in gateway.members]
+
+
+def _endpoint(chosen: Chosen, name: str, served: Served) -> Endpoint:
+    """Return where a client asks for a host's model: at the gateway where there is one, else at the server itself."""
+    url, key = served.url, served.key_variable
+    for gateway in _gateways(chosen, name)[:1]:
+        url = gateways.base_url(chosen.inventory, gateway)[0].removesuffix("/v1")
+        key = "" if gateway.file.key is None else gateway.file.key.env or GATEWAY_KEY_VARIABLE
+    answer = openai_api.answer_tokens(served.max_model_len)
+    return Endpoint(url, served.served_name, served.max_model_len, answer, key, served.pictures)
 
 
 def asked(chosen: Chosen, member: Member) -> Served:

@@ -1,0 +1,205 @@
+"""Settings of coding agents, chat front ends and libraries for a server, each in the form of its own file.
+
+A key is named by its environment variable and never written. Each format has the page that describes it, as read on 2026-11-26.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from sparkwright.engines import api_paths
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.shell import quote
+
+#: the provider's name in files that want one
+PROVIDER = "spark"
+#: given where a client insists on a key and the server asks for none
+NO_KEY = "none"
+#: Claude Code, Codex and the like send 15,000 tokens of their own before the first word of a user
+AGENT_CONTEXT = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address and the model that a client is set up for."""
+
+    #: without /v1
+    url: str
+    model: str
+    #: tokens; None where the server does not tell
+    context: int | None
+    answer_tokens: int | None
+    #: environment variable with the key; empty where none is asked for
+    key_variable: str
+    pictures: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The settings of one client."""
+
+    #: the file that they belong into, or what else to do with them
+    place: str
+    text: Callable[[Endpoint], str]
+    #: the page that describes the format
+    source: str
+    #: the path that the client asks
+    path: str = "/v1/chat/completions"
+    agent: bool = False
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2)
+
+
+def _yaml(data: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip()
+
+
+def _key(endpoint: Endpoint, form: str) -> str:
+    return form.format(endpoint.key_variable) if endpoint.key_variable else NO_KEY
+
+
+def _claude_code(endpoint: Endpoint) -> str:
+    names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU")))
+    variables = {"ANTHROPIC_BASE_URL": endpoint.url} | dict.fromkeys(names, endpoint.model)
+    if endpoint.answer_tokens:
+        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
+    lines = [f"export {name}={quote(value)}" for name, value in variables.items()]
+    key = _key(endpoint, "${}")
+    return "\n".join([*lines, f'export ANTHROPIC_AUTH_TOKEN="{key}"', "claude"])
+
+
+def _codex(endpoint: Endpoint) -> str:
+    rows: list[tuple[str, Any]] = [("model", endpoint.model), ("model_provider", PROVIDER)]
+    if endpoint.context:
+        rows.append(("model_context_window", endpoint.context))
+    provider = [("name", PROVIDER), ("base_url", f"{endpoint.url}/v1"), ("wire_api", "responses")]
+    if endpoint.key_variable:
+        provider.append(("env_key", endpoint.key_variable))
+    top, below = ([f"{name} = {json.dumps(value)}" for name, value in table] for table in (rows, provider))
+    return "\n".join([*top, "", f"[model_providers.{PROVIDER}]", *below])
+
+
+def _opencode(endpoint: Endpoint) -> str:
+    model: dict[str, Any] = {"name": endpoint.model}
+    if endpoint.context and endpoint.answer_tokens:
+        model["limit"] = {"context": endpoint.context, "output": endpoint.answer_tokens}
+    if endpoint.pictures:
+        model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
+    options = {"baseURL": f"{endpoint.url}/v1", "apiKey": _key(endpoint, "{{env:{}}}")}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": PROVIDER, "options": options}
+    about = {**provider, "models": {endpoint.model: model}}
+    return _json({"provider": {PROVIDER: about}, "model": f"{PROVIDER}/{endpoint.model}"})
+
+
+def _continue(endpoint: Endpoint) -> str:
+    model: dict[str, Any] = {
+        "name": f"{endpoint.model} ({PROVIDER})",
+        "provider": "openai",
+        "model": endpoint.model,
+        "apiBase": f"{endpoint.url}/v1",
+        "apiKey": _key(endpoint, "${{{{ secrets.{} }}}}"),
+        "roles": ["chat", "edit", "apply"],
+        "capabilities": ["tool_use", *(["image_input"] if endpoint.pictures else [])],
+    }
+    if endpoint.context:
+        model["defaultCompletionOptions"] = {"contextLength": endpoint.context, "maxTokens": endpoint.answer_tokens}
+    return _yaml({"name": PROVIDER, "version": "1.0.0", "schema": "v1", "models": [model]})
+
+
+def _aider(endpoint: Endpoint) -> str:
+    lines = [f"export OPENAI_API_BASE={quote(f'{endpoint.url}/v1')}"]
+    key = _key(endpoint, "${}")
+    return "\n".join(
+        [*lines, f'export OPENAI_API_KEY="{key}"', f"aider --model {quote(f'openai/{endpoint.model}')}"]
+    )
+
+
+def _open_webui(endpoint: Endpoint) -> str:
+    key = _key(endpoint, "${}")
+    return f'OPENAI_API_BASE_URL={quote(f"{endpoint.url}/v1")}\nOPENAI_API_KEY="{key}"'
+
+
+def _litellm(endpoint: Endpoint) -> str:
+    params = {"model": f"openai/{endpoint.model}", "api_base": f"{endpoint.url}/v1"}
+    row = {"model_name": endpoint.model, "litellm_params": {**params, "api_key": _key(endpoint, "os.environ/{}")}}
+    return _yaml({"model_list": [row]})
+
+
+def _cline(endpoint: Endpoint) -> str:
+    rows = {
+        "API Provider": "OpenAI Compatible",
+        "Base URL": f"{endpoint.url}/v1",
+        "API Key": _key(endpoint, "the value of ${}"),
+        "Model ID": endpoint.model,
+        "Context Window Size": str(endpoint.context or "not known"),
+        "Max Output Tokens": str(endpoint.answer_tokens or "not known"),
+        "Supports Images": "yes" if endpoint.pictures else "no",
+    }
+    return "\n".join(f"{name:<20} {value}" for name, value in rows.items())
+
+
+def _curl(endpoint: Endpoint) -> str:
+    body = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Say ok."}]})
+    header = f' -H "Authorization: Bearer ${endpoint.key_variable}"' if endpoint.key_variable else ""
+    return f"curl {quote(f'{endpoint.url}/v1/chat/completions')}{header} -H 'Content-Type: application/json' -d {quote(body)}"
+
+
+def _python(endpoint: Endpoint) -> str:
+    key = f"os.environ[{endpoint.key_variable!r}]" if endpoint.key_variable else repr(NO_KEY)
+    lines = [
+        *(("import os", "") if endpoint.key_variable else ()),
+        "from openai import OpenAI",
+        "",
+        f"client = OpenAI(base_url={f'{endpoint.url}/v1'!r}, api_key={key})",
+        f"answer = client.chat.completions.create(model={endpoint.model!r}, messages=[{{'role': 'user', 'content': 'Say ok.'}}])",
+        "print(answer.choices[0].message.content)",
+    ]
+    return "\n".join(lines)
+
+
+FORMATS: Mapping[str, Format] = {
+    "claude-code": Format(
+        "the shell that starts it",
+        _claude_code,
+        "docs.vllm.ai/en/stable/serving/integrations/claude_code",
+        api_paths.MESSAGES,
+        agent=True,
+    ),
+    "codex": Format(
+        "~/.codex/config.toml", _codex, "developers.openai.com/codex/config-reference", api_paths.RESPONSES, agent=True
+    ),
+    "opencode": Format("opencode.json", _opencode, "opencode.ai/docs/providers", agent=True),
+    "cline": Format("Cline's settings", _cline, "docs.cline.bot/provider-config/openai-compatible", agent=True),
+    "continue": Format("~/.continue/config.yaml", _continue, "docs.continue.dev/reference", agent=True),
+    "aider": Format("the shell that starts it", _aider, "aider.chat/docs/llms/openai-compat.html", agent=True),
+    "open-webui": Format("its environment", _open_webui, "docs.openwebui.com/reference/env-configuration"),
+    "litellm": Format("config.yaml", _litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
+    "curl": Format("a shell", _curl, "platform.openai.com/docs/api-reference/chat"),
+    "python": Format("a program, with the package openai", _python, "github.com/openai/openai-python"),
+}
+
+
+def named(name: str) -> Format:
+    """Return the format of a client. Raises Refused, with the nearest name, for one that is not known."""
+    if name not in FORMATS:
+        hint = nearest(name, FORMATS)
+        raise Refused(f"no client named {name!r} is known.", where="--for", fix=hint or f"One of {', '.join(FORMATS)}.")
+    return FORMATS[name]
+
+
+def lines(chosen: Format, endpoint: Endpoint) -> list[str]:
+    """Return the settings as text, with a line for what the server lacks for this client."""
+    found = [f"# for {chosen.place} ({chosen.source})", chosen.text(endpoint)]
+    if chosen.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
+        found.append(
+            f"# an agent needs a context of {AGENT_CONTEXT} tokens or more, this server has {endpoint.context}"
+        )
+    return found

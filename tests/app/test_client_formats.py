@@ -1,0 +1,80 @@
+"""Settings of clients are in the form of their own files, and hold no key."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+
+from sparkwright.app.questions import client_formats
+from sparkwright.app.questions.client_formats import FORMATS, Endpoint
+
+KEYED = Endpoint("http://spark1:8080", "org/qwen's $model", 131_072, 8192, "GATEWAY_KEY", pictures=True)
+OPEN = Endpoint("http://spark1:8000", "qwen", None, None, "", pictures=False)
+
+
+def text(name: str, endpoint: Endpoint) -> str:
+    return FORMATS[name].text(endpoint)
+
+
+def test_codex_reads_toml_with_the_responses_api() -> None:
+    found = tomllib.loads(text("codex", KEYED))
+    assert (found["model"], found["model_context_window"]) == (KEYED.model, 131_072)
+    assert found["model_providers"][found["model_provider"]] == {
+        "name": "spark",
+        "base_url": "http://spark1:8080/v1",
+        "wire_api": "responses",
+        "env_key": "GATEWAY_KEY",
+    }
+
+
+def test_opencode_reads_json_with_the_limits() -> None:
+    found = json.loads(text("opencode", KEYED))["provider"]["spark"]
+    assert found["options"] == {"baseURL": "http://spark1:8080/v1", "apiKey": "{env:GATEWAY_KEY}"}
+    assert found["models"][KEYED.model]["limit"] == {"context": 131_072, "output": 8192}
+
+
+@pytest.mark.parametrize(("name", "key"), [("continue", "${{ secrets.GATEWAY_KEY }}"), ("litellm", "os.environ/GATEWAY_KEY")])
+def test_yaml_is_read_back(name: str, key: str) -> None:
+    assert key in json.dumps(yaml.safe_load(text(name, KEYED)))
+
+
+@pytest.mark.parametrize("name", ["claude-code", "aider", "open-webui"])
+@pytest.mark.parametrize("endpoint", [KEYED, OPEN], ids=["keyed", "open"])
+def test_a_shell_sets_what_was_meant(name: str, endpoint: Endpoint) -> None:
+    started = "claude() { env; }; aider() { echo ARGUMENT=$2; env; }; GATEWAY_KEY=sesame; set -a\n"
+    done = subprocess.run(
+        ["sh", "-c", f"{started}{text(name, endpoint)}\nenv"], capture_output=True, text=True, check=True, timeout=20
+    )
+    found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    key = "sesame" if endpoint.key_variable else "none"
+    if name == "claude-code":
+        assert (found["ANTHROPIC_BASE_URL"], found["ANTHROPIC_AUTH_TOKEN"]) == (endpoint.url, key)
+        assert found["ANTHROPIC_MODEL"] == found["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == endpoint.model
+    else:
+        assert f"{endpoint.url}/v1" in found.values() and found["OPENAI_API_KEY"] == key
+
+
+def test_curl_sends_json() -> None:
+    words = shlex.split(text("curl", KEYED))
+    assert json.loads(words[-1])["model"] == KEYED.model
+    assert "Authorization: Bearer $GATEWAY_KEY" in words
+
+
+@pytest.mark.parametrize("endpoint", [KEYED, OPEN], ids=["keyed", "open"])
+def test_python_is_a_program(endpoint: Endpoint) -> None:
+    ast.parse(text("python", endpoint))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name: str) -> None:
+    form = FORMATS[name]
+    short = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False)
+    shown = client_formats.lines(form, short)
+    assert form.place in shown[0] and "qwen" in shown[1]
+    assert (len(shown) == 3) == form.agent
