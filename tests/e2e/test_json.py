@@ -38,7 +38,7 @@ CHANGING = {
         "bench.import",
         "runtime.install",
     ),
-    *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed")),
+    *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context")),
 }
 #: questions to hosts: what is said beside `--host`
 OF_HOSTS: dict[str, tuple[str, ...]] = {

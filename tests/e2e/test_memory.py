@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sparkwright.engines.budget import Budget
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import HOST_SIDE
+from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
 RECIPE = "recipes/qwen3.5-35b.yml"
@@ -110,3 +112,34 @@ def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(served: Desk
     finally:
         (served.root / RECIPE).write_text(text)
     assert said.code == 5 and sentence in said.out + said.err and f"{RECIPE}:" in said.out + said.err
+
+
+def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_depth(served: Desk) -> None:
+    words = ("--depth", "4096", "--streams", "2", "--output-tokens", "8", "--name", "ladder")
+    said = served.run("bench.context", "--host", "sandbox", *words)
+    assert said.code == 0, said.out + said.err
+    found = json.loads((served.root / "results/ladder/results.json").read_text())
+    cells = [(cell["load"]["prompt_tokens"], cell["requests"], cell["derived"]) for cell in found["cells"]]
+    assert [(tokens, requests) for tokens, requests, _ in cells] == [(1024, 2), (2048, 2), (4096, 2)]
+    assert all(0 < derived["lowest_available_gib"] < TOTAL / GIB for _, _, derived in cells)
+    page = (served.root / "results/ladder/report.html").read_text()
+    assert all(f"{title} against depth" in page for title in ("Decode rate", "TTFT", "Memory"))
+    assert "depth 4096 x 2" in said.out and "lowest available GiB" in said.out
+    again = served.run("bench.context", "--host", "sandbox", "--depth", "999999", "--name", "ladder")
+    assert again.code == 5 and "does not fit a context of 131072" in again.out, again.out
+
+
+def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow(served: Desk) -> None:
+    """An engine that takes the memory while it serves is killed before the simulated host is lost."""
+    host = "hosts/sandbox.yml"
+    text = (served.root / host).read_text()
+    (served.root / host).write_text(f"{text}\nvars: {{guard_gib: 14}}\n")
+    assert served.run("sandbox.fault", "leak").code == 0
+    try:
+        said = served.run("bench.context", "--host", "sandbox", "--depth", "120000", "--name", "grows")
+        status = served.run("status", "--host", "sandbox", "--json").events()[0]
+    finally:
+        served.run("sandbox.fault", "none")
+        (served.root / host).write_text(text)
+    assert said.code == 1 and "was stopped to save the host" in said.out, said.out + said.err
+    assert "while it served 1 x " in said.out and status["state"] == "down"

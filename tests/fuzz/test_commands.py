@@ -33,7 +33,7 @@ ASK_NOBODY = frozenset(
     )
 )
 #: they share all with bench.smoke and bench.serve but their loads
-LIKE_OTHERS = frozenset(("bench.ab", "bench.hol", "bench.itl", "bench.mixed", "bench.sweep"))
+LIKE_OTHERS = frozenset(("bench.ab", "bench.context", "bench.hol", "bench.itl", "bench.mixed", "bench.sweep"))
 NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**53, 2**63, 10**30, 1e308, -1e308, 0.5, float("nan"), float("inf"))
 TEXTS = (
     "",

@@ -25,6 +25,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "hol": ("hol1", "hol2"),
     "itl": ("itl",),
     "mixed": ("mixed",),
+    "context": ("depth",),
 }
 #: of `serve`, where the command line says nothing: one stream and a few, or a curve
 CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
@@ -33,8 +34,14 @@ STEPS = 4
 LONG_TOKENS = 4096
 #: the kinds with such a prompt
 LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
+#: words are random: the tokens of a long prompt are known within this share
+SLACK = 0.03
+#: the longest prompt of a ladder where nothing tells the context, and the shortest of any
+DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
 #: what the template and an estimate of words may be off by
 MARGIN_TOKENS = 256
+#: as OpenAI's API limits it
+HOTTEST = 2.0
 
 #: one load of each kind
 USUAL: Mapping[str, Load] = {
@@ -43,6 +50,7 @@ USUAL: Mapping[str, Load] = {
     "hol1": Load("hol1", streams=3, output_tokens=256, after_s=1.0),
     "hol2": Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, after_s=0.03),
     "itl": Load("itl", streams=1, output_tokens=512, longs=3, after_s=1.0, every_s=6.0),
+    "depth": Load("depth", concurrency=1, requests=1, output_tokens=128),
     "mixed": Load("mixed", longs=20, shorts=80, prompt_tokens=256, output_tokens=64, concurrency=8),
 }
 
@@ -68,10 +76,15 @@ class Order:
     loads: tuple[str, ...] = ()
     concurrency: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
+    #: of sampling, each load once with each; () for greedy
+    temperatures: tuple[float, ...] = ()
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     long_tokens: int = 0
+    #: tokens of the longest prompt of a ladder, and how many prompts at once
+    depth: int = 0
+    streams: int = 0
     dataset: str = ""
     repeat: int = 1
     seed: int = 1
@@ -110,10 +123,14 @@ class Order:
         lists = {"concurrency": self.concurrency, "rate": self.rates, "max-num-batched-tokens": self.sizes}
         counts = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
         counts |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
+        counts |= {"depth": self.depth, "streams": self.streams}
         for option, numbers in lists.items():
             wrong = next((number for number in numbers if not 0 < number < math.inf), None)
             if wrong is not None:
                 raise Refused(f"--{option} must be above 0, got {wrong}.")
+        hot = next((heat for heat in self.temperatures if not 0 <= heat <= HOTTEST), None)
+        if hot is not None:
+            raise Refused(f"--temperature must be between 0 and {HOTTEST:g}, got {hot}.")
         for option, count in counts.items():
             if count < (least := int(option == "repeat")):
                 raise Refused(f"--{option} must be at least {least}, got {count}.")
@@ -148,12 +165,17 @@ def planned(order: Order, room: Room, folder: Path) -> Planned:
     found: list[Load] = []
     for kind in order.loads or LOADS[order.command]:
         usual = replace(USUAL[kind], seed=order.seed)
+        if kind == "depth":
+            found += _ladder(order, usual, room)
+            continue
         found += _serving(order, usual, folder) if kind == "serve" else [_sized(order, usual)]
     notes: list[str] = []
     if any(load.kind in LONG for load in found):
         long_tokens, notes = _long_tokens(order, room, found)
         found = [replace(load, long_tokens=long_tokens) if load.kind in LONG else load for load in found]
-    return Planned(tuple(_fitting(load, room) for load in found), tuple(notes))
+    heats = order.temperatures or (0.0,)
+    fitting = [_fitting(load, room) for load in found]
+    return Planned(tuple(replace(load, temperature=heat) for heat in heats for load in fitting), tuple(notes))
 
 
 def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
@@ -170,6 +192,25 @@ def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
         prompts = tuple(dataset.load(folder / below_home(order.dataset), most, seed=order.seed))
         loads = [replace(load, prompts=prompts) for load in loads]
     return loads
+
+
+def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
+    """Return loads of prompts that double in length up to the context, the shortest first.
+
+    Raises:
+        Refused: The server's context does not hold the longest.
+    """
+    load = _sized(order, usual)
+    most = int((room.length - load.output_tokens) * (1 - SLACK)) - MARGIN_TOKENS if room.length else None
+    if order.depth and most is not None and order.depth > most:
+        message = f"a prompt of {order.depth} tokens does not fit a context of {room.length}."
+        raise Refused(message, fix=f"--depth {most} does.")
+    longest = order.depth or (DEPTH_TOKENS if most is None else max(1, most))
+    depths = [longest]
+    while depths[-1] // 2 >= SHORTEST_DEPTH_TOKENS:
+        depths.append(depths[-1] // 2)
+    streams = order.streams or 1
+    return [replace(load, prompt_tokens=depth, concurrency=streams) for depth in reversed(depths)]
 
 
 def _sized(order: Order, usual: Load) -> Load:

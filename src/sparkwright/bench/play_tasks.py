@@ -153,10 +153,12 @@ def verdict(cell: Cell) -> str:
         "hol1": f"a prompt of {load.long_tokens} tokens while {load.streams} streams decode",
         "hol2": f"a prompt of {load.long_tokens} tokens, {load.shorts} short ones {load.after_s * 1000:.0f} ms behind it",
         "itl": f"gaps while {load.longs} prompts of {load.long_tokens} tokens arrive",
+        "depth": f"{load.concurrency} x {load.prompt_tokens} tokens deep",
         "mixed": f"{load.longs} long and {load.shorts} short, {how}",
     }
     again = f" (turn {cell.repetition})" if cell.repetition > 1 else ""
-    return words[load.kind] + again
+    hot = f", temperature {load.temperature:g}" if load.temperature else ""
+    return words[load.kind] + hot + again
 
 
 def config_key(arm: str) -> str:

@@ -127,7 +127,7 @@ class Results(Part):
     schema_version: int = Field(SCHEMA, alias="schema", description="of this file; readers refuse a newer one")
     kind: Literal["sparkwright bench"] = "sparkwright bench"
     name: str = Field(description="of the experiment")
-    experiment: str = Field(description="smoke, serve, ab, sweep, hol, itl, mixed or imported")
+    experiment: str = Field(description="smoke, serve, ab, sweep, hol, itl, mixed, context or imported")
     series: str = Field("", description="which run of it; a cell of one series is never measured twice")
     host: str = Field("", description="where the server ran")
     measured_from: Literal["host", "laptop", "import"] = Field("host", description="where the client ran")

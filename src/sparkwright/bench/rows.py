@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.bench.results_models import Cell, Figures, Results
 
 #: which of a load's groups stands in the table, where it is not all of its streams
-SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream"}
+SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,12 @@ def load_words(load: dict[str, Any]) -> str:
         "hol1": f"H1: {load.get('streams')} decoding, long {long_tokens}",
         "hol2": f"H2: long {long_tokens}, {load.get('shorts')} shorts behind",
         "itl": f"ITL: {load.get('longs')} x long {long_tokens}",
+        "depth": f"depth {load.get('prompt_tokens')} x {streams}",
         "mixed": f"mixed {load.get('longs')} long + {load.get('shorts')} short, {how}",
     }
-    return words.get(str(load.get("kind")), str(load.get("kind")))
+    heat = load.get("temperature")
+    hot = f", temperature {heat:g}" if heat else ""
+    return words.get(str(load.get("kind")), str(load.get("kind"))) + hot
 
 
 def shown(cell: Cell) -> Figures:

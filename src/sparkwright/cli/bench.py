@@ -32,6 +32,7 @@ ARMS: tuple[Option, ...] = (
     ("values", "", "with --flag NAME: two values to compare with each other: 2,4"),
     RECIPE,
 )
+TEMPERATURE: Option = ("temperature", "", "of sampling: 0.7, or 0,0.7 for each load at both (default 0: greedy)")
 RATE: Option = ("rate", "", "or arrivals per second, Poisson distributed: 0.5,1,2")
 SERVE: tuple[Option, ...] = (
     ("concurrency", "", "concurrent requests: 1,2,4,8, or 1..8"),
@@ -42,7 +43,7 @@ SERVE: tuple[Option, ...] = (
     ("output-tokens", 0, "tokens of every answer"),
 )
 LONG: Option = ("long-tokens", 0, "tokens of the long prompt (default: at least 4 steps of the largest budget)")
-LOADS: Option = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed")
+LOADS: Option = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed, depth")
 SMOKE: tuple[Option, ...] = (
     ("prompt-tokens", 0, "tokens of a prompt"),
     ("output-tokens", 0, "tokens of an answer"),
@@ -62,34 +63,45 @@ MIXED: tuple[Option, ...] = (
     RATE,
     ("requests", 0, "how many, a fifth of them long (default: 20 long, 80 short)"),
 )
+DEPTH: tuple[Option, ...] = (
+    ("depth", 0, "tokens of the longest prompt (default: the server's context)"),
+    ("streams", 0, "how many prompts of each length at once (default 1)"),
+    ("output-tokens", 0, "tokens of every answer (default 128)"),
+)
 
 FRESH = "Each arm is started fresh, and the server that ran before is restored."
 
 #: command, its options beside COMMON, its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
-    ("smoke", (*URL, REPEAT, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
+    ("smoke", (*URL, REPEAT, TEMPERATURE, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
     (
         "serve",
-        (*URL, REPEAT, *SERVE),
+        (*URL, REPEAT, TEMPERATURE, *SERVE),
         "Measure throughput and latency under load.\n\nAt some concurrencies, or rates of arrival.",
     ),
     (
         "ab",
-        (*ARMS, REPEAT, LOADS, *SERVE, LONG),
+        (*ARMS, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
         f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH}",
     ),
     (
         "sweep",
-        (*AXES, RECIPE, REPEAT, LOADS, *SERVE, LONG),
+        (*AXES, RECIPE, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
         f"Measure a flag over several values, or two as a grid.\n\n{FRESH}",
     ),
-    ("hol", (*URL, *ARMS, REPEAT, LONG), "Measure head-of-line blocking by long prompts."),
+    ("hol", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG), "Measure head-of-line blocking by long prompts."),
     (
         "itl",
-        (*URL, *ARMS, REPEAT, LONG, ("output-tokens", 0, "tokens of the stream")),
+        (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, ("output-tokens", 0, "tokens of the stream")),
         "Measure inter-token latency beside long prompts.",
     ),
-    ("mixed", (*URL, *ARMS, REPEAT, LONG, *MIXED), "Measure long and short prompts in one queue."),
+    ("mixed", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, *MIXED), "Measure long and short prompts in one queue."),
+    (
+        "context",
+        (REPEAT, *DEPTH),
+        "Measure decode rate, TTFT and memory against the depth of the context.\n\n"
+        "Prompts double in length up to the server's context. A guard stops the server before the host is lost.",
+    ),
 )
 
 

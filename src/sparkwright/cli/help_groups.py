@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "bench.hol": ("--host spark1", "--host spark1 --flag chunked-prefill"),
         "bench.itl": ("--host spark1", "--host spark1 --long-tokens 32768"),
         "bench.mixed": ("--host spark1", "--host spark1 --concurrency 8 --requests 50"),
+        "bench.context": ("--host spark1", "--host spark1 --depth 100000 --streams 4"),
         "bench.compare": ("before after", "before theirs.json --json"),
         "bench.report": ("before", "results/before --json"),
         "bench.import": ("theirs.json", "theirs.json --name vllm-0.32"),

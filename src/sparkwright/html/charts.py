@@ -49,7 +49,7 @@ class Chart:
 
 
 def of(results: Results) -> list[Chart]:
-    return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results)]
+    return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results), *_depth(results)]
 
 
 #: title, name in Figures, unit
@@ -244,6 +244,32 @@ def _throughput(results: Results) -> Iterator[Chart]:
                     log_x=name == "concurrency",
                     table=_table(x, lines, y.rsplit(", ", 1)[-1]),
                 )
+
+
+#: key and title of a plot against depth, name of its figure, unit, and by what it is divided
+DEPTH = (
+    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
+    ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
+    ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The lowest MemAvailable of the host meanwhile."),
+)
+
+
+def _depth(results: Results) -> Iterator[Chart]:
+    """Plot decode rate, time to the first token and memory against the tokens of the prompt."""
+    found = [row for row in rows(results) if row.load["kind"] == "depth"]
+    x = "tokens of the prompt"
+    for key, title, name, unit, part, what in DEPTH:
+        points = []
+        for row in found:
+            streams, value = row.load.get("concurrency"), row.figure(name)
+            of = f"{_arm(results, row.arm)}, {streams} at once" if len(results.arms) > 1 else f"{streams} at once"
+            points.append((of, float(row.load["prompt_tokens"]), None if value is None else value / part))
+        lines = _joined(points)
+        if lines:
+            table = _table(x, lines, unit)
+            yield Chart(
+                f"depth-{key}", f"{title} against depth", what, x, f"{title}, {unit}", lines, log_x=True, table=table
+            )
 
 
 def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:

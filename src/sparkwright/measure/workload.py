@@ -15,7 +15,7 @@ from typing import Any
 from sparkwright.measure.asker import Asker
 from sparkwright.measure.load import Request
 
-KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed")
+KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
 
 #: of this way to send loads: figures of another version are not comparable
 WORKLOAD = 1
@@ -50,6 +50,8 @@ class Load:
     after_s: float = 0.0
     every_s: float = 0.0
     seed: int = 1
+    #: of sampling; 0: greedy
+    temperature: float = 0.0
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +128,20 @@ def _mixed(load: Load, asker: Asker) -> list[Phase]:
     return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
 
 
-_PHASES = {"smoke": _smoke, "serve": _serve, "hol1": _hol1, "hol2": _hol2, "itl": _itl, "mixed": _mixed}
+def _depth(load: Load, asker: Asker) -> list[Phase]:
+    """Prompts of one length, as many at once as there are streams."""
+    return [Phase(_alike(load, asker, load.concurrency * load.requests, "stream"), load.concurrency)]
+
+
+_PHASES = {
+    "smoke": _smoke,
+    "serve": _serve,
+    "hol1": _hol1,
+    "hol2": _hol2,
+    "itl": _itl,
+    "mixed": _mixed,
+    "depth": _depth,
+}
 
 
 def _alike(load: Load, asker: Asker, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
@@ -169,6 +184,8 @@ def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
 
 
 def classes(load: Load) -> Sequence[int]:
-    """Tokens of a prompt of each class of lengths that is worth a warm-up of its own."""
+    """Return the tokens of a prompt of each class of lengths that gets a warm-up of its own."""
+    if load.kind == "depth":
+        return ()  # it would take as long as what is measured
     usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
     return sorted({usual, load.long_tokens} - {0})

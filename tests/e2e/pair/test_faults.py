@@ -46,6 +46,24 @@ def test_every_fault_of_a_member_has_a_row() -> None:
     assert {row.partition(" on ")[0] for row in ROWS} == {*OF_MEMBERS, *OF_ANY_HOST}
 
 
+def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairDesk) -> None:
+    promise = "  ready_s: 8\n  load: {context: 512, streams: 2}\n"
+    pair.edit(RECIPE, "  ready_s: 8\n", promise)
+    try:
+        said = pair.deploy()
+    finally:
+        pair.edit(RECIPE, promise, "  ready_s: 8\n")
+    assert said.proved, said.out[-3000:]
+    proofs = {
+        event["host"]: event
+        for event in said.events()
+        if event["event"] == "task_finished" and event["name"] == "Prove the promised load"
+    }
+    assert {host: event["status"] for host, event in proofs.items()} == {HOSTS[0]: "ok", HOSTS[1]: "skipped"}
+    assert proofs[HOSTS[0]]["data"]["rungs"][-1]["streams"] == 2
+    assert "survives 512 x 2: " in pair.run("history", "--host", HOSTS[0]).out
+
+
 def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) -> None:
     inspected = pair.run("cluster.inspect", "--host", "sandbox-pair")
     assert (inspected.code, inspected.out.count("200 Gb/s")) == (0, 4), inspected.out

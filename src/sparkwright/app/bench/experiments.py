@@ -63,7 +63,19 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
         except ValueError:
             raise Refused(f"--{name.replace('_', '-')} {text}: numbers, separated by commas.") from None
 
-    plain = ("a", "b", "flag", "recipe", "requests", "prompt_tokens", "output_tokens", "long_tokens", "dataset")
+    plain = (
+        "a",
+        "b",
+        "flag",
+        "recipe",
+        "requests",
+        "prompt_tokens",
+        "output_tokens",
+        "long_tokens",
+        "dataset",
+        "depth",
+        "streams",
+    )
     about = {name: given[name] for name in (*plain, "repeat", "seed", "name", "again") if name in given}
     names, texts = (_all(given.get(name)) for name in ("flag", "values"))
     if texts or command == "sweep":
@@ -75,6 +87,7 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
         sizes=numbers("max_num_batched_tokens", int),
         concurrency=numbers("concurrency", int),
         rates=numbers("rate", float),
+        temperatures=numbers("temperature", float),
         loads=tuple(listed(str(given.get("loads") or ""))),
     )
 

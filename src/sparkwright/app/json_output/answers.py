@@ -61,7 +61,7 @@ RUNS = (
     *("gateway.rollback", "images.copy", "models.copy"),
 )
 #: events too; with --url, where no host runs it, the results (bench/results_models.py)
-MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed"))
+MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK = {**answers.LINK, "rate_gbps": number}
 CACHE = {**answers.CACHE, "name": line}
 PRUNED = {"freed_bytes": (None, number)}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from sparkwright import guard
@@ -59,6 +59,8 @@ class StartGuard:
     name: str
     container_id: str
     stage: str = ""
+    #: starting, or serving a load that is sent to it
+    what: Literal["starting", "serving"] = "starting"
     _heard: bytes = b""
 
     def send(self, line: str) -> None:
@@ -118,9 +120,16 @@ class Guards:
     _ended: list[StartGuard] = field(default_factory=list)
 
     def begin(
-        self, machine: Machine, state: StateFolder, run_id: str, container: Mapping[str, Any], *, key: str = ""
+        self,
+        machine: Machine,
+        state: StateFolder,
+        run_id: str,
+        container: Mapping[str, Any],
+        *,
+        key: str = "",
+        what: Literal["starting", "serving"] = "starting",
     ) -> None:
-        """Guard a container that is about to be started, by its inspect. A guard before it ends.
+        """Guard a container that is about to be started, or to be sent a load, by its inspect. A guard before it ends.
 
         A host where the guard does not come up gets a note, and the start goes on: it is no less safe than before.
         """
@@ -138,11 +147,12 @@ class Guards:
             "run": run_id,
             "boot": boot_of(machine),
             "key": key,
-            "what": "starting",
+            "what": what,
             "server": state.server,
         }
         try:
             self.current = _started(path, order, name)
+            self.current.what = what
         except OSError as error:
             self.note(f"the memory is not guarded: {error.strerror or error}")
             return
@@ -223,7 +233,9 @@ class Guards:
         assert danger is not None and guard_of is not None
         falling = f" and falling {danger.rate / GIB:.1f} GiB/s" if danger.rate > GIB / 20 else ""
         stalled = ", and every process was waiting for memory" if danger.kind == "stalled" else ""
-        stage = f" while at the stage {guard_of.stage!r} of its start" if guard_of.stage else ""
+        during = f"while it served {guard_of.stage}" if guard_of.what == "serving" else ""
+        during = during or f"while at the stage {guard_of.stage!r} of its start"
+        stage = f" {during}" if guard_of.stage else ""
         budget = f"; the budget said {gib(self.left_bytes)} GiB would be left" if self.left_bytes is not None else ""
         left = f"{gib(danger.available)} GiB available"
         return f"{guard_of.name} was stopped to save the host: {left}{falling}{stalled}{stage}{budget}."

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright.errors import Refused
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.containers import containers, engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
 from sparkwright.host.runs import measuring
@@ -13,6 +16,10 @@ from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from sparkwright.protocol.result import Result, arg
+from sparkwright.units import GIB
+
+#: what helps where the guard stopped the server
+AGAIN = "`invoke restart` starts it again; give it a shorter context or a smaller share of the memory first."
 
 
 class Bench(Module["Bench.Args"]):
@@ -23,6 +30,8 @@ class Bench(Module["Bench.Args"]):
 
     Other traffic before it is inconclusive (exit 4). A cell with doubts (counters of the server that differ by more than 1 %,
     prompts that a cache answered, a GPU held at a low clock) is told, and not kept: the next command measures it again.
+
+    A load of kind `depth` is sent under the guard of the memory (docs/memory.md), which kills the server before the host is lost.
 
     Returns: cell (docs/lab.md; figures with units in their names), kept (whether it was measured before).
     """
@@ -59,7 +68,10 @@ class Bench(Module["Bench.Args"]):
             counters=lambda: server_metrics.read(http, args.base_url, key)[0],
             gpu_query=lambda: evidence.gpu_query(context),
         )
-        with measuring.alone(context.state, context.run_id, "a benchmark", note=context.note):
+        with (
+            measuring.alone(context.state, context.run_id, "a benchmark", note=context.note),
+            _guarded(args, wanted, context) if wanted.kind == "depth" else contextlib.nullcontext() as memory,
+        ):
             measured = lab.run(
                 target,
                 wanted,
@@ -67,6 +79,8 @@ class Bench(Module["Bench.Args"]):
                 idle_s=args.idle_s,
                 progress=lambda done, total: context.progress(done, total, text="requests done"),
             )
+        if memory is not None:
+            measured["derived"] |= {"lowest_available_gib": round(memory.lowest_bytes / GIB, 3)}
         about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": wanted.described}
         cell = {**about, **measured}
         if cell["verdict"] == "measured":
@@ -74,6 +88,38 @@ class Bench(Module["Bench.Args"]):
         for doubt in (*cell["doubts"], *cell["notes"]):
             context.note(doubt)
         return Result(msg=lab.sentence(cell), data={"cell": cell, "kept": False})
+
+
+@dataclass
+class _Memory:
+    """Memory of the host while a load is served."""
+
+    #: MemAvailable
+    lowest_bytes: int
+
+
+@contextlib.contextmanager
+def _guarded(args: Bench.Args, load: Load, context: Context) -> Iterator[_Memory]:
+    """Guard the container behind a server while it serves a load that may take memory; see host/memory/start_guard.py."""
+    before = context.machine.meminfo()["MemAvailable"]
+    seen = _Memory(before)
+    container = containers.publishing(context.docker(), urlsplit(args.base_url).port)
+    if container is None:
+        context.note("the memory is not guarded: no running container publishes the port")
+        yield seen
+    else:
+        context.guards.expect(None)
+        context.guards.advice = AGAIN
+        context.guards.begin(context.machine, context.state, context.run_id, container, what="serving")
+        context.guards.runs(container)
+        context.guards.stage(f"{load.concurrency} x {load.prompt_tokens} tokens")
+        try:
+            yield seen
+        finally:
+            lowest = context.guards.verified()
+            if lowest is not None:
+                seen.lowest_bytes = min(before, lowest.lowest_bytes)
+    seen.lowest_bytes = min(seen.lowest_bytes, context.machine.meminfo()["MemAvailable"])
 
 
 def _load(data: dict[str, Any]) -> Load:
