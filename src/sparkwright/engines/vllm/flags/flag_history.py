@@ -161,7 +161,7 @@ def _by_anchors(name: str, version: Version | None) -> Existence | None:
         why = f"no release from {known_flags.OLDER} to {known_flags.NEWEST} has it"
         known = version is not None and not before and at_least(version, AFTER) is False
         return Existence(False if known else None, why, near=near(name, known_flags.KNOWN[known_flags.NEWEST]))
-    if before:
+    if before and not (known_flags.pair(name) and not any(has[:-1])):
         return None
     return _between(has, version)
 
