@@ -103,7 +103,11 @@ GROUPS = (
         ("host/models/*",),
         ("hf_transfer", "hf_xet", "urllib3"),
     ),
-    Group("processes, for one that holds a port or memory (10 ms)", ("host/*", "modules/*"), ("psutil",)),
+    Group(
+        "processes, for one that holds a port or memory (10 ms)",
+        ("host/*", "modules/*", "health/model_hashes.py"),
+        ("psutil",),
+    ),
     Group("retries, of a pull and of a webhook (12 ms)", ("modules/image/*", "health/notify.py"), ("tenacity",)),
     Group("subprocess: an answer to `status` runs nothing (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
     Group(

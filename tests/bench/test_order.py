@@ -28,6 +28,7 @@ HERE = Path()
         (Order("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),
         (Order("serve", rates=(1.0,), concurrency=(1,)), "two ways to send"),
         (Order("ab", flag="x", loads=("serv",)), "no load 'serv'"),
+        (Order("serve", temperatures=(2.5,)), "between 0 and 2"),
         (Order("serve", concurrency=(0,)), "above 0"),
         (Order("serve", name="../up"), "not a valid folder name"),
     ],
@@ -106,3 +107,9 @@ def test_what_is_finished_is_not_measured_again() -> None:
     assert [(turn.arm, len(turn.cells)) for turn in left.turns] == [("b", 1), ("b", 2), ("a", 2)]
     changed = turns(["a"], loads, {"a": {"command": ["z"]}})
     assert not {cell.key for turn in changed for cell in turn.cells} & set(experiment.keys)
+
+
+def test_each_load_is_sent_at_each_temperature() -> None:
+    found = planned(Order("serve", concurrency=(1, 8), temperatures=(0.0, 0.7)), Room(), HERE).loads
+    assert [(load.concurrency, load.temperature) for load in found] == [(1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7)]
+    assert [load.temperature for load in planned(Order("serve", concurrency=(1,)), Room(), HERE).loads] == [0.0]

@@ -95,7 +95,12 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         OPEN,
         "the probes of a start tell",
     ),
-    "speculation": ("speculation-without-layers", OPEN, OPEN, "not known"),
+    "speculation": (
+        "speculation speculation-without-layers quantised-drafter",
+        "speculation",
+        "speculation",
+        "not known",
+    ),
     "weights that load slowly or twice": ("weights-loading", OPEN, "load-mode: see unknown-flag", "not known"),
     "layers or caches on the CPU": (
         "not possible by flags that are common",

@@ -26,6 +26,10 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     (row,) = [json.loads(line) for line in desk.run("client", "--host", "sandbox", "--json").out.splitlines()]
     assert (row["base_url"], row["model"]) == (f"http://127.0.0.1:{desk.port}/v1", "qwen3.5-35b")
     assert (row["context_length"], row["max_tokens"], row["pictures"]) == (4000, 2000, True)
+    assert (row["thinking"]["default"], row["thinking"]["switch"]) == ("on", "enable_thinking"), (
+        "of its pinned template"
+    )
+    assert 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}' in asked.out
     assert 'input: ["text", "image"]' in asked.out, "its recipe has a probe that shows it a picture"
     desk.docker().api.stop("qwen35")
     gone = desk.run("client", "--host", "sandbox")

@@ -10,6 +10,8 @@ import http.client
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +83,7 @@ class Ward:
             self.docker().start("qwen35")
         self.docker().update_container("qwen35", restart_policy={"Name": "unless-stopped"})
         self.until(lambda box: self.answers())
-        for path in self.state.path.glob("health*"):
+        for path in (*self.state.path.glob("health*"), *self.state.path.glob("hashes-*")):
             path.unlink()
         for name in GOOD_FILES:
             self.state.remove(name)
@@ -296,6 +298,71 @@ def test_a_file_of_the_model_that_changed_is_drift(ward: Ward) -> None:
     assert ward.check().drift == ()
 
 
+HASHED = """
+import json, os, sys
+import psutil
+from dataclasses import replace
+from sparkwright.health import model_hashes
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from pathlib import Path
+sandbox, hours, ahead_s = sys.argv[1:]
+machine = Machine.here(control.up(Path(sandbox)))
+context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda event: None)
+settings = Settings(verify_every_s=86400, quiet_hours=hours)
+import time
+print(model_hashes.go_on(context, settings, now=lambda: time.time() + float(ahead_s)))
+print(os.nice(0), int(psutil.Process().ionice().ioclass))
+"""
+
+
+def hashed(ward: Ward, hours: str = "", ahead_s: float = 0.0) -> list[str]:
+    """The periodic hash of a scheduled check, in a process of its own, for it lowers its priority. Returns what it printed."""
+    words = [sys.executable, "-c", HASHED, str(ward.desk.sandbox), hours, str(ahead_s)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.splitlines()
+
+
+def model_files(found: Record) -> tuple[str, str]:
+    row = next(one for one in found.evidence if one.check == "model files")
+    return row.level, row.message
+
+
+def test_a_full_hash_in_quiet_hours_finds_bytes_that_changed_under_an_unchanged_stamp(ward: Ward) -> None:
+    asks = replace(QUICK, verify_every_s=86400)
+    assert not [one for one in ward.check().evidence if one.check == "model files"], "nobody asked for it"
+    assert hashed(ward)[0] == "", "the check of the install only notes that it is asked for"
+    hour = (time.localtime().tm_hour + 12) % 24
+    assert hashed(ward, f"{hour:02d}:00-{hour:02d}:30")[0] == ""
+    assert "not hashed yet; paused: outside the quiet hours" in model_files(ward.check(asks))[1]
+    with ward.client():
+        assert "paused: requests are running" in hashed(ward)[0]
+        assert "paused: requests are running" in model_files(ward.check(asks))[1]
+    line, priority = hashed(ward)
+    assert line.endswith("finished: as they were proved") and priority == "19 3"
+    level, text = model_files(ward.check(asks))
+    assert level == "ok" and "as proved, by a full hash" in text
+    assert hashed(ward)[0] == "", "it is not due again"
+
+    model = next((ward.machine.home / "models").rglob("model-00007-*.safetensors"))
+    content, stat = model.read_bytes(), model.stat()
+    model.write_bytes(content[:-10] + b"1234567890")
+    os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    kept.renew_ctimes(ward.desk.sandbox)  # a disk leaves the whole stamp as it was
+    assert ward.check(asks).state == "ok", "a stamp says nothing of it"
+    assert "1 wrong" in hashed(ward, ahead_s=90000)[0]
+    found = [ward.check(asks) for _ in range(2)][-1]
+    assert (found.state, found.cure) == ("degraded", "deploy") and model.name in found.why
+    assert ward.desk.run("models.verify", "--host", "sandbox").code == 2, "a deploy would fetch it"
+    model.write_bytes(content)
+    os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert ward.desk.run("models.verify", "--host", "sandbox").code == 0
+    assert ward.check(asks).seen == "ok"
+
+
 def test_a_crash_loop_is_broken_and_stays_so(ward: Ward) -> None:
     ward.check()
     ward.fault("crash-loop")
@@ -374,6 +441,9 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
         (("--heal", "reboot"), "There are: none, restart"),
         (("--webhook", "https://hooks.slack.com/services/T/B/x"), "--webhook-file"),
         (("--webhook", "https://u:p@example.com/"), "holds a secret"),
+        (("--verify-models", "1h"), "too short"),
+        (("--quiet-hours", "02:00-05:00"), "--quiet-hours is for --verify-models"),
+        (("--verify-models", "7d", "--quiet-hours", "2-5"), "Write it as 02:00-05:00"),
     ],
 )
 def test_what_is_asked_for_is_checked_first(desk: Desk, words: tuple[str, ...], said: str) -> None:

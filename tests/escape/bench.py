@@ -86,8 +86,12 @@ class Bench:
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
-    def names(self, end: str, **more: Any) -> dict[str, Any]:
-        """All that playbooks see of its recipe, with everything that can be mounted. end: what the server does when it is through."""
+    def names(self, end: str, host: Host | None = None, parallel: int = 0, **more: Any) -> dict[str, Any]:
+        """All that playbooks see of its recipe, with everything that can be mounted.
+
+        end: what the server does when it is through. host: another one than a host of its own, as a member of a cluster.
+        parallel: hosts that the model is split over.
+        """
         project = self.home / "project"
         (project / "recipes").mkdir(parents=True, exist_ok=True)
         for folder in ("models/one", "data/own"):
@@ -104,11 +108,11 @@ class Bench:
             "container": box,
             "files": {"/etc/one/two": {"file": "two.txt"}},
         }
+        written |= {"parallel": {"tensor": parallel}} if parallel else {}
         (project / "recipes/one.yml").write_text(json.dumps({**written, "server_key": {"env": "KEY"}}))
         loaded = recipe.load(project, "one")
-        found = recipe.scope(
-            Host("spark1", "spark1", home=str(self.home)), "ops", loaded, {"image": None, "model": None}
-        )
+        on = host or Host("spark1", "spark1", home=str(self.home))
+        found = recipe.scope(on, "ops", loaded, {"image": None, "model": None})
         spec = replace(ContainerSpec.from_json(found["container"]), caches=KEY)
         spec = replace(spec, command=(*spec.command, end))
         options = [*found["docker_options"], *map(list, caches.options(loaded, spec, str(self.home)))]

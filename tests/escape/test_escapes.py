@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import docker
 import pytest
 
-from sparkwright.host.containers import compile_caches, files_of_root, mount_sources
+from sparkwright.bench import arms as lab
+from sparkwright.doctor.checks import mounts
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host as Host_
+from sparkwright.doctor.host import Wanted
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import compile_caches, files_of_root, lifecycle, mount_sources
+from sparkwright.host.gateway import admin, now, place
+from sparkwright.host.gateway import container as gateway
 from sparkwright.modules.rpc.prune_caches import PruneCaches
 from sparkwright.modules.server.grant_restart_previous import GrantRestartPrevious
 from sparkwright.modules.server.restore_previous import RestorePrevious
 from sparkwright.modules.server.started import Started
 from sparkwright.modules.server.stop_and_keep import StopAndKeep
 from sparkwright.modules.server.stopped import Stopped
-from tests.escape.bench import Bench, bench
+from sparkwright.project import recipe
+from sparkwright.project.inventory.cluster import Cluster, Fabric
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.container import ContainerSpec
+from tests.escape.bench import CANARY, Bench, bench
 from tests.modules.test_log_reading import engine
 
 __all__ = ["engine"]
@@ -103,6 +116,102 @@ def test_what_it_left_is_removed_by_none_of_its_own_programs(hostile: Bench) -> 
     hostile.unharmed()
 
 
+def mounts_of(names: dict[str, Any]) -> set[tuple[str, str]]:
+    """The mounts of a container by the code that makes them: each option of its `docker run` and what it says."""
+    kinds = ("-v", "--volume", "--mount", "--tmpfs", "--device")
+    return {
+        (option[0].split("=")[0], " ".join(option))
+        for option in names["docker_options"]
+        if option[0].split("=")[0] in kinds
+    }
+
+
+def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_attacked_here(hostile: Bench) -> None:
+    """By the code that makes them: nothing but what a server on a host of its own has, which every test above attacks."""
+    alone = mounts_of(hostile.names("stay"))
+    assert len(alone) >= 4, alone
+    cluster = Cluster("pair", "one", ("one", "two"), ("10.0.0.1", "10.0.0.2"))
+    fabric = Fabric(("enp1s0f1np1",), "10.0.0.1")
+    for name in cluster.members:
+        host = Host(name, name, home=str(hostile.home), cluster=cluster, fabric=fabric)
+        member = mounts_of(hostile.names("stay", host, parallel=2, network="host"))
+        assert {one for one in member if one[0] != "--device"} == alone, member ^ alone
+        assert {one[1].split("=")[-1].split()[-1] for one in member - alone} <= {"/dev/infiniband"}
+    hostile.names("stay")
+    base = recipe.load(hostile.home / "project", "one")
+    for arm in (*lab.pair(base, base), *lab.flag(base, "enforce-eager", {})):
+        box = lab.named(arm, hostile.name).recipe.file.container
+        names = hostile.names("stay", compile_caches=box.compile_caches)
+        assert mounts_of(names) <= alone
+
+
+@both
+def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: Bench) -> None:
+    hostile.deploy(compile_caches=False)
+    hostile.attacked()
+    stop(hostile)
+    hostile.deploy(compile_caches=False)
+    hostile.attacked(2)
+    hostile.unharmed()
+
+
+def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
+    """A hostile image as the gateway's, as root and with its capabilities, over start, restart, reload, reading and removal."""
+    context, name = hostile.context, f"{hostile.name}-gateway"
+    files, sockets = (place.folder(context, one) for one in (place.FILES, place.SOCKETS))
+    place.write(files, {"haproxy.cfg": "global\n"})
+    for at in (files.parent, files):
+        (at / CANARY).write_text(f"{hostile.secret}\n")
+    env = {"CANARY": str(hostile.home / "outside" / CANARY), "WORD": hostile.secret, "MODE": "0777"}
+    spec = ContainerSpec(
+        name, hostile.image, gpus="", ipc="", env=env, entrypoint=("/bin/sh", "/hostile.sh"), command=("stay",)
+    )
+    made = gateway.create(gateway.resolved(spec.to_json(), context), context)
+    lifecycle.start(context, made)
+    hostile.attacked(name=name)
+    places = {line for line in hostile.log(name).splitlines() if line.startswith("PLACE ")}
+    assert places == {f"PLACE {gateway.SOCKETS_INSIDE}"}
+    hostile.engine.api.restart(made, timeout=0)
+    hostile.attacked(2, name)
+    assert place.read(files) == {"haproxy.cfg": "global\n"} and place.read(sockets) == {}
+    with contextlib.suppress(SparkwrightError):  # nobody listens where its sockets should be
+        gateway.reload(context)
+    assert admin.running_digest(sockets) == "" and not now.inspect(context.state).get("running")
+    lifecycle.discard(context, made)
+    place.drop(sockets)
+    for at in (files.parent, files):
+        assert (at / CANARY).read_text() == f"{hostile.secret}\n"
+        (at / CANARY).unlink()
+    hostile.unharmed()
+
+
+def rows_of(hostile: Bench, host: Host_) -> list[Finding]:
+    """What doctor finds of the server; the engine may have other containers."""
+    return [one for one in mounts.check(host) if one.evidence.startswith(f"{hostile.name}:")]
+
+
+def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: Bench) -> None:
+    hostile.deploy()
+    hostile.attacked()
+    stop(hostile)
+    host = Host_(hostile.context, "ops", Wanted(name="spark1"))
+    assert rows_of(hostile, host) == []
+    sources = [one for one in mount_sources.of_container(hostile.inspect()) if ".local/share" in str(one)]
+    source = next(one for one in sources if one.is_dir())
+    source.rename(source.with_name("aside"))
+    source.symlink_to("/")
+    (found,) = rows_of(hostile, host)
+    assert found.verdict == "bad" and "replace it by a link" in found.evidence and found.fix
+    source.unlink()
+    source.symlink_to("aside")
+    (found,) = rows_of(hostile, host)
+    assert found.verdict == "bad" and f"{source.name} is a link" in found.evidence
+    source.unlink()
+    source.with_name("aside").rename(source)
+    assert rows_of(hostile, host) == []
+    hostile.unharmed()
+
+
 def _any_image(hostile: Bench) -> Any:
     from tests.escape.bench import image
 
@@ -119,14 +228,16 @@ def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: 
     made = hostile.inspect()
     hostile.engine.api.remove_container(hostile.name, force=True)
     targets = {"/var/cache/sparkwright": old, "/tmp/torchinductor_root": old / "inductor_headers"}
-    mounts = [{**one, "Source": str(targets.get(one["Target"], one["Source"]))} for one in made["HostConfig"]["Mounts"]]
-    config = {**made["Config"], "HostConfig": {**made["HostConfig"], "Mounts": mounts}}
+    moved = [{**one, "Source": str(targets.get(one["Target"], one["Source"]))} for one in made["HostConfig"]["Mounts"]]
+    config = {**made["Config"], "HostConfig": {**made["HostConfig"], "Mounts": moved}}
     hostile.engine.api.create_container_from_config(config, hostile.name)
     hostile.engine.api.start(hostile.name)
     hostile.attacked()
     stop(hostile)
     assert (old / "inductor_headers").is_symlink(), "the attack: its next start would mount the host's root folder"
     assert "mounts" in hostile.drift()
+    (nested,) = rows_of(hostile, Host_(hostile.context, "ops"))
+    assert nested.verdict == "warning" and f"{old}/inductor_headers lies in {old}" in nested.evidence
     Started().run(Started.Args(hostile.name, "unless-stopped"), hostile.context)
     hostile.attacked(2)
     assert hostile.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "no"

@@ -17,12 +17,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines import api_paths
 from sparkwright.engines.http import Task
 from sparkwright.engines.tasks import PROOFS
+from sparkwright.engines.vllm.http import PATHS as VLLM
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 from tests.remote.sshd import free_port
 
+#: what its engine serves
+PATHS = api_paths.union([VLLM])
 KEY, SERVER_KEY = "client-key-client-key", "server-key-server-key"
 #: of the hosts behind it
 HOST_KEYS = {"one": "11" * 32, "two": "22" * 32}
@@ -202,7 +206,7 @@ def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task
 def gateway(*models: Model, **changes: Any) -> Gateway:
     """A gateway on free ports."""
     port = free_port()
-    usual = Gateway("lab", "127.0.0.1", port, port + 1, False, True, "none", 64, 2**20, 10, 60, 1, models)
+    usual = Gateway("lab", "127.0.0.1", port, port + 1, False, True, "none", 64, 2**20, 10, 60, 1, models, PATHS)
     return replace(usual, **changes)
 
 

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,43 @@ def test_a_server_gets_its_own_key_and_never_the_clients(lab: Running, servers: 
     assert "authorization" not in servers["small"].seen[-1]["headers"]
     asked = lab.chat({"model": "qwen", "messages": HI}).json["from"]
     assert servers[asked].seen[-1]["headers"]["authorization"] == "Bearer server-key-server-key"
+
+
+def test_each_name_of_a_model_is_listed_and_goes_to_its_servers(servers: dict[str, Server], tmp_path: Path) -> None:
+    small = replace(model("small", servers["small"]), aliases=("claude-sonnet-4-5", "org/fast"))
+    with running(tmp_path, gateway(small)) as found:
+        found.up("small", "claude-sonnet-4-5", "org/fast")
+        for name in small.names:
+            assert found.chat({"model": name, "messages": HI}).json["from"] == "small"
+            assert servers["small"].seen[-1]["body"]["model"] == name
+        assert found.chat({"model": "fast", "messages": HI}).status == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/pooling"])
+def test_paths_of_the_engines_are_routed(lab: Running, path: str) -> None:
+    assert lab.ask("POST", path, {"model": "qwen", "messages": HI}).json["from"] in ("one", "two")
+
+
+def test_a_path_that_no_engine_of_the_group_serves_is_refused(servers: dict[str, Server], tmp_path: Path) -> None:
+    with running(tmp_path, gateway(model("small", servers["small"]), paths=("/v1/chat/completions",))) as found:
+        found.up("small")
+        assert found.ask("POST", "/v1/messages", {"model": "small"}).json["error"]["code"] == "unknown_url"
+
+
+def test_the_key_of_anthropics_api_is_taken_and_never_passed_on(lab: Running, servers: dict[str, Server]) -> None:
+    body = {"model": "org/small-1.5", "messages": HI, "max_tokens": 8}
+    for headers in ({"x-api-key": KEY}, {"x-api-key": KEY, "Authorization": "Bearer another"}):
+        assert lab.ask("POST", "/v1/messages", body, key=None, **headers).status == 200
+        assert not {"x-api-key", "authorization"} & servers["small"].seen[-1]["headers"].keys()
+    for wrong in ("", KEY + "x", f"Bearer {KEY}", f"{KEY},{KEY}"):
+        got = lab.ask("POST", "/v1/messages", body, key=None, **{"x-api-key": wrong})
+        assert (got.status, got.json["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_a_refusal_is_an_error_of_anthropics_api_too(lab: Running) -> None:
+    got = lab.ask("POST", "/v1/messages", {"model": "gpt", "messages": HI})
+    assert (got.status, got.json["type"], got.json["error"]["type"]) == (404, "error", "not_found_error")
+    assert got.json["error"]["message"]
 
 
 @pytest.mark.parametrize(

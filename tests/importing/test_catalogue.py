@@ -106,7 +106,7 @@ def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: D
     listed = desk.run("recipe.list")
     assert listed.code == 5
     assert "recipes/broken.yml:2: not YAML" in listed.err and "recipes/wrong.yml:2: unknown key `modle`" in listed.err
-    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and "10 recipes." in listed.out
+    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and "11 recipes." in listed.out
     lines = [json.loads(line) for line in desk.run("recipe.list", "--json").out.splitlines()]
     assert [one["exit"] for one in lines if "error" in one] == [5, 5]
-    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == 10
+    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == 11

@@ -14,7 +14,7 @@ import yaml
 
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project import registries, starter
-from sparkwright.remote.git import Repository
+from sparkwright.remote.git import MOST_PACKS, Repository
 from tests import commands, published
 from tests.importing.forms import EUGR, SPARKRUN_2, VLLM
 
@@ -94,6 +94,31 @@ def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, wor
     assert {"@ours/newer"} <= {one["name"] for one in json.loads(moved.stdout)["recipes"]}
     assert published.refused("recipe.search", moved.stdout) == []
     assert f"{first[:12]} -> {second[:12]}" in moved.stderr
+
+
+def test_fetches_are_collected_and_an_older_commit_can_be_fetched_again(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry that is followed for months leaves no more than a few packs, and one that is away at that moment loses none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repository = Repository(f"file://{tmp_path}/theirs.git", "ours")
+    git(tmp_path / "theirs.git", "config", "uploadpack.allowAnySHA1InWant", "true")
+    first, packs = repository.fetch("main"), []
+    for n in range(MOST_PACKS + 2):
+        last = commit(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {n}\n"})
+        assert repository.fetch("main") == last
+        packs.append(len(list(repository.folder.glob("objects/pack/*.pack"))))
+    assert max(packs) == MOST_PACKS and packs[-1] < MOST_PACKS
+    assert repository.has(last) and not repository.has(first)
+    assert repository.fetch(first) == first
+    while len(list(repository.folder.glob("objects/pack/*.pack"))) < MOST_PACKS:
+        last = commit(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {len(packs)}\n"})
+        repository.fetch("main")
+        packs.append(0)
+    (tmp_path / "theirs.git").rename(tmp_path / "away.git")
+    with pytest.raises(Unreachable):
+        repository.fetch("main")
+    assert repository.has(last) and list(repository.folder.parent.iterdir()) == [repository.folder]
 
 
 def test_a_recipe_is_shown_before_it_is_taken(project: Path) -> None:

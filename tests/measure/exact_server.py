@@ -31,7 +31,8 @@ class Schedule:
     ghost: tokens that the server's counter has too many. running: other requests at work. prefix_block: tokens of a block of
     its prefix cache, 0 without one; sightings: how often a prefix must be seen before it hits. prefill_s: of 1000 tokens.
     answers: the status of /health. silent: no token ever comes. silent_last: the last token decodes to nothing.
-    dies: the first request is answered 500, then nobody listens.
+    dies: the first request is answered 500, then nobody listens. accepts: of a draft for each token, the share accepted by position.
+    greedy_only: a request with a temperature is answered 500.
     """
 
     first_s: float = 0.05
@@ -63,6 +64,8 @@ class Schedule:
     metrics: bool = True
     prefix_caching: str = "True"
     dies: bool = False
+    accepts: list[float] = field(default_factory=list)
+    greedy_only: bool = False
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -133,8 +136,20 @@ class ExactServer:
             rows |= {"prefix_cache_queries_total": self.queries, "prefix_cache_hits_total": self.hits}
         labels = '{engine="0",model_name="m"}'
         text = "".join(f"vllm:{name}{labels} {float(value)}\n" for name, value in rows.items())
+        text += self._speculation() if plan.accepts else ""
         info = f'block_size="{plan.prefix_block}",enable_prefix_caching="{plan.prefix_caching}"'
         return text + (f'vllm:cache_config_info{{{info},engine="0"}} 1.0\n' if plan.prefix_block else "")
+
+    def _speculation(self) -> str:
+        """The counters of drafts, one for each token, as vLLM 0.32.0 names them."""
+        labels, counted = 'engine="0",model_name="m"', [self.generated * share for share in self.plan.accepts]
+        names = {"num_drafts": self.generated, "num_accepted_tokens": sum(counted)}
+        rows = [f"vllm:spec_decode_{name}_total{{{labels}}} {float(value)}" for name, value in names.items()]
+        rows += [
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{n}"}} {value}'
+            for n, value in enumerate(counted)
+        ]
+        return "\n".join(rows) + "\n"
 
     @staticmethod
     def _reply(writer: asyncio.StreamWriter, status: int, payload: Any) -> None:
@@ -157,6 +172,9 @@ class ExactServer:
             await asyncio.sleep(3600)
         if not body.get("stream") and plan.error_at == 0:
             self._reply(writer, 200, plan.error.partition(": ")[2].encode())
+            return
+        if plan.greedy_only and body.get("temperature"):
+            self._reply(writer, 500, {"error": {"message": "EngineCore encountered an issue."}})
             return
         if not body.get("stream"):
             self.generated += body.get("max_tokens", 1)

@@ -73,6 +73,13 @@ def test_one_stream_gives_llama_benchys_two_rates() -> None:
     assert told["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
 
 
+def test_a_load_has_its_temperature_and_tells_what_of_the_drafts_was_accepted() -> None:
+    load = Load("serve", concurrency=2, requests=4, prompt_tokens=50, output_tokens=20, temperature=0.7)
+    found, server = cell(load, Schedule(first_s=0.02, gap_s=0.004, chunks=60, accepts=[0.8, 0.5]))
+    assert found["derived"] == {"accepted_per_draft": 1.3, "accepted_first": 0.8}
+    assert {body["temperature"] for body in server.bodies} == {0.7}
+
+
 def test_other_traffic_is_inconclusive() -> None:
     with serving(Schedule(running=2)) as server, pytest.raises(Inconclusive, match="2 requests running"):
         lab.run(target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)

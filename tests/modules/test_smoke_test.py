@@ -16,6 +16,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
 from sparkwright.host.runs import measuring
 from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -280,3 +281,57 @@ def test_a_busy_gpu_at_little_power_is_told() -> None:
     assert waiting.stalled(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
     assert waiting.stalled(30.0) == waiting.stalled(None) == ""
     assert gpu.State(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do
+
+
+SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine that runs the tests is no doubt about the rates."""
+    monkeypatch.setattr(Lag, "spoils_rates", lambda lag, decoding_s: False)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(first_s=0.01, rates=[100.0], accepts=[0.8, 0.5])) as server:
+        first = run(server, context, baseline_key=SPECULATING)
+        server.plan.accepts = [0.75, 0.4]
+        alike = run(server, context, baseline_key=SPECULATING)
+        server.generated = 0  # as after a restart
+        server.plan.accepts = [0.3, 0.05]
+        fell = run(server, context, baseline_key=SPECULATING)
+    assert (first.failed, first.data["verdict"]) == (False, "new baseline"), first.msg
+    assert first.data["acceptance_by_position"] == [0.8, 0.5] and first.data["acceptance"] == 1.3
+    assert "acceptance by position 0.80, 0.50" in first.msg
+    (kept,) = context.state.path.glob("baselines/*.json")
+    assert json.loads(kept.read_text())["acceptance"] == [0.8, 0.5]
+    assert alike.failed is False
+    assert (fell.failed, fell.data["verdict"]) == (True, "regression")
+    assert "30% of the drafts' first tokens are accepted, against 80% before" in fell.msg
+    assert any("speculation guesses badly" in row for row in fell.data["evidence"])
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST, accepts=[0.8], greedy_only=True)) as server:
+        found = run(server, context, baseline_key=SPECULATING)
+        plain = run(server, context)
+    assert (found.failed, found.data["verdict"]) == (True, "broken")
+    assert "with 1 stream at temperature 0.7 it gives no answer" in found.msg and "EngineCore" in found.msg
+    assert (
+        plain.failed is False and plain.data["verdict"] == "new baseline"
+    )  # without speculation nothing more is asked
+    assert len(list(context.state.path.glob("baselines/*.json"))) == 1
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_speculation_is_probed_with_one_stream_and_eight_at_both_temperatures(tmp_path: Path) -> None:
+    with serving(Schedule(**FAST, accepts=[0.8])) as server:
+        found = run(server, context_of(tmp_path), baseline_key=SPECULATING)
+    cells = [(cell["streams"], cell["temperature"]) for cell in found.data["speculation"]]
+    assert cells == [(1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7)]
+    asked = [body["temperature"] for body in server.bodies if not body.get("stream")]
+    assert asked == [0.0] * 8 + [0.7] * 8 + [0.0] * 8 + [0.7] * 8

@@ -174,6 +174,56 @@ def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(
     assert str(refused.value).startswith(f"recipes/{recipe}.yml:")
 
 
+TWO_NAMES = CHAT.replace("served-model-name: qwen", "served-model-name: [qwen, claude-sonnet-4-5]")
+
+
+def test_every_served_name_and_every_name_that_the_group_gives_is_routed(project: Path) -> None:
+    (project / "recipes/chat.yml").write_text(TWO_NAMES.replace("claude-sonnet-4-5]", "claude-sonnet-4-5, fast]"))
+    (project / "hosts/groups.yml").write_text(LAB + "    models: {fast: qwen}\n")
+    names = {model.name: model.names for model in routed(project).models}
+    assert names == {"qwen": ("qwen", "claude-sonnet-4-5", "fast"), "small": ("small",)}
+
+
+def test_an_engine_that_answers_to_any_name_needs_no_name_in_its_recipe(project: Path) -> None:
+    (project / "recipes/small.yml").write_text(
+        "image: lmsysorg/sglang:v0.5.23\nengine: sglang\nmodel: {id: Qwen/Qwen3-4B, dir: ~/models/small, mount: /models/small}\n"
+        "container: {name: small, ports: ['8001:30000']}\nsglang: {served-model-name: small}\n"
+    )
+    (project / "hosts/groups.yml").write_text(LAB + "    models: {fast: small}\n")
+    assert routed(project).models[-1].names == ("small", "fast")
+
+
+@pytest.mark.parametrize(
+    ("models", "refusal"),
+    [
+        ("{fast: qwne}", "hosts/groups.yml:7: `lab.gateway.models`: `fast` means `qwne`, which no server serves. Did you mean `qwen`?"),
+        ("{small: qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `small` is a served name of small already."),
+        ("{'a b': qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `a b` needs letters, digits"),
+        ("{fast: qwen}", "`fast` would be refused by chat's server. Add it to `served-model-name` in recipes/chat.yml, after `qwen`."),
+    ],
+)  # fmt: skip
+def test_names_that_a_group_cannot_give_are_refused(project: Path, models: str, refusal: str) -> None:
+    (project / "hosts/groups.yml").write_text(f"{LAB}    models: {models}\n")
+    with pytest.raises(Refused) as refused:
+        routed(project)
+    assert refusal in str(refused.value)
+
+
+def test_a_second_name_that_two_models_have_is_refused(project: Path) -> None:
+    (project / "recipes/chat.yml").write_text(TWO_NAMES.replace("claude-sonnet-4-5", "small"))
+    with pytest.raises(Refused, match="`small` is a served name of both `small` and `qwen`"):
+        routed(project)
+    with pytest.raises(Refused, match="`small` is a served name of both"):
+        conflicts(project, "spark1")
+
+
+def test_a_second_name_that_only_some_servers_answer_to_is_refused(project: Path) -> None:
+    (project / "recipes/other.yml").write_text(TWO_NAMES)
+    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
+    with pytest.raises(Refused, match="spark2 serves `qwen` as `claude-sonnet-4-5` too, and spark1 does not"):
+        routed(project)
+
+
 def conflicts(project: Path, host: str) -> None:
     inventory = Inventory.load(project)
     routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})

@@ -20,6 +20,7 @@ CONFIGS = TOP / "tests/data/configs"
 MODELS = {
     "qwen3.5-35b": "qwen3.5-35b-a3b",
     "qwen3.5-35b-200k": "qwen3.5-35b-a3b",
+    "qwen3.5-35b-mtp": "qwen3.5-35b-a3b",
     "qwen3.5-35b-unchunked": "qwen3.5-35b-a3b",
     "glm-4.7-flash": "glm-4.7-flash",
     "gpt-oss-120b": "gpt-oss-20b",

@@ -14,6 +14,7 @@ from tests.real_engine.keep import DATA
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 SOURCE = Path(__file__).parents[2] / "src"
 ASK = Path(__file__).parent / "ask_parser.py"
+ASK_SPECULATION = Path(__file__).parent / "ask_speculation.py"
 
 
 def test_the_parser_says_what_was_kept_of_it(engine: Engine, tmp_path: Path) -> None:
@@ -22,3 +23,10 @@ def test_the_parser_says_what_was_kept_of_it(engine: Engine, tmp_path: Path) -> 
     subprocess.run(line, env=env, check=True, timeout=900)
     for name in ("parser.json", "flag-values.json"):
         assert (tmp_path / name).read_text() == (DATA / name).read_text(), f"{name} is no longer what this engine says"
+
+
+def test_the_configuration_takes_the_speculation_that_was_kept_of_it(engine: Engine, tmp_path: Path) -> None:
+    env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([str(engine.python), str(ASK_SPECULATION), str(tmp_path)], env=env, check=True, timeout=300)
+    name = "speculative-config.json"
+    assert (tmp_path / name).read_text() == (DATA / name).read_text(), f"{name} is no longer what this engine says"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.images import image_names
 from sparkwright.modules.rpc.prune_images import PruneImages
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
@@ -46,6 +47,34 @@ def test_only_what_nothing_needs_goes(
         assert not PruneImages().run(args, context).changed
     finally:
         engine.remove_container(container)
+
+
+def test_a_name_that_means_another_image_by_now_stays_with_it(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    """What is removed is what was looked at: between the two somebody moves a tag of the image to another one."""
+    (_, first), (_, second) = (bring(registry, context, repository, f"v{seed}", seed) for seed in (1, 2))
+    mine, elsewhere = f"{registry.address}/{repository}", f"{registry.address}/{repository}-elsewhere"
+    engine.tag(first, elsewhere, "moving")
+    engine.tag(first, elsewhere, "staying")
+    args = PruneImages.Args([mine], only=[first])
+    module = PruneImages()
+    found = module.read(args, context)
+    engine.tag(second, elsewhere, "moving", force=True)
+    engine.tag(second, mine, "v1", force=True)
+    try:
+        module.act(args, found, module.differences(args, found), context)
+        assert first not in {row["Id"] for row in engine.images(all=True)}
+        for name in (f"{elsewhere}:moving", f"{mine}:v1", f"{mine}:v2"):
+            assert engine.inspect_image(name)["Id"] == second
+        assert image_names.remove_name(engine, f"{elsewhere}:moving", first) is False
+        assert image_names.remove_name(engine, f"{elsewhere}:moving", second)
+        assert image_names.remove_name(engine, f"{elsewhere}:moving", second), "gone already"
+        assert engine.inspect_image(second)
+    finally:
+        for row in engine.images():
+            if row["Id"] in (first, second):
+                engine.remove_image(row["Id"], force=True)
 
 
 def test_only_what_was_agreed_on_goes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 import ssl
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import sparkwright
 from sparkwright.transport import http
 from sparkwright.transport.connection import (
     ConnectFailed,
@@ -23,11 +25,15 @@ from sparkwright.transport.connection import (
     TransportError,
     Untrusted,
     converse,
+    dial,
+    lookup,
 )
 from sparkwright.transport.http import Response, Route
 from tests.certificate import self_signed
 from tests.transport.servers import OK, Script, drips, head_of, sends, serving
 
+#: they connect to numbers: of this host, and of the pretend group
+BY_ADDRESS = ("host/containers/containers.py", "sandbox/vllm/group.py")
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 ANSWERS = {
     "by its length": (OK + b"Content-Length: 4\r\n\r\nbodyrest", (200, b"body")),
@@ -164,7 +170,38 @@ def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     with pytest.raises(TimedOut):
         get("http://localhost:1/", timeout_s=0.2)
+    with pytest.raises(TimeoutError):
+        dial("localhost", 1, 0.2)
+    assert lookup("localhost", 0.2) == set()
     over.set()
+
+
+def test_a_dialled_socket_is_as_pythons_own_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            dial("127.0.0.1", port, 5)
+        listening.listen()
+        with dial("localhost", port, 5) as opened:
+            assert opened.getpeername() == ("127.0.0.1", port) and opened.gettimeout() == 5
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with pytest.raises(socket.gaierror):
+        dial("no-such-host.invalid", 22, 5)
+    with pytest.raises(socket.gaierror):
+        dial("a..b" + "x" * 300, 22, 5)
+    assert "127.0.0.1" in lookup("localhost", 5)
+
+
+def test_no_part_of_the_package_connects_without_a_deadline_over_the_lookup() -> None:
+    """`socket.create_connection` has one for the connecting alone; a resolver may take minutes."""
+    source = Path(sparkwright.__file__).parent
+    found = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if re.search(r"create_connection\(|getaddrinfo\(|gethostbyname\(", path.read_text())
+    }
+    assert found == {"transport/connection.py", *BY_ADDRESS}
 
 
 def test_a_server_that_never_accepts_is_left_at_the_deadline() -> None:

@@ -42,6 +42,17 @@ WILD = {
     "curl, a bearer": f'curl -fsS -H "Authorization: Bearer {KEY}" http://127.0.0.1:8000/v1/models || exit 1',
     "curl, a key": f"curl -H 'x-api-key: {KEY}' http://localhost:8000/health",
     "curl, a login": f"curl -u admin:{KEY} http://localhost:9090/-/healthy",
+    "curl, a login with spaces": f"curl -u 'admin of all:{KEY} {KEY}' http://localhost:9090/",
+    "curl, double quotes": f'curl --proxy-user "admin:{KEY} {KEY}" http://localhost:9090/',
+    "curl, a login in one word": f"curl --user='admin:{KEY} {KEY}' -uadmin:{KEY} http://localhost:9090/",
+    "curl, the word in quotes": f'curl "--user=admin:{KEY} {KEY}" http://localhost:9090/',
+    "curl in JSON": json.dumps(["curl", "-u", f"admin:{KEY} {KEY}", "http://x/"]),
+    "curl in a shell in JSON": json.dumps(["sh", "-c", f'curl -u "admin:{KEY} {KEY}" http://x/']),
+    "curl in YAML": f"test:\n  - curl\n  - -u\n  - 'admin:{KEY} {KEY}'\n  - http://x/\n",
+    "curl, a passphrase": f"curl --pass '{KEY} {KEY}' --cert c.pem",
+    "wget, a password": f"wget --user me --password '{KEY} {KEY}'",
+    "wget, =": f"wget --http-user=me --http-password={KEY} http://x/",
+    "mysql": f"mysqladmin ping -h db -u root -p{KEY}",
     "wget": f"wget --header='Authorization: Basic {KEY}=' -qO- http://127.0.0.1/",
     "a URL": f"postgresql://litellm:{KEY}@db:5432/litellm",
     "a URL in a command": f"app --database-url redis://:{KEY}@redis:6379/0 --workers 4",
@@ -61,6 +72,7 @@ WILD = {
 }
 #: nothing of these is hidden
 PLAIN = (
+    'docker run --user "$(id -u):$(id -g)" -u 0:0 -u ${UID}:${GID} img; git push -u origin main; sort -u a',
     "docker run --gpus all --user 1000:1000 -p 8000:8000 -e HF_HOME=/models -v ~/m:/m:ro vllm/vllm-openai --model a/b",
     "vllm serve a/b --max-model-len 32768 --tokenizer-mode auto --max-num-batched-tokens 8192 --served-model-name token-model",
     "prompt tokens: 12, generation tokens: 40, KV cache usage: 3.1 %, Prefix cache hit rate: 0.0 %",
@@ -135,6 +147,10 @@ FORMS: tuple[Callable[[str, str], Any], ...] = (
     lambda name, key: yaml.safe_dump({"env": {name: key}}),
     lambda name, key: [{"name": name, "value": key}],
     lambda name, key: {"Test": ["CMD-SHELL", f"curl -H 'Authorization: Bearer {key}' http://x/"]},
+    lambda name, key: ["curl", "-u", f"me:{key} {key}", "http://x/"],
+    lambda name, key: ["curl", f"--user=me:{key} {key}"],
+    lambda name, key: ["sh", "-c", "curl -u " + shlex.quote(f"me too:{key} {key}") + " http://x/"],
+    lambda name, key: json.dumps(["sh", "-c", f"wget --password {shlex.quote(f'{key} {key}')}"]),
     lambda name, key: {"Log": [{"Output": f"{name}: {key}\nok"}]},
 )
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pinning import entries, simulated
 from sparkwright.console.out import say, say_json
-from sparkwright.engines import container_rules, engine, memory_rules
+from sparkwright.engines import container_rules, engine, memory_rules, template_rules
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.finding import Finding
 from sparkwright.errors import Refused, SparkwrightError
@@ -133,6 +133,7 @@ def explained(name: str) -> list[Explained]:
     found = (
         container_rules.explained(name),
         memory_rules.explained(name),
+        template_rules.explained(name),
         *(one.advice.explained(name) for one in engine.served()),
     )
     return [rule for rule in found if rule is not None]
@@ -156,6 +157,7 @@ def rules() -> dict[str, str]:
     titles = (
         container_rules.RULES.titles(),
         memory_rules.RULES.titles(),
+        template_rules.RULES.titles(),
         *(one.advice.titles() for one in engine.served()),
     )
     return {name: title for one in reversed(titles) for name, title in one.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,9 +20,12 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.cluster import new_token
 from sparkwright.protocol.plan import Task
 from sparkwright.secret import Secret
+from sparkwright.visible import one_line
 
 #: services whose webhook URLs are themselves the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
+#: 02:00-05:00
+_QUIET = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
@@ -38,6 +42,7 @@ def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
         "smoke_every_s": units.seconds(given["smoke_every"], "--smoke-every"),
         "command": _words("--command", given["command"]),
         "webhook": _public("--webhook", given["webhook"]),
+        **_hashes(given["verify_models"], given["quiet_hours"]),
         **{name: given[name] for name in ("heal", "webhook_file", "webhook_format", "textfile", "system")},
     }
     heals = given["heal"] == "restart"
@@ -55,6 +60,17 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
     users = _task(absent, register="users")
     system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
     return _on_each(pattern, json, lambda host: (users, system), removes=True)
+
+
+def _hashes(every: str, hours: str) -> dict[str, Any]:
+    """How often and when the model's files are hashed again. Raises Refused for a value of another form."""
+    if hours and not every:
+        raise Refused("--quiet-hours is for --verify-models.", fix="Add `--verify-models 7d`.")
+    begin, _, end = hours.partition("-")
+    if hours and not (_QUIET.fullmatch(hours) and begin != end):
+        raise Refused(f"--quiet-hours {one_line(hours)!r} is no span of time.", fix="Write it as 02:00-05:00.")
+    every_s = units.seconds(every, "--verify-models", least_s=86400) if every else 0.0
+    return {"verify_every_s": every_s, "quiet_hours": hours}
 
 
 def _words(option: str, text: str) -> list[str]:

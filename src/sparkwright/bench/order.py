@@ -40,6 +40,8 @@ SLACK = 0.03
 DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
 #: what the template and an estimate of words may be off by
 MARGIN_TOKENS = 256
+#: as OpenAI's API limits it
+HOTTEST = 2.0
 
 #: one load of each kind
 USUAL: Mapping[str, Load] = {
@@ -74,6 +76,8 @@ class Order:
     loads: tuple[str, ...] = ()
     concurrency: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
+    #: of sampling, each load once with each; () for greedy
+    temperatures: tuple[float, ...] = ()
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -124,6 +128,9 @@ class Order:
             wrong = next((number for number in numbers if not 0 < number < math.inf), None)
             if wrong is not None:
                 raise Refused(f"--{option} must be above 0, got {wrong}.")
+        hot = next((heat for heat in self.temperatures if not 0 <= heat <= HOTTEST), None)
+        if hot is not None:
+            raise Refused(f"--temperature must be between 0 and {HOTTEST:g}, got {hot}.")
         for option, count in counts.items():
             if count < (least := int(option == "repeat")):
                 raise Refused(f"--{option} must be at least {least}, got {count}.")
@@ -166,7 +173,9 @@ def planned(order: Order, room: Room, folder: Path) -> Planned:
     if any(load.kind in LONG for load in found):
         long_tokens, notes = _long_tokens(order, room, found)
         found = [replace(load, long_tokens=long_tokens) if load.kind in LONG else load for load in found]
-    return Planned(tuple(_fitting(load, room) for load in found), tuple(notes))
+    heats = order.temperatures or (0.0,)
+    fitting = [_fitting(load, room) for load in found]
+    return Planned(tuple(replace(load, temperature=heat) for heat in heats for load in fitting), tuple(notes))
 
 
 def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:

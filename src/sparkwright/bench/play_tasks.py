@@ -157,7 +157,8 @@ def verdict(cell: Cell) -> str:
         "mixed": f"{load.longs} long and {load.shorts} short, {how}",
     }
     again = f" (turn {cell.repetition})" if cell.repetition > 1 else ""
-    return words[load.kind] + again
+    hot = f", temperature {load.temperature:g}" if load.temperature else ""
+    return words[load.kind] + hot + again
 
 
 def config_key(arm: str) -> str:

@@ -23,7 +23,16 @@ MOST_BYTES, MOST_PARTS = 64 * MIB, 4_000_000
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
 #: the load's numbers that stand in columns of the CSV
-LOAD_COLUMNS = ("kind", "concurrency", "rate", "requests", "prompt_tokens", "output_tokens", "long_tokens")
+LOAD_COLUMNS = (
+    "kind",
+    "concurrency",
+    "rate",
+    "requests",
+    "prompt_tokens",
+    "output_tokens",
+    "long_tokens",
+    "temperature",
+)
 
 
 def write(folder: Path, results: Results) -> None:

@@ -65,7 +65,9 @@ def load_words(load: dict[str, Any]) -> str:
         "depth": f"depth {load.get('prompt_tokens')} x {streams}",
         "mixed": f"mixed {load.get('longs')} long + {load.get('shorts')} short, {how}",
     }
-    return words.get(str(load.get("kind")), str(load.get("kind")))
+    heat = load.get("temperature")
+    hot = f", temperature {heat:g}" if heat else ""
+    return words.get(str(load.get("kind")), str(load.get("kind"))) + hot
 
 
 def shown(cell: Cell) -> Figures:

@@ -40,6 +40,8 @@ DERIVED: dict[str, str] = {
     "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
     "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",
     "short_ttft_ratio": "shorts behind it / alone",
+    "accepted_per_draft": "tokens accepted a draft",
+    "accepted_first": "of the first position, share",
 }
 
 
@@ -111,7 +113,8 @@ def number(value: float | None, digits: int) -> str:
 def extras(results: Results) -> Iterable[str]:
     """The figures that only one kind of load has."""
     for row in rows(results):
-        reported = {title: (row.figure(name), 2 if name.endswith("ratio") else 1) for name, title in DERIVED.items()}
+        digits = {name: 2 if name.endswith("ratio") or name.startswith("accepted") else 1 for name in DERIVED}
+        reported = {title: (row.figure(name), digits[name]) for name, title in DERIVED.items()}
         parts = [f"{title} {number(value, digits)}" for title, (value, digits) in reported.items() if value]
         if parts:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"

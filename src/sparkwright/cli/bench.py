@@ -32,6 +32,7 @@ ARMS: tuple[Option, ...] = (
     ("values", "", "with --flag NAME: two values to compare with each other: 2,4"),
     RECIPE,
 )
+TEMPERATURE: Option = ("temperature", "", "of sampling: 0.7, or 0,0.7 for each load at both (default 0: greedy)")
 RATE: Option = ("rate", "", "or arrivals per second, Poisson distributed: 0.5,1,2")
 SERVE: tuple[Option, ...] = (
     ("concurrency", "", "concurrent requests: 1,2,4,8, or 1..8"),
@@ -72,29 +73,29 @@ FRESH = "Each arm is started fresh, and the server that ran before is restored."
 
 #: command, its options beside COMMON, its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
-    ("smoke", (*URL, REPEAT, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
+    ("smoke", (*URL, REPEAT, TEMPERATURE, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
     (
         "serve",
-        (*URL, REPEAT, *SERVE),
+        (*URL, REPEAT, TEMPERATURE, *SERVE),
         "Measure throughput and latency under load.\n\nAt some concurrencies, or rates of arrival.",
     ),
     (
         "ab",
-        (*ARMS, REPEAT, LOADS, *SERVE, LONG),
+        (*ARMS, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
         f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH}",
     ),
     (
         "sweep",
-        (*AXES, RECIPE, REPEAT, LOADS, *SERVE, LONG),
+        (*AXES, RECIPE, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
         f"Measure a flag over several values, or two as a grid.\n\n{FRESH}",
     ),
-    ("hol", (*URL, *ARMS, REPEAT, LONG), "Measure head-of-line blocking by long prompts."),
+    ("hol", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG), "Measure head-of-line blocking by long prompts."),
     (
         "itl",
-        (*URL, *ARMS, REPEAT, LONG, ("output-tokens", 0, "tokens of the stream")),
+        (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, ("output-tokens", 0, "tokens of the stream")),
         "Measure inter-token latency beside long prompts.",
     ),
-    ("mixed", (*URL, *ARMS, REPEAT, LONG, *MIXED), "Measure long and short prompts in one queue."),
+    ("mixed", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, *MIXED), "Measure long and short prompts in one queue."),
     (
         "context",
         (REPEAT, *DEPTH),

@@ -39,6 +39,8 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
         "webhook": "POST to this URL on a change of state; not for URLs that are a secret",
         "webhook-file": "a file on the host (mode 0600) whose first line is such a URL",
         "webhook-format": "what is POSTed: json, slack, discord, ntfy or alertmanager (default auto: as the URL says, else json)",
+        "verify-models": "hash all model files again so often, on the host, while nobody is served: 7d (default: never)",
+        "quiet-hours": "only then, on the host's clock: 02:00-05:00 (default: at any time)",
         "textfile": "the folder of node_exporter's textfile collector on the host",
         "json": "events as JSON lines",
     }
@@ -54,6 +56,8 @@ def install(
     webhook: str = "",
     webhook_file: str = "",
     webhook_format: str = "auto",
+    verify_models: str = "",
+    quiet_hours: str = "",
     textfile: str = "",
     json: bool = False,
 ) -> list[int]:
@@ -66,7 +70,8 @@ def install(
     given = {"every": every, "system": system, "heal": heal, "heal_every": heal_every, "smoke_every": smoke_every}
     notify = {"command": command, "webhook": webhook, "webhook_file": webhook_file, "textfile": textfile}
     notify["webhook_format"] = webhook_format
-    return health_timer.install(host, json=json, **given, **notify)
+    hashes = {"verify_models": verify_models, "quiet_hours": quiet_hours}
+    return health_timer.install(host, json=json, **given, **notify, **hashes)
 
 
 @command(help={"json": "events as JSON lines"})

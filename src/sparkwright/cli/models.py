@@ -20,12 +20,17 @@ JSON = "one JSON array"
 def inspect(source: str, revision: str = "main", json: bool = False) -> None:
     """Show a model's architecture, with evidence.
 
-    From its config.json: recurrent or dense, block sizes, the releases of vLLM that can serve it.
+    From its config.json: recurrent or dense, block sizes, the releases of vLLM that can serve it. From its chat template and
+    generation_config.json: the fields that requests may set, thinking, sampling.
     """
     from sparkwright.app.stores import model_config, model_kind
 
     config = model_config.read(source, revision)
-    say_json(model_kind.facts(config)) if json else say("\n".join(model_kind.lines(source, config)))
+    chat = model_config.read_chat(source, revision)
+    if json:
+        say_json({**model_kind.facts(config), "chat": chat})
+    else:
+        say("\n".join([*model_kind.lines(source, config), *model_kind.chat_lines(chat)]))
 
 
 @command(name="list", help={"json": JSON})

@@ -55,6 +55,9 @@ class Flags(Protocol):
     def served_name(self, flags: Mapping[str, Any], model: str) -> str:
         """The name for requests. model: as for `command`."""
 
+    def served_names(self, flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
+        """Return every name that requests may use, the served name first. model: as for `command`."""
+
     def port(self, flags: Mapping[str, Any]) -> int:
         """The port on which the server listens in its container."""
 

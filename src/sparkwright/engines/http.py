@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.engines import api_paths
+from sparkwright.engines.api_paths import ApiPath
 from sparkwright.engines.command_words import value
 from sparkwright.trust.bounds import number_of
 
@@ -25,9 +28,14 @@ PREFIX_QUERIES = "prefix_queries"  # tokens of prompts
 PREFIX_HITS = "prefix_hits"  # of them, found in the cache
 DRAFTS = "drafts"
 ACCEPTED_TOKENS = "accepted_tokens"
+#: with a position behind it, from 0: drafts whose token at that position was accepted
+ACCEPTED_AT = "accepted_at_"
+MOST_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
 COUNTERS = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
+
+_POSITION = re.compile(r'\bposition="(\d{1,3})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class Http:
     none. roles: the metrics' names. measured: what a measured stream asks for beside what every OpenAI API takes. plain: turns
     thinking off; thinking: on. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
     carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
+    positions: its metric of accepted tokens by position of a draft, labelled `position`; empty for none.
     prefix_block: tokens of a block in which its prefix cache hits, where it tells none; 1 where it hits to the token.
     recurrent_block: the least of them for a recurrent model, whose states it keeps at ends of such blocks only.
     task: what it does; unlike: roles that other metrics have where that is not generating text.
@@ -93,6 +102,7 @@ class Http:
     key_option: str = "--api-key"
     context_of: Callable[[Mapping[str, Any]], Any] = _context
     speculation: tuple[str, ...] = ()
+    positions: str = ""
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     cache_of: Callable[[str], dict[str, str]] = _nothing
     hits_apart: bool = False
@@ -100,6 +110,8 @@ class Http:
     recurrent_block: int = 1
     task: Task = GENERATE
     unlike: Mapping[str, Sample] = field(default_factory=dict)
+    #: what its clients use, and a gateway routes
+    paths: tuple[ApiPath, ...] = api_paths.OPENAI
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """The key that a server was started with, from its container's command and environment; empty when it wants none."""
@@ -127,6 +139,15 @@ class Http:
                 value = number_of(line.rpartition(" ")[2]) if label in rest else None
                 if value is not None and value >= 0:
                     found[role] = found.get(role, 0.0) + value
+            if name == self.positions and (role := _position(rest)):
+                value = number_of(line.rpartition(" ")[2])
+                found[role] = found.get(role, 0.0) + (value if value is not None and value >= 0 else 0.0)
         if self.hits_apart and PREFIX_QUERIES in found:
             found[PREFIX_QUERIES] += found.get(PREFIX_HITS, 0.0)
         return found
+
+
+def _position(labels: str) -> str:
+    """Return the role of a line of the metric of accepted tokens by position; "" for a position that can't be."""
+    found = _POSITION.search(labels)
+    return f"{ACCEPTED_AT}{int(found[1])}" if found and int(found[1]) < MOST_POSITIONS else ""

@@ -34,13 +34,13 @@ def generated(http: Http, model: str, prompt: str, tokens: int, *, priority: int
     }
 
 
-def measured_stream(http: Http, model: str, prompt: str, tokens: int) -> dict[str, Any]:
+def measured_stream(http: Http, model: str, prompt: str, tokens: int, *, temperature: float = 0.0) -> dict[str, Any]:
     """The request that is measured: every chunk carries the cumulative token count, where the engine can do that."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
-        "temperature": 0,
+        "temperature": temperature,
         "stream": True,
         **http.measured,
         **http.plain,

@@ -33,9 +33,12 @@ def quoted(text: str) -> str:
 
 
 def body(status: int, message: str, code: str) -> str:
-    """An error as OpenAI's API shapes it."""
+    """Return an error that clients of OpenAI's API and of Anthropic's read alike.
+
+    Anthropic's API has `"type": "error"` around the same `error`, of which its clients read `type` and `message`.
+    """
     about = {"message": message, "type": KINDS[status], "param": None, "code": code}
-    return json.dumps({"error": about}, separators=(",", ":"))
+    return json.dumps({"type": "error", "error": about}, separators=(",", ":"))
 
 
 def words(status: int, message: str, code: str) -> str:

@@ -61,6 +61,13 @@ class Model:
     key: str = ""
     task: Task = GENERATE
     on_demand: bool = False
+    #: the other names that requests may use for it
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that requests may use, its own first."""
+        return (self.name, *self.aliases)
 
     @property
     def backend(self) -> str:
@@ -90,6 +97,7 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
+    paths: tuple[str, ...]  #: of its servers, those that clients may use
     waits: bool = False  #: where no server of a model is up, a request waits for one
 
 

@@ -33,17 +33,10 @@ ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(4 * 2**20),
 }
 
-#: what is routed; everything else of a server (loading adapters, sleeping, profiling) is not for clients
-PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v1/score",
-)
 MODELS, METRICS, HEALTH = "/v1/models", "/metrics", "/health"
 
+#: the header in which clients of Anthropic's API send their key
+API_KEY = "x-api-key"
 HEADERS_BYTES = 16384
 #: what a buffer holds beside headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
@@ -84,7 +77,7 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def _routes(gateway: Gateway) -> str:
-    return "".join(f"{model.name} {model.backend}\n" for model in gateway.models)
+    return "".join(f"{name} {model.backend}\n" for model in gateway.models for name in model.names)
 
 
 def _lines(gateway: Gateway) -> Iterator[str]:
@@ -139,9 +132,10 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     yield from listeners.frontend(gateway)
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
     if gateway.keyed:
-        message = "The gateway asks for its API key, as `Authorization: Bearer KEY`."
-        known = f"http_auth_bearer,sha2(256),hex,lower -m str -f {CLIENT_KEYS}"
-        yield f"http-request return {answers.words(401, message, 'invalid_api_key')} if !{{ {known} }}"
+        message = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+        given = ("http_auth_bearer", f"req.fhdr({API_KEY})")
+        unknown = " ".join(f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS} }}" for key in given)
+        yield f"http-request return {answers.words(401, message, 'invalid_api_key')} if {unknown}"
         yield listeners.known()
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
     yield from _listed(gateway)
@@ -158,14 +152,15 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
         yield listeners.known()
     if gateway.affinity == "prefix":
         yield from _prefix()
-    yield "http-request del-header Authorization"
+    yield from (f"http-request del-header {name}" for name in ("Authorization", API_KEY))
     yield "use_backend %[var(txn.backend)]"
 
 
 def _refusals(gateway: Gateway) -> Iterator[str]:
     """What is refused before the body is read; the last waits for it."""
-    unknown = f"The gateway has no such path; it routes {', '.join(PATHS)}."
-    yield f"http-request return {answers.words(404, unknown, 'unknown_url')} if !{{ path -m str {' '.join(PATHS)} }}"
+    paths = gateway.paths
+    unknown = f"The gateway has no such path; it routes {', '.join(paths)}."
+    yield f"http-request return {answers.words(404, unknown, 'unknown_url')} if !{{ path -m str {' '.join(paths)} }}"
     yield f"http-request return {answers.words(405, 'Use POST.', 'method_not_allowed')} if !{{ method POST }}"
     large = answers.words(413, f"The request is larger than {gateway.body_bytes} bytes.", "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
@@ -178,7 +173,8 @@ def _refusals(gateway: Gateway) -> Iterator[str]:
 def _listed(gateway: Gateway) -> Iterator[str]:
     """The models that a server is up for, as /v1/models lists them."""
     for model in gateway.models:
-        row = json.dumps(_row(model), separators=(",", ":")).replace("%", "%%")
+        rows = (json.dumps(_row(model, name), separators=(",", ":")) for name in model.names)
+        row = ",".join(rows).replace("%", "%%")
         up = f"if {' or '.join(f'{{ path {MODELS} }} {{ {one} }}' for one in _up(gateway, model))}"
         yield f"http-request set-var-fmt(txn.models) {quoted(f'%[var(txn.models)],{row}')} {up}"
     listed = quoted('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
@@ -194,8 +190,8 @@ def _up(gateway: Gateway, model: Model) -> Iterator[str]:
     yield from (f"srv_is_up({model.backend}/{name})" for one in model.upstreams for name in one.names)
 
 
-def _row(model: Model) -> dict[str, object]:
-    about = {"id": model.name, "object": "model", "created": 0, "owned_by": "sparkwright"}
+def _row(model: Model, name: str) -> dict[str, object]:
+    about = {"id": name, "object": "model", "created": 0, "owned_by": "sparkwright"}
     return {**about, "max_model_len": model.context} if model.context else about
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import heal, notify, returning, store, textfile
+from sparkwright.health import heal, model_hashes, notify, returning, store, textfile
 from sparkwright.health.judging.damping import damp
 from sparkwright.health.judging.judge import Judgement, judge
 from sparkwright.health.judging.observation import Observation
@@ -90,12 +90,12 @@ class Check:
         remembered = Remembered.of(self.context.state)
         prober = Prober(self.context, remembered, self.settings.limits, self.now, self.pause)
         busy = _who_works(self.context)
-        observed = prober.probe(busy=busy)
+        observed = self._observed(prober, busy)
         judgement = judge(observed, self.settings.limits)
         if not busy:
             observed = replace(observed, speed=self._speed(observed, judgement, remembered))
             came = _who_works(self.context)  # who began meanwhile is what was seen
-            observed = prober.probe(busy=came) if came else observed
+            observed = self._observed(prober, came) if came else observed
             judgement = judge(observed, self.settings.limits)
         judgement = self._break_loop(observed, judgement, remembered)
         record = self._record(observed, judgement, remembered, prober)
@@ -105,6 +105,13 @@ class Check:
         self._leave(observed, record, remembered, prober)
         self._tell_the_guard(observed)
         return record, remembered, decision
+
+    def _observed(self, prober: Prober, busy: str) -> Observation:
+        """What the prober finds, with what is known of the periodic hash of the model's files."""
+        observed = prober.probe(busy=busy)
+        if busy or not observed.known:
+            return observed
+        return replace(observed, model_files=model_hashes.observed(self.context, self.settings, observed.time_s))
 
     def _record(self, observed: Observation, judgement: Judgement, remembered: Remembered, prober: Prober) -> Record:
         """The record, after damping. Somebody who works on the host is no check: what was seen before still stands."""

@@ -137,15 +137,17 @@ def from_cache(judged: Judged, new: str, cached: str) -> Judged:
     )
 
 
-def ask(http: Http, base_url: str, model: str, question: str, *, api_key: str, timeout_s: float) -> str:
-    """Return the answer to a question, greedily decoded, without thinking where the model can leave it out.
+def ask(
+    http: Http, base_url: str, model: str, question: str, *, api_key: str, timeout_s: float, temperature: float = 0.0
+) -> str:
+    """Return the answer to a question, greedily decoded where nothing else is asked, without thinking where it can be left out.
 
     A model that thinks all the same, and did not come to an answer, is judged by its thinking.
 
     Raises:
         reference.Unanswered: if there is none, with the server's own words.
     """
-    body = openai_api.generated(http, model, question, TOKENS)
+    body = {**openai_api.generated(http, model, question, TOKENS), "temperature": temperature}
     reply = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
     if reply.status in openai_api.REFUSALS and question == NEEDLE.prompt:
         return NEEDLE_LEFT_OUT

@@ -46,10 +46,11 @@ class Asker:
     api_key: str = field(default="", repr=False)
     ruler: Ruler = field(default_factory=Ruler)
     left_out: tuple[str, ...] = ()
+    temperature: float = 0.0
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """One request, without what this server refuses."""
-        full = openai_api.measured_stream(self.http, self.model, text, tokens)
+        full = openai_api.measured_stream(self.http, self.model, text, tokens, temperature=self.temperature)
         return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
 
     def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:

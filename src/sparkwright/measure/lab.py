@@ -14,7 +14,7 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
-from sparkwright.measure import figures, load, prefix, server_metrics, stream, workload
+from sparkwright.measure import figures, load, prefix, server_metrics, speculation, stream, workload
 from sparkwright.measure.asker import Asker, Ruler
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag
@@ -90,14 +90,14 @@ def run(
         "started_at_s": round(began_s, 3),
         "seconds": round(time.time() - began_s, 3),
         **_reported(outcomes, before, after, lag, state),
-        "derived": derived(wanted, outcomes),
+        "derived": {**derived(wanted, outcomes), **_accepted(before, after)},
         "series": _series(last),
     }
 
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
     """Learn how long words are here, and let each class of lengths be seen once: the first one compiles kernels."""
-    asker = Asker(target.http, target.model, target.base_url, target.api_key)
+    asker = Asker(target.http, target.model, target.base_url, target.api_key, temperature=wanted.temperature)
 
     def one(request: Request, why: str = "the warm-up was interrupted") -> int:
         try:
@@ -111,6 +111,15 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
     for tokens in workload.classes(wanted):
         one(asker.sized(tokens, WARM_UP_TOKENS))
     return asker
+
+
+def _accepted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return what the server's counters say of speculation: tokens accepted of a draft, and the first position's share."""
+    found = speculation.acceptance(before, after)
+    if found is None:
+        return {}
+    first = {"accepted_first": found.positions[0]} if found.positions else {}
+    return {**({"accepted_per_draft": found.per_draft} if found.per_draft is not None else {}), **first}
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:

@@ -60,16 +60,24 @@ class Run:
 class Baseline:
     """What this host gave before. rates: median tok/s of each prompt. deviation: MAD as a share of the median.
 
-    clock_mhz: of the GPU meanwhile, None when nobody could say.
+    clock_mhz: of the GPU meanwhile, None when nobody could say. acceptance: of speculation, by position; empty where not counted.
     """
 
     rates: Mapping[str, float]
     deviation: float
     runs: int
     clock_mhz: float | None = None
+    acceptance: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, runs: Sequence[Run], *, by_prompt: bool = False, clock_mhz: float | None = None) -> Baseline:
+    def of(
+        cls,
+        runs: Sequence[Run],
+        *,
+        by_prompt: bool = False,
+        clock_mhz: float | None = None,
+        acceptance: Sequence[float] = (),
+    ) -> Baseline:
         """From the runs of a verified server. by_prompt: each prompt has its own rate, as with speculation."""
         names = {run.prompt for run in runs}
         everything = statistics.median(run.tok_per_s for run in runs)
@@ -78,7 +86,8 @@ class Baseline:
             for name in names
         }
         shares = [run.tok_per_s / rates[run.prompt] for run in runs]
-        return cls(rates, statistics.median(abs(share - 1) for share in shares), len(runs), clock_mhz)
+        deviation = statistics.median(abs(share - 1) for share in shares)
+        return cls(rates, deviation, len(runs), clock_mhz, tuple(acceptance))
 
     @property
     def median(self) -> float:
@@ -100,11 +109,13 @@ class Baseline:
             "deviation": self.deviation,
             "runs": self.runs,
             "clock_mhz": self.clock_mhz,
+            **({"acceptance": list(self.acceptance)} if self.acceptance else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
-        return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"))
+        kept = tuple(data.get("acceptance") or ())
+        return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"), kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class Load:
     after_s: float = 0.0
     every_s: float = 0.0
     seed: int = 1
+    #: of sampling; 0: greedy
+    temperature: float = 0.0
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:

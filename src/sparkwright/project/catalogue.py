@@ -60,6 +60,8 @@ KNOWN: Mapping[str, Known] = {
     "qwen3-embedding-0.6b": Known("Qwen/Qwen3-Embedding-0.6B", ("search",), weights_gb=1.2),
     "qwen3.5-35b": _QWEN35,
     "qwen3.5-35b-200k": replace(_QWEN35, uses=("long-context", "coding", "agents")),
+    # reports are of Qwen3.6, or of other formats: recipes/qwen3.5-35b-mtp.yml names them
+    "qwen3.5-35b-mtp": replace(_QWEN35, reported=None),
     "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported=None),
 }
 NOTHING = Known("", ())

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,8 @@ from sparkwright.visible import one_line
 FETCH_S, READ_S = 180.0, 30.0
 #: of one file that git writes: a pack of all recipes that are known has 30 MB
 MOST_PACK_BYTES = 512 * MIB
+#: fetches that are kept; then the repository begins anew with the next one, for a pinned commit can be fetched again
+MOST_PACKS = 8
 #: address space of each process of git; only Linux keeps to it
 MOST_MEMORY_BYTES = 1024 * MIB
 #: of one object in git's memory; a larger file is streamed, and never read
@@ -89,6 +93,27 @@ class Repository:
             Failed: git is not installed.
         """
         private.folder(self.folder.parent)
+        if not self._is_full():
+            return self._fetched(wanted)
+        old = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)) / "old"
+        self.folder.rename(old)
+        try:
+            return self._fetched(wanted)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            old.rename(self.folder)
+            raise
+        finally:
+            shutil.rmtree(old.parent, ignore_errors=True)
+
+    def _is_full(self) -> bool:
+        """Whether earlier fetches left as much as is kept: each brings a pack, and nothing collects what is in it."""
+        packs = self.folder / "objects/pack"
+        sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
+        return len(sizes) >= MOST_PACKS or sum(sizes) > MOST_PACK_BYTES
+
+    def _fetched(self, wanted: str) -> str:
+        """As `fetch`, into the repository as it is."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_S, inside=False)
         words = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]

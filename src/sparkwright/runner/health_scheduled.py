@@ -33,6 +33,7 @@ def main(words: list[str]) -> int:
 
 def _check() -> int:
     from sparkwright.errors import SparkwrightError
+    from sparkwright.health import model_hashes
     from sparkwright.health.check import DOCKER_S
     from sparkwright.health.schedule.settings import Settings
     from sparkwright.host.machine import Machine
@@ -44,7 +45,7 @@ def _check() -> int:
     from sparkwright.runner.verbs.health_on_demand import sentence
 
     machine = Machine.here()
-    failed = 0
+    failed, checked = 0, []
     for state in StateFolder.of(machine.home).servers():
         of = f"{state.server}: " if state.server else ""
         engine = Engine(machine, timeout_s=DOCKER_S)
@@ -55,6 +56,7 @@ def _check() -> int:
         context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
         try:
             record = composed(context, Settings.of(state), scheduled=True).run()
+            checked.append((of, context, state))
         except SparkwrightError as error:
             print(f"{of}{error}", flush=True)
             failed = 1
@@ -62,6 +64,9 @@ def _check() -> int:
         print(f"{of}{sentence(record)}", flush=True)
         if record.healed:
             print(f"{of}{record.healed}", flush=True)
+    for of, context, state in checked:  # last: it lowers the priority of this process for good
+        if hashed := model_hashes.go_on(context, Settings.of(state)):
+            print(f"{of}{hashed}", flush=True)
     return failed
 
 

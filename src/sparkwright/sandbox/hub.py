@@ -42,6 +42,7 @@ QWEN35_CONFIG = {
         "num_hidden_layers": 40,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
         "mamba_ssm_dtype": "float32",
+        "mtp_num_hidden_layers": 1,
         **LAYERS,
     },
 }
@@ -99,6 +100,14 @@ STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors")  # what the second commit changes
 
 
+#: of its chats: thinking is on unless a request turns it off
+TEMPLATE = (
+    "{%- if tools %}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{%- endif %}"
+    "{%- for message in messages %}{{ message.role }}: {{ message.content }}{%- endfor %}"
+    "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}<think></think>{%- endif %}"
+)
+
+
 @functools.lru_cache(maxsize=64)
 def content(model: str, path: str, *, moved: bool = False) -> bytes:
     """The bytes of a file, always the same. moved: at the second commit."""
@@ -110,6 +119,8 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
     if path == "README.md":
         about = f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n"
         return (about + ("Second commit.\n" if moved else "")).encode()
+    if path == "tokenizer_config.json":
+        return json.dumps({"sandbox": True, "chat_template": TEMPLATE}).encode()
     if path.startswith("tokenizer"):
         return json.dumps({"sandbox": True}).encode()
     if path.endswith(".gguf"):

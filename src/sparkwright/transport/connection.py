@@ -300,6 +300,35 @@ def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> by
         return bytes(found)
 
 
+def dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Return a connected socket, for programs that keep their own time from here on.
+
+    Args:
+        timeout_s: of the name lookup and the connecting together; the socket's own timeout afterwards.
+
+    Raises:
+        OSError: as `socket.create_connection` does, gaierror and TimeoutError among them.
+    """
+    try:
+        opened = Connection.tcp(host, port, Deadline(timeout_s)).detach()
+    except TimedOut:
+        raise TimeoutError("timed out") from None
+    except ConnectFailed as error:
+        raise (error.error or socket.gaierror(socket.EAI_NONAME, str(error))) from None
+    except InvalidRequest as error:
+        raise socket.gaierror(socket.EAI_NONAME, str(error)) from None
+    opened.settimeout(timeout_s)
+    return opened
+
+
+def lookup(host: str, timeout_s: float) -> set[str]:
+    """Return the addresses of a host's name; none where it has none or the resolver does not answer within timeout_s."""
+    try:
+        return {str(address[0]) for _, address in _addresses(host, 0, Deadline(timeout_s))}
+    except TransportError:
+        return set()
+
+
 def _addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
     """The families and addresses of a host. The resolver has no deadline of its own: it is left to itself when it is late."""
     found: list[Any] = []

@@ -27,15 +27,23 @@ _HEADER = re.compile(
 _BEARER = re.compile(
     r"(\b[Bb](?:earer|EARER)\s{1,8})(?=[a-z]{0,40}[A-Z0-9._~+/=-]|[a-z]{20})([A-Za-z0-9._~+/=:-]{6,4000})"
 )
-#: USER:PASSWORD of curl and wget, the password of programs that take it as an option of one letter
+#: the password of programs that take it as an option of one letter
 _LOGIN = re.compile(
-    r"(?<![\w-])((?:(?:-u|--user|--proxy-user|-U)(?:\s{1,8}|=)[\"']?[^\s:\"'/]{1,200}:)|sshpass\s{1,8}-p\s{0,8}[\"']?|"
+    r"(?<![\w-])(sshpass\s{1,8}-p\s{0,8}[\"']?|(?:mysql|mysqldump|mysqladmin|mariadb|mariadb-dump)\s[^|;&\n]{0,200}?\s-p[\"']?|"
     r"redis-cli\s[^|;&\n]{0,200}?-a\s{1,8}[\"']?|login\s[^|;&\n]{0,200}?(?<!\S)-p\s{1,8}[\"']?)([^\s\"']{1,500})"
 )
+#: the option of curl and others with USER:PASSWORD, up to the colon: in the same word, in the next one, or in a list's next item
+_USER = re.compile(
+    r"(?<![\w-])(?:-[uU]|--(?:proxy-)?user)"
+    r"(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|\s{1,8}(?:\\\n\s{0,40})?|(?<![a-z]{2})|=)"
+    r"(?:(?P<slashes>\\{0,8})(?P<mark>[\"'])[^:\"'/\r\n]{1,200}|[^\s:\"'/\\]{1,200}):"
+)
+_PLAIN = re.compile(r"[^\s\"']{0,500}")
 #: options of one letter that are a password with these programs, and those that are USER:PASSWORD
 _PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli",))}
 _USERS = ("-u", "--user", "--proxy-user", "-U")
-_PASSWORD_OF = re.compile(r"([^\s:/]{1,200}:)(.{1,500})")
+_PASSWORD_OF = re.compile(r"([^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
+_PASSWORD_IN = re.compile(r"((?:-[uU]=?|--(?:proxy-)?user=)[^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
 #: a name, and what stands between it and its value: an assignment in any quotes, the next word of a command or of a list, the
 #: `value` of an object that has a `name`. "no token: the server hangs" names none.
 _NAMED = re.compile(
@@ -57,6 +65,7 @@ def text(given: str, mask: str = DOTS) -> str:
     given = _HEADER.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
     given = _BEARER.sub(rf"\1{mask}", given)
     given = _LOGIN.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
+    given = _logins(given, mask)
     return TOKEN.sub(mask, _named(given, mask))
 
 
@@ -108,7 +117,9 @@ def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
         if not isinstance(word, str):
             found.append(shown(word, name, mask))
             continue
-        if word.startswith("-") and not word[1:2].isspace():
+        if (login := _PASSWORD_IN.fullmatch(word)) and not is_setting(login[2]):
+            found.append(login[1] + mask)
+        elif word.startswith("-") and not word[1:2].isspace():
             flag, equals, _ = word.partition("=")
             secret = may_name_a_secret(flag.lstrip("-")) or not _PROGRAMS.get(flag, frozenset()).isdisjoint(
                 map(str, command[:n])
@@ -160,6 +171,25 @@ def _is_secret(name: str, given: str) -> bool:
 
 
 # -- names in a text -------------------------------------------------------------------------------------------------
+
+
+def _logins(given: str, mask: str) -> str:
+    """Mask the password of each USER:PASSWORD, up to the end of the quotes that it stands in."""
+    done: list[str] = []
+    at = 0
+    for found in _USER.finditer(given):
+        begin, mark, depth = found.end(), found["mark"], len(found["slashes"] or "")
+        if begin < at:
+            continue
+        opening = given[found.start() - 1 : found.start()]
+        if not mark and found["next"] in ("", "=") and opening in ("'", '"'):  # "--user=name:a password"
+            mark, depth = opening, _slashes_before(given, found.start() - 1)
+        plain = _PLAIN.match(given, begin)
+        end = _closed(given, begin, mark, depth) - 1 - depth if mark else plain.end() if plain else begin
+        if end > begin and not given.startswith("$(", begin) and not is_setting(given[begin:end]):
+            done += [given[at:begin], mask]
+            at = end
+    return "".join([*done, given[at:]])
 
 
 def _named(given: str, mask: str) -> str:

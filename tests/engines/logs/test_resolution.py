@@ -66,6 +66,16 @@ def test_a_switch_that_a_real_start_resolved_otherwise_is_named(folder: Path) ->
     assert names == list(flags)
 
 
+def test_a_real_start_that_resolved_two_of_its_settings_otherwise() -> None:
+    folder = DATA / "vllm-0.32.0-resolved"
+    words = shlex.split((folder / "command.txt").read_text())
+    flags = VLLM.command(words[words.index("serve") + 1 :]).flags
+    assert found(flags, (folder / "server.log").read_text()) == [
+        "compilation-config.mode 3 was requested, the engine resolved it to NONE",
+        "compilation-config.cudagraph_mode FULL was requested, the engine resolved it to NONE",
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "config", "sentences"),
     [

@@ -87,6 +87,7 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
         sizes=numbers("max_num_batched_tokens", int),
         concurrency=numbers("concurrency", int),
         rates=numbers("rate", float),
+        temperatures=numbers("temperature", float),
         loads=tuple(listed(str(given.get("loads") or ""))),
     )
 

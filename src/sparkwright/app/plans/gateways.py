@@ -71,7 +71,7 @@ def scope(
         "spec": spec.to_json(),
         "lock": {"manifests": (image or {}).get("manifests")},
         "files": render.files(made),
-        "models": [one.name for one in made.models],
+        "models": [name for served in made.models for name in served.names],
         "proof": _proof(made),
         "client_key": names[_client_key(gateway)],
         "certificate": names[_certificate(gateway)],
@@ -91,9 +91,17 @@ def key(chosen: Chosen, host: Host) -> tuple[str, dict[str, Secret]]:
 
 def _proof(made: model.Gateway) -> dict[str, Any]:
     """What `gateway_proof` asks of it; kept with its state, so that a rollback can ask it again."""
-    kinds = {one.name: {"on_demand": one.on_demand, "waits": made.waits} for one in made.models}
-    asked = {one.name: {"task": one.task, "body": json.loads(one.check), **kinds[one.name]} for one in made.models}
-    return {"name": made.name, "port": made.port, "keyed": made.keyed, "tls": made.tls, "models": asked}
+    requests = {
+        name: {
+            "task": served.task,
+            "body": {**json.loads(served.check), "model": name},
+            "on_demand": served.on_demand,
+            "waits": made.waits,
+        }
+        for served in made.models
+        for name in served.names
+    }
+    return {"name": made.name, "port": made.port, "keyed": made.keyed, "tls": made.tls, "models": requests}
 
 
 def container_spec(gateway: Gateway, made: model.Gateway, image: Mapping[str, Any] | None) -> ContainerSpec:

@@ -91,5 +91,6 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         pictures=PICTURE in wanted["expect"].get("probes", ()),
         cluster=host.cluster.name if host.cluster else "",
         members=host.cluster.members if host.cluster else (),
+        chat=(names["lock"].get("model") or {}).get("chat") or {},
         warning=OPEN if wanted["open_to_network"] else "",
     )

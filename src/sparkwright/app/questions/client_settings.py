@@ -12,6 +12,7 @@ from sparkwright.app.questions.one_module import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines import openai_api
+from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.errors import Failed
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
@@ -76,6 +77,7 @@ def asked(chosen: Chosen, member: Member) -> Served:
         key_variable=key,
         task=wanted.file.task,
         pictures=recipes.PICTURE in wanted.file.expect.probes,
+        chat=(known["model"] or {}).get("chat") or {},
     )
 
 
@@ -92,7 +94,18 @@ def settings(one: Served) -> dict[str, Any]:
         "image": one.image,
         "task": one.task,
         "pictures": one.pictures,
+        "thinking": thinking(one),
     }
+
+
+def thinking(one: Served) -> dict[str, Any]:
+    """Return what the model's template does with thinking: default (on, off, always, none; null for unknown), the field that
+    switches it ("" for none), a sentence ("" where it has nothing to do with it)."""
+    template = ChatTemplate.from_json(one.chat.get("template") or {})
+    if template is None:
+        unknown = "unknown: spark.lock tells nothing of the model's chat template (`invoke lock --update` reads it)"
+        return {"default": None, "switch": "", "sentence": unknown}
+    return {"default": template.thinking, "switch": template.switch, "sentence": template.thinking_sentence}
 
 
 def text(project: Project, one: Served) -> str:
@@ -107,5 +120,6 @@ def text(project: Project, one: Served) -> str:
         "key": one.key_variable,
         "task": one.task,
         "pictures": one.pictures,
+        "thinking": thinking(one),
     }
     return rendered(project.root, "client.j2", names)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.console import words
+from sparkwright.engines.model import chat_template
 
 Entry = Mapping[str, Any]
 SHOWN_FILES = 12
@@ -39,6 +40,7 @@ def image(old: Entry, new: Entry, engine: str) -> list[Row]:
 def model(old: Entry, new: Entry) -> list[Row]:
     """Between two entries of a model: the commit, and the files added, removed and changed."""
     rows = _row("commit", old["commit"][:12], new["commit"][:12])
+    rows += _chat(old, new)
     before, after = ({one["path"]: one for one in entry["files"]} for entry in (old, new))
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
@@ -59,6 +61,15 @@ def shown(rows: list[Row]) -> Iterator[str]:
 
 def _row(what: str, before: str | None, after: str | None) -> list[Row]:
     return [] if before == after else [Row(what, before, after)]
+
+
+def _chat(old: Entry, new: Entry) -> list[Row]:
+    """What the chat template and the sampling defaults do otherwise; nothing where the older ones were never read."""
+    if old.get("chat") is None or new.get("chat") is None:
+        return []
+    before, after = (dict(chat_template.lines(one["chat"])) for one in (old, new))
+    labels = [*before, *(label for label in after if label not in before)]
+    return [row for label in labels for row in _row(label, before.get(label, "nothing"), after.get(label, "nothing"))]
 
 
 def _differ(before: Entry, after: Entry) -> bool:

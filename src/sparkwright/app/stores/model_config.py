@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, TooLarge, TransportError
@@ -41,6 +42,27 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
     return parse(_fetch(source, revision), source)
 
 
+def read_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
+    """Return what a model's chat files tell, see chat_template.kept; None where the hub does not hand them out.
+
+    source, revision: as for `read`; of a config.json the folder in which it stands.
+    """
+    path = below_home(source)
+    folder = path if path.is_dir() else path.parent if path.is_file() else None
+
+    def text_of(name: str) -> str | None:
+        try:
+            raw = bounds.bytes_of(folder / name, bounds.CONFIG_BYTES) if folder else _file(source, revision, name)
+        except (bounds.TooMuch, OSError):
+            return None
+        return raw.decode(errors="replace") if raw is not None else None
+
+    try:
+        return chat_template_tree.of_files(text_of)
+    except SparkwrightError:
+        return None
+
+
 def parse(raw: bytes, where: str) -> Mapping[str, Any]:
     """The config in these bytes. Raises Refused when they hold none."""
     try:
@@ -55,6 +77,14 @@ def parse(raw: bytes, where: str) -> Mapping[str, Any]:
 
 
 def _fetch(model: str, revision: str) -> bytes:
+    raw = _file(model, revision, "config.json")
+    if raw is None:
+        raise _refusal(404, "the hub", model, revision, token=False)
+    return raw
+
+
+def _file(model: str, revision: str, name: str) -> bytes | None:
+    """A small file of a model; None where the hub has none of this name."""
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     if not hub.startswith(("https://", "http://")):
         raise Refused(f"HF_ENDPOINT is {hub!r}, which is no http address.")
@@ -64,7 +94,7 @@ def _fetch(model: str, revision: str) -> bytes:
     try:
         answer = http.request(
             "GET",
-            f"{hub}/{model}/resolve/{quote(revision, safe='')}/config.json",
+            f"{hub}/{model}/resolve/{quote(revision, safe='')}/{name}",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout_s=TIMEOUT_S,
             most_bytes=bounds.CONFIG_BYTES,
@@ -72,11 +102,13 @@ def _fetch(model: str, revision: str) -> bytes:
             route=http.Route(proxies=True),
         )
     except TooLarge as error:
-        raise Refused(f"its config.json is not the config of a model: the hub {error}.", where=model) from None
+        raise Refused(f"its {name} is not that of a model: the hub {error}.", where=model) from None
     except TransportError as error:
         cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
         reason = f"does not answer: {cause}" if cause else error
         raise Unreachable(f"{hub} {reason}.", fix="A folder on disk works without it.") from None
+    if answer.status == 404:
+        return None
     if answer.status != 200:
         raise _refusal(answer.status, hub, model, revision, bool(token))
     return answer.body

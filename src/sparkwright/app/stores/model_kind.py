@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.engines.model import config_parts
+from sparkwright.engines.model import chat_template, config_parts
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.substring_rule import by_substrings
 from sparkwright.engines.vllm import architecture_support
@@ -70,6 +70,12 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     releases = architecture_support.in_words(found.name)
     if releases:
         yield _line("vLLM", releases)
+
+
+def chat_lines(chat: Mapping[str, Any] | None) -> Iterator[str]:
+    """What its chat template and sampling defaults are, for a person; nothing of a model whose files hold no template."""
+    if chat and chat["template"]:
+        yield from (_line(label, text) for label, text in chat_template.lines(chat))
 
 
 def _stretched(found: Architecture, config: Mapping[str, Any]) -> str:

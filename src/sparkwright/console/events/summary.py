@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright.console import words
 from sparkwright.engines.http import GENERATE
+from sparkwright.engines.model import chat_template
 from sparkwright.protocol.events import Event
 
 #: the module that makes a verified server the last good one, and the field that tells of another one than before
@@ -50,6 +51,8 @@ class Served:
     proved: dict[str, str] = field(default_factory=dict)
     done: bool = False
     new: bool = False
+    #: what the lock knows of the model's chat template and sampling, see engines.model.chat_template.kept
+    chat: dict[str, Any] = field(default_factory=dict)
 
 
 class Summary:
@@ -99,6 +102,7 @@ class Summary:
             ("image", words.short(one.image)),
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
             ("engine", f"{one.engine} {one.engine_version}" if one.engine_version else "version unknown"),
+            *((label, text) for label, text in chat_template.lines(one.chat) if label in ("thinking", "sampling")),
             *(("proved", proof) for proof in one.proved.values()),
             *([("reach", one.reach)] if one.reach else []),
         ]

@@ -19,6 +19,7 @@ ORDER = (
         "kernel",
         "fabric",
         "docker",
+        "mounts",
         "toolkit",
         "session",
         "language",

@@ -91,10 +91,15 @@ def takes_model_by_flag(version: object) -> bool:
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
     """The name that it tells of itself: the first of its aliases in the alphabet, else the file's name. It serves any other too."""
+    return served_names(flags, model)[0]
+
+
+def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    """Return its aliases in the order of the alphabet, else the file's name."""
     given = value(flags, SERVED_NAME)
-    names = [str(one) for one in given] if isinstance(given, list | tuple) else str(given or "").split(",")
+    names = [str(name) for name in given] if isinstance(given, list | tuple) else str(given or "").split(",")
     own = str(value(flags, MODEL) or model).rpartition("/")[2]
-    return min((name.strip() for name in names if name.strip()), default=own)
+    return tuple(sorted({name.strip() for name in names if name.strip()})) or (own,)
 
 
 def port(flags: Mapping[str, Any]) -> int:

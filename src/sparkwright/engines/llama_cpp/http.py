@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines import http
+from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
 from sparkwright.engines.http import Http, Sample
 from sparkwright.trust.bounds import count_of
 
@@ -47,6 +48,9 @@ def slot_context(row: Mapping[str, Any]) -> Any:
     return meta.get("n_ctx") if isinstance(meta, dict) else None
 
 
+#: the routes of b11549
+PATHS = (*OPENAI, *map(ApiPath, (MESSAGES, COUNT_TOKENS, "/tokenize", "/detokenize", "/infill")))
+
 HTTP = Http(
     port=PORT,
     roles={
@@ -73,6 +77,7 @@ HTTP = Http(
     removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
     public=frozenset(("/health",)),
+    paths=PATHS,
     key_variable=KEY_VARIABLE,
     context_of=slot_context,
     speculation=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
 from sparkwright.engines.option_history import advice
 from sparkwright.trust.image_name import tagged
+from sparkwright.visible import one_line
 
 __all__ = ["RULES", "Case"]
 
@@ -64,6 +66,61 @@ def downloads(case: Case) -> Iterator[Finding]:
             way = Way("remove it: `model.id` and `model.file` say what is downloaded and pinned", {name: None})
             sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
             yield Finding("error", sentence, (way,), HELP, name)
+
+
+#: values of --spec-type; those that draft with a second model need one. Source: the help of b10434 and b11549, which agree
+SPEC_TYPES: dict[str, bool] = {
+    "none": False,
+    "draft-simple": True,
+    "draft-eagle3": True,
+    "draft-mtp": False,
+    "draft-dflash": True,
+    "draft-dspark": True,
+    "ngram-simple": False,
+    "ngram-map-k": False,
+    "ngram-map-k4v": False,
+    "ngram-mod": False,
+    "ngram-cache": False,
+}
+SPEC_TYPE, DRAFT, DRAFT_MOST, DRAFT_LEAST = "spec-type", "model-draft", "spec-draft-n-max", "spec-draft-n-min"
+
+
+@rule(
+    "speculation",
+    sources=(
+        f"{HELP} of b10434 and b11549: --spec-type, --spec-draft-*",
+        "b11549, a real start: a drafter that can't be read ends the server (tests/data/llama-b11549/missing-draft)",
+        "docs/speculation.md: what to measure, and how",
+    ),
+    example=Asked({"model": "a.gguf", SPEC_TYPE: "draft-eagel3", DRAFT: "/models/draft.gguf"}),
+)
+def speculation(case: Case) -> Iterator[Finding]:
+    """Speculative decoding needs a type that llama-server knows, and mostly a drafter.
+    A drafter proposes some tokens, and the model checks them in one step. --spec-type takes one or more types; draft-mtp drafts with
+    layers of the model's own file, the other draft-* types with a second GGUF file, which must be mounted. docs/speculation.md says
+    what to measure.
+    """
+    written = case.flag(SPEC_TYPE)
+    types = [word.strip() for word in str(written).split(",")] if written is not None else []
+    for word in types:
+        if word not in SPEC_TYPES:
+            near = next(iter(difflib.get_close_matches(word.lower(), SPEC_TYPES, n=1)), "")
+            meant = ",".join(near if one == word and near else one for one in types)
+            way = Way(
+                f"write {near}" if near else f"one of {', '.join(SPEC_TYPES)}", {SPEC_TYPE: meant} if near else {}
+            )
+            sure = case.build is not None and case.build <= options.NEWER
+            sentence = f"{SPEC_TYPE} {one_line(word, at_most=40)} is no type of speculation."
+            yield Finding("error" if sure else "warning", sentence, (way,), HELP, SPEC_TYPE)
+        elif SPEC_TYPES[word] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
+            way = Way(f"mount a drafter and name its file as {DRAFT}")
+            yield Finding(
+                "error", f"{SPEC_TYPE} {word} needs a drafter, and {DRAFT} names none.", (way,), HELP, SPEC_TYPE
+            )
+    low, high = case.flag(DRAFT_LEAST), case.flag(DRAFT_MOST)
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        way = Way("swap them", {DRAFT_LEAST: high, DRAFT_MOST: low})
+        yield Finding("warning", f"{DRAFT_LEAST} {low} is above {DRAFT_MOST} {high}.", (way,), HELP, DRAFT_LEAST)
 
 
 @rule(

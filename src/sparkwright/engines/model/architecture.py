@@ -42,11 +42,13 @@ WITHIN: dict[str, tuple[str, ...]] = {
     tables.LINEAR_CONFIG: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),
     **dict.fromkeys(config_parts.SCALINGS, (config_parts.TRAINED_LENGTH,)),
-    "quantization_config": ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
+    config_parts.QUANTISATION: ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
 }
 
 SEEN_CHARS = 1000
+#: of a list that names hundreds of modules
+EXCEPTIONS_KEPT = 8
 
 
 class Evidence(NamedTuple):
@@ -132,7 +134,15 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             kept[name] = essence(held)
         else:
             kept[name] = _kept(held, WITHIN[name]) if name in WITHIN else dict(held)
+            kept[name] |= _exceptions(held) if name == config_parts.QUANTISATION else {}
     return kept
+
+
+def _exceptions(quantised: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the lists of modules that are not quantised, shortened to the entries that name prediction layers."""
+    lists = ((name, held) for name in config_parts.EXCEPTIONS if isinstance(held := quantised.get(name), list))
+    named = config_parts.named_prediction
+    return {name: [entry for entry in held if named(entry)][:EXCEPTIONS_KEPT] for name, held in lists}
 
 
 def _hints(parts: tuple[Part, ...], recurs: bool) -> list[Evidence]:

@@ -19,6 +19,11 @@ SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
 
 #: keys that count the layers of multi-token prediction (DeepSeek, GLM; Qwen3-Next; MiMo, Ernie)
 PREDICTION_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
+QUANTISATION = "quantization_config"
+#: lists of modules that are not quantised: compressed-tensors, ModelOpt, Quark, FP8 and bitsandbytes
+EXCEPTIONS = ("ignore", "exclude_modules", "exclude", "modules_to_not_convert")
+#: parts of the names of prediction layers
+PREDICTION_NAMES = ("mtp", "nextn")
 #: keys under which the scaling of positions stands (transformers 5 writes the second)
 SCALINGS = ("rope_scaling", "rope_parameters")
 TRAINED_LENGTH = "original_max_position_embeddings"
@@ -78,6 +83,22 @@ def text(config: Mapping[str, Any]) -> Part:
 def prediction_layers(config: Mapping[str, Any]) -> int:
     """The layers of multi-token prediction that a model brings; 0 where its config names none."""
     return next((found for part in parts(config) if (found := part.number(*PREDICTION_LAYERS))), 0)
+
+
+def quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model's own quantisation config; empty where it has none."""
+    return next((held for part in parts(config) if (held := part.mapping(QUANTISATION))), {})
+
+
+def spares_prediction(quantised: Mapping[str, Any]) -> bool | None:
+    """Return whether a quantisation config excepts the layers of multi-token prediction; None where it lists no exceptions."""
+    lists = [held for name in EXCEPTIONS if isinstance(held := quantised.get(name), list)]
+    return any(named_prediction(entry) for held in lists for entry in held) if lists else None
+
+
+def named_prediction(entry: object) -> bool:
+    """Return whether an entry of a list of modules names layers of multi-token prediction."""
+    return isinstance(entry, str) and any(word in entry[:MOST_CHARS].lower() for word in PREDICTION_NAMES)
 
 
 def trained_length(config: Mapping[str, Any]) -> int | None:

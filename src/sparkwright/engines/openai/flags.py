@@ -74,6 +74,11 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
     return str(flags.get(SERVED_NAME) or model)
 
 
+def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    """Return every name that requests may use; it has one."""
+    return (served_name(flags, model),)
+
+
 def port(flags: Mapping[str, Any]) -> int:
     """The port the server listens on inside its container. A value that is none must be refused before."""
     given = None if misfit(flags, PORT) else flags.get(PORT)

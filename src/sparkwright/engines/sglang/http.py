@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines import http
+from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
 from sparkwright.engines.http import Http, Sample
 from sparkwright.trust.bounds import count_of, number_of
 
@@ -69,6 +70,14 @@ def _number(value: Any) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else number_of(repr(value))
 
 
+#: the routes of 0.5.6 to 0.5.23, read off their packages
+PATHS = (
+    *OPENAI,
+    ApiPath(MESSAGES, since="0.5.9"),
+    ApiPath(COUNT_TOKENS, since="0.5.9"),
+    *map(ApiPath, ("/v1/classify", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize")),
+)
+
 HTTP = Http(
     port=PORT,
     roles={
@@ -92,6 +101,7 @@ HTTP = Http(
     plain={"chat_template_kwargs": {"enable_thinking": False}},
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
+    paths=PATHS,
     public=frozenset(("/health", "/health_generate", "/ready", "/metrics")),
     context_of=context,
     prefix_block=PAGE,

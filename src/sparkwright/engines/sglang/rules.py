@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+from packaging.version import Version
 
 from sparkwright.engines import concepts
 from sparkwright.engines.advice import Asked
@@ -15,6 +18,7 @@ from sparkwright.engines.option_history import Existence, advice
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.sglang import flag_values, flags, options
 from sparkwright.trust.image_name import tagged
+from sparkwright.visible import one_line
 
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
@@ -58,6 +62,14 @@ class Case:
     def flag(self, name: str) -> Any:
         """A flag's value; None when it is not given."""
         return flags.value(self.asked.flags, name)
+
+    def before(self, release: str) -> bool:
+        """Return whether this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
+        return bool(release) and (self.version is None or Version(self.version) < Version(release))
+
+    def after(self, release: str) -> bool:
+        """Return whether this engine is known to be newer than a release; "" for the oldest."""
+        return self.version is not None and (not release or Version(self.version) > Version(release))
 
 
 Findings = Callable[[Case], Iterable[Finding]]
@@ -157,6 +169,89 @@ def downloads(case: Case) -> Iterator[Finding]:
             way = Way("mount its folder (`container.volumes`) and give the path in the container", {name: None})
             sentence = f"{name} {given} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, (way,), SOURCE, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One value of speculative-algorithm. Releases were read in steps: absent in one, there in the other, between them unknown."""
+
+    absent_in: str = ""
+    there_in: str = ""
+    #: whether it needs speculative-draft-model-path; None where that depends on the model
+    drafter: bool | None = None
+
+
+#: source: `SpeculativeAlgorithm` in srt/speculative/spec_info.py and the choices in srt/server_args.py of 0.5.6, 0.5.9, 0.5.11,
+#: 0.5.13, 0.5.16, 0.5.19 and 0.5.23
+ALGORITHMS: dict[str, Algorithm] = {
+    "EAGLE": Algorithm(),
+    "EAGLE3": Algorithm(),
+    "NEXTN": Algorithm(),
+    "STANDALONE": Algorithm(),
+    "NGRAM": Algorithm(drafter=False),
+    "DFLASH": Algorithm("0.5.9", "0.5.11", drafter=True),
+    "FROZEN_KV_MTP": Algorithm("0.5.11", "0.5.13"),
+    "DSPARK": Algorithm("0.5.13", "0.5.16"),
+    "UNO": Algorithm("0.5.19", "0.5.23"),
+}
+#: from here on a plugin may register another algorithm, and case does not count
+PLUGINS_SINCE = "0.5.13"
+ALGORITHM = "speculative-algorithm"
+DRAFT = "speculative-draft-model-path"
+#: given without speculative-num-steps they end a start with an AssertionError
+STEPS, WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
+STEPPED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+
+
+@rule(
+    "speculation",
+    sources=(
+        "srt/speculative/spec_info.py and srt/server_args.py of 0.5.6 to 0.5.23",
+        "docs/speculation.md: what to measure, and how",
+    ),
+    example=Asked({ALGORITHM: "EAGEL3", DRAFT: "/models/drafter"}),
+)
+def speculation(case: Case) -> Iterator[Finding]:
+    """Speculative decoding needs an algorithm, and mostly a drafter, that this release knows.
+    A drafter proposes some tokens, and the model checks them in one step. SGLang exits with a ValueError or an AssertionError for an
+    unknown algorithm, for a missing drafter, and for numbers of which one is missing, after the previous server was stopped. Flags of
+    speculation without speculative-algorithm have no effect. docs/speculation.md says what to measure.
+    """
+    written = case.flag(ALGORITHM)
+    tuned = (name for name in case.asked.flags if name.startswith("speculative-") and not name.startswith(DRAFT))
+    others = [name for name in tuned if case.flag(name) not in (None, False)]
+    if written is None:
+        for name in others[:1]:
+            way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(others))
+            yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (way,), SOURCE, name)
+        return
+    old = case.version is not None and case.before(PLUGINS_SINCE)
+    name = str(written) if old else str(written).upper()
+    known = ALGORITHMS.get(name)
+    if known is None or case.before(known.there_in):
+        yield from _no_algorithm(case, name, known)
+    elif known.drafter and case.flag(DRAFT) is None:
+        sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
+        yield Finding("error", sentence, (Way("mount a drafter and name its path there"),), SOURCE, ALGORITHM)
+    alone = [one for one in WITH_STEPS if case.flag(one) is not None]
+    if name in STEPPED and alone and case.flag(STEPS) is None and not case.flag("speculative-adaptive"):
+        sentence = f"{alone[0]} without {STEPS}: SGLang ends with an AssertionError."
+        yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, alone[0])
+
+
+def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Finding]:
+    """Yield the finding about an algorithm that the release does not have, or may not have."""
+    if known is not None:
+        surely = case.version is not None and not case.after(known.absent_in)
+        severity: Severity = "error" if surely else "warning"
+        sentence = f"{ALGORITHM} {name} is in SGLang {known.there_in} and later."
+        yield Finding(severity, sentence, (Way("take another algorithm or another image"),), SOURCE, ALGORITHM)
+        return
+    near = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
+    way = Way(f"write {near}" if near else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: near} if near else {})
+    severity = "error" if case.version is not None and case.before(PLUGINS_SINCE) else "warning"
+    sentence = f"{ALGORITHM} {one_line(name, at_most=40)} is no algorithm of SGLang."
+    yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
 
 @rule("api-key-in-arguments", sources=(SOURCE,), example=Asked({"api-key": "sk-1"}))

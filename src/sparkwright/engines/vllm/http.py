@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from sparkwright.engines import http
+from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
 from sparkwright.engines.command_words import value
 from sparkwright.engines.http import Http, Sample
 
@@ -30,6 +31,14 @@ def low_priority(command: Sequence[str]) -> int:
     """The priority of a request that gives way to every other; 0 for a server that does not schedule by priority."""
     return LOWEST_PRIORITY if value(command, "--scheduling-policy") == "priority" else 0
 
+
+#: the routes of 0.10.2 to 0.33.0, read off their packages; `served` at the start of a log lists those of a run
+PATHS = (
+    *OPENAI,
+    ApiPath(MESSAGES, since="0.11.2"),
+    ApiPath(COUNT_TOKENS, since="0.17.1"),
+    *map(ApiPath, ("/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/tokenize", "/detokenize")),
+)
 
 #: /health: 200 with an empty body, 503 when the engine is dead; it says nothing about tokens, and while a model loads the port
 #: is closed. Metrics: >= 0.11.
@@ -58,5 +67,8 @@ HTTP = Http(
     key_variable="VLLM_API_KEY",
     # speculative-config, and its pieces in older releases
     speculation=("--speculative-", "--spec-", "-sc"),
+    # v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0
+    positions="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     low_priority=low_priority,
+    paths=PATHS,
 )

@@ -34,6 +34,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What is known of the periodic full hash of the model's files."""
+
+    #: the proved files; 0 where it is not recorded which they are. read: by this round
+    files: int
+    read: int
+    wrong: tuple[str, ...]
+    paused: str
+    #: seconds since the last whole round; None before the first
+    age_s: float | None
+    #: the round is later than twice its interval
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What one look found. Absence is said, never guessed: None, or a sentence in the field ending in `_error`.
 
@@ -81,3 +96,5 @@ class Observation:
     saved: str = ""
     #: the memory since it was verified
     level: Level = field(default_factory=Level)
+    #: the periodic hash of the model's files; None: it is not asked for
+    model_files: ModelFiles | None = None

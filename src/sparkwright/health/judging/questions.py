@@ -13,7 +13,7 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
 from sparkwright.host.containers.status import status_of
 from sparkwright.units import gib
-from sparkwright.visible import count
+from sparkwright.visible import count, first
 
 #: policies with which Docker leaves only a container that somebody stopped, and the exit codes of one that was: it ended when it
 #: was asked to, or was killed
@@ -259,6 +259,25 @@ def _drift(observed: Observation, limits: Limits) -> Answer:
     return "ok", "container, image and model match the verified state"
 
 
+def _model_files(observed: Observation, limits: Limits) -> Answer:
+    """The periodic hash of the model's files, where the install asked for it."""
+    found = observed.model_files
+    if found is None or observed.busy:
+        return None
+    if not found.files:
+        return "unknown", "it is not recorded which files the model has; `deploy` records them"
+    if found.wrong:
+        files = first(found.wrong, 3)
+        message = f"other bytes than were proved, by a full hash: {files}; `deploy` fetches what differs"
+        return "bad", message, "degraded", "deploy"
+    hashed = (
+        f"as proved, by a full hash {units.about(found.age_s)} ago" if found.age_s is not None else "not hashed yet"
+    )
+    reading = f"; {found.read} of {found.files} read again" if found.read else ""
+    paused = f"; paused: {found.paused}" if found.paused else ""
+    return "warn" if found.late else "ok", f"{count(found.files, 'file')} {hashed}{reading}{paused}"
+
+
 def _gateway(observed: Observation, limits: Limits) -> Answer:
     if observed.busy or observed.gateway is None:
         return None
@@ -320,6 +339,7 @@ QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "swap": _swap,
     "disk": _disk,
     "drift": _drift,
+    "model files": _model_files,
     "gateway": _gateway,
     "host": _host,
     "growth": _growth,

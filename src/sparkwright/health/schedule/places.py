@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright.health import record, remembered, store, textfile
+from sparkwright.health import model_hashes, record, remembered, store, textfile
 from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.memory import service_guard, start_guard
@@ -60,7 +60,8 @@ class Place:
         user = self.user if self.scope == "system" else ""
         heals = given.heal != "none"
         guard = guard_program(context.state)
-        return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard)
+        hashes = bool(given.verify_every_s)
+        return units.Clock(program(), given.every_s, writes, env, user, heals, confined, guard, hashes)
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
         """Ask this scope's systemd."""
@@ -111,6 +112,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     names += [f"{remembered.NAME}.json", f"{heal_token.NAME}.json"]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
+    yield from state.glob(f"{model_hashes.PREFIX}*.json")
     folders = dict.fromkeys([state, *(one.memory for one in StateFolder(state).servers())])
     yield from (folder / name for folder in folders for name in names)
     if given.textfile:

@@ -39,6 +39,9 @@ class Settings:
     webhook_format: Shape = "auto"
     textfile: str = ""
     lingers: bool = False
+    #: the model's files are hashed again so often; 0: never. quiet_hours: 02:00-05:00 on the host's clock; empty: at any time
+    verify_every_s: float = 0.0
+    quiet_hours: str = ""
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> dict[str, Any]:

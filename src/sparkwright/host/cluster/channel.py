@@ -29,6 +29,7 @@ from sparkwright.host.cluster.wire import WireError
 from sparkwright.protocol.cluster import SILENT, Cluster
 from sparkwright.ready import readable
 from sparkwright.secret import Secret
+from sparkwright.transport.connection import dial
 from sparkwright.trust import bounds
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
@@ -248,7 +249,7 @@ class Channel:
 
     def _handshaken(self, until_s: float) -> Connection:
         end_s = min(time.monotonic() + HANDSHAKE_S, max(until_s, time.monotonic() + 1))
-        sock = socket.create_connection((self.cluster.address, self.cluster.port), timeout=end_s - time.monotonic())
+        sock = dial(self.cluster.address, self.cluster.port, end_s - time.monotonic())
         try:
             line, handshake = wire.claim(line_of(sock, wire.HELLO_BYTES, end_s), self.cluster, self._token)
             sock.sendall(line)

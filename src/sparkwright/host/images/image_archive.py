@@ -268,8 +268,11 @@ def _zstd() -> Any:
     try:
         zstd: Any = importlib.import_module("compression.zstd")
     except ImportError:  # before Python 3.14
-        message = "the archive has a layer in zstd, whose size this host's Python can't check."
-        raise Failed(message, fix="Let the host pull the image from its registry.") from None
+        message = "the archive has a layer in zstd, whose size can't be checked with a Python before 3.14."
+        fix = (
+            "Without `images.copy`: `sparkwright deploy` lets this host pull the image by its digest from the registry."
+        )
+        raise Failed(message, fix=fix) from None
     return zstd.ZstdDecompressor()
 
 
@@ -308,7 +311,7 @@ def main(words: list[str]) -> int:
     except Failed as error:
         loading.kill()  # before it could take the end of the stream for the end of the image
         loading.wait()
-        print(error.message, file=sys.stderr)
+        print(str(error), file=sys.stderr)  # the other side shows one line
         return 1
     except BrokenPipeError:
         pass  # its exit code and its words tell why

@@ -10,6 +10,7 @@ mirror's name only. So a proved image is also tagged REPOSITORY:sha256-HEX, for 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -64,6 +65,26 @@ def name_of(api: Any, ref: str, image_id: str) -> str:
     name = Name.parse(ref)
     names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
     return next((one for one in names if inspect(api, one).get("Id") == image_id), image_id)
+
+
+def names_of(image: Mapping[str, Any]) -> list[str]:
+    """The tags and digests that name an image, of its inspect or its row in the list of all."""
+    known = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
+    return [name for name in known if "<none>" not in name]
+
+
+def remove_name(api: Any, name: str, image_id: str) -> bool:
+    """Take a name away from the image that was listed. False, and nothing is done, where it names another one by now.
+
+    Raises docker's APIError where the engine refuses. One that is gone already counts as taken away.
+    """
+    found = inspect(api, name).get("Id")
+    if found not in (None, image_id):
+        return False
+    if found:
+        with contextlib.suppress(docker_client.errors().NotFound):  # its last tag took the digest with it
+            api.remove_image(name)
+    return True
 
 
 def name_by_digest(api: Any, image_id: str, name: Name) -> None:

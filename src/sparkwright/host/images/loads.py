@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.host.images import image_names
+
 #: what names an image by a person's or a program's own doing; a load is none of these
 OWN_DOING = ("pull", "tag", "import", "build")
 
@@ -54,20 +56,19 @@ def undo(api: Any, before: Names, *keep: str) -> list[str]:
             api.tag(was, repository, short, force=True)
             done.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {was[7:19]}")
         else:
-            done.append(_removed(api, tag, f"{tag} was not requested"))
+            done.append(_removed(api, tag, image_id, f"{tag} was not requested"))
     loaded = {one["Actor"]["ID"] for one in _events(api, before.at, ("load",))}
     came = [one for one in names(api).nameless if one not in before.nameless]
     mine = [one for one in came if one in loaded or one in now.tags.values()]
-    return [*done, *(_removed(api, one, f"image {one[7:19]} was not requested") for one in mine)]
+    return [*done, *(_removed(api, one, one, f"image {one[7:19]} was not requested") for one in mine)]
 
 
-def _removed(api: Any, name: str, why: str) -> str:
-    from docker.errors import APIError, NotFound
+def _removed(api: Any, name: str, image_id: str, why: str) -> str:
+    from docker.errors import APIError
 
     try:
-        api.remove_image(name)
-    except NotFound:
-        pass
+        if not image_names.remove_name(api, name, image_id):
+            return f"{why}; it names another image by now, and stays"
     except APIError as error:
         return f"{why}; Docker did not remove it: {error.explanation or error}"
     return f"{why}; removed it"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import CONFIG, Source
@@ -50,6 +51,25 @@ def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a model's chat template and generation_config.json tell, at a commit; what can't be read is unknown.
+
+    Args:
+        source: of the pinned commit.
+        files: the rows of its lock entry.
+    """
+    sizes = {file["path"]: file["size_bytes"] for file in files}
+
+    def text_of(path: str) -> str | None:
+        if path not in sizes:
+            return None
+        if sizes[path] > bounds.CONFIG_BYTES:
+            return ""
+        return hub.answer(source, source.address(path)).decode(errors="replace")
+
+    return chat_template_tree.of_files(text_of)
 
 
 def _row(sibling: object) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 
 CHUNK_BYTES = 2**20
+#: how much of a file that is read again stays in the page cache at most
+DROP_BYTES = 256 * 2**20
 INDEX = ".safetensors.index.json"
 PREFIX = "model-"
 SHA256_DIGITS = 64
@@ -218,13 +220,18 @@ def digest(path: Path, file: Mapping[str, Any], heard: Heard = lambda count: Non
     """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
+    view, read = memoryview(buffer), 0
     try:
         with path.open("rb", buffering=0) as source:
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             while count := source.readinto(buffer):
                 hasher.update(view[:count])
                 heard(count)
+                read += count
+                if (
+                    drop and read % DROP_BYTES < count
+                ):  # what lies in the page cache is missing to a GPU of the same memory
+                    os.posix_fadvise(source.fileno(), 0, read, os.POSIX_FADV_DONTNEED)
             if drop:
                 os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_places
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama
 from sparkwright.host.ollama.ollama_places import Place
+from sparkwright.transport.connection import lookup
 
 POLL_S = 0.25
 ASK_AGAIN_S = 3.0
+LOOKUP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,6 @@ def is_here(url: str) -> bool:
     import psutil
 
     name = urlsplit(url).hostname or "127.0.0.1"
-    try:
-        found = {row[4][0] for row in socket.getaddrinfo(name, None)}
-    except OSError:
-        return False
+    found = lookup(name, LOOKUP_S)
     own = {address.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for address in rows}
     return bool(found & own) or any(str(one).startswith("127.") or one == "::1" for one in found)

@@ -41,13 +41,13 @@ class AdoptImage(Module["AdoptImage.Args"]):
             raise Failed("no image arrived.", fix="Run the command again.")
         reason = _why_another(args, name, image)
         if reason:
-            api.remove_image(args.incoming)
+            image_names.remove_name(api, args.incoming, image["Id"])
             raise Failed(f"the image that arrived is not {args.ref}: {reason}; removed it.")
         if name.digest:
             image_names.name_by_digest(api, image["Id"], name)
         else:
             api.tag(image["Id"], name.repository, name.tag or "latest", force=True)
-        api.remove_image(args.incoming)
+        image_names.remove_name(api, args.incoming, image["Id"])
         how = "its Id is the lock's" if args.ids else "the same, layer by layer"
         return Result(msg=how, changed=True, data={"id": image["Id"], "undone": undone})
 

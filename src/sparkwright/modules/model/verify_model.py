@@ -33,7 +33,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         wrong = manifest.prove(args.files, deep=args.deep)
         if not wrong:
-            manifest.about = {"id": args.id, "commit": args.commit}
+            manifest.about = {"id": args.id, "commit": args.commit, "paths": [file["path"] for file in args.files]}
             wrong = manifest.unnamed(args.files)
         if manifest.rows:
             manifest.save()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.host.runs import measuring
 from sparkwright.measure import http_probe, server_metrics, smoke, stream
+from sparkwright.measure import speculation as speculation_proof
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag
 from sparkwright.measure.beside.undisturbed import undisturbed
@@ -61,11 +62,16 @@ class SmokeTest(Module["SmokeTest.Args"]):
     at a low clock ("host degraded"). In a swap that is reported and no failure (`unclear: report`): clients come back as soon as
     a server answers, and another server would not be faster.
 
+    With speculation a baseline holds the acceptance by position, too; a first position below three quarters of it is a
+    regression. Before the first baseline is kept, eight questions are asked by one stream and by eight, at temperature 0 and 0.7:
+    speculation that gives no answer there, or half as many right ones as one greedy stream, fails.
+
     A server whose tokens come in bursts has no decode rate: tok_per_s is null, request_tok_per_s is what the whole requests gave.
 
     Returns: tok_per_s (median), request_tok_per_s (of a server in bursts), ttft_s, runs, verdict, baseline, tolerance,
-    ceiling_tok_per_s, acceptance (tokens accepted a draft), gpu (clock_mhz, power_w, temperature_c, utilization_percent while
-    decoding), client_lag_ms (p99), causes.
+    ceiling_tok_per_s, acceptance (tokens accepted a draft), acceptance_by_position (the share of drafts accepted there),
+    speculation (right answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding),
+    client_lag_ms (p99), causes.
     """
 
     safe_in_check = False
@@ -117,7 +123,10 @@ class SmokeTest(Module["SmokeTest.Args"]):
         if found.verdict == "new baseline" and not args.baseline_key:
             found.verdict = "not compared"
             found.reason = "no baseline: the running server belongs to no recipe and was never verified"
-        data = _data(found, seen, bounds, baseline)
+        accepted = speculation_proof.acceptance(seen.before, seen.after)
+        if baseline and found.verdict == "proved" and (fell := speculation_proof.fallen(accepted, baseline.acceptance)):
+            found.verdict, found.reason = "regression", fell
+        data = _data(found, seen, bounds, baseline, accepted)
         if found.verdict == "new baseline" and (nearest := kept.nearest(name)) is not None:
             other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
             found.note = f"the nearest baseline: {other}"
@@ -132,14 +141,20 @@ class SmokeTest(Module["SmokeTest.Args"]):
         if found.verdict in BAD:
             return _failed(found, seen, baseline, args, context, data)
         if found.verdict == "new baseline":
-            made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz)
+            if speculation and (broken := _broken_speculation(http, args, context, key, data)):
+                return broken
+            positions = accepted.positions if accepted else ()
+            made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz, acceptance=positions)
             about = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
             kept.write(name, made, {**about, **_witnesses(args, seen, context)})
         elif baseline is not None and found.verdict == "proved" and "gpu" not in kept.about(name):
             kept.add(name, _witnesses(args, seen, context))
         data["kernels"] = kept.about(name).get("kernels", {}) if args.baseline_key else {}
         witness = seen.gpu.stalled((kept.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
-        return Result(msg="; ".join(filter(None, (_sentence(found), witness))), data=data)
+        return Result(
+            msg="; ".join(filter(None, (_sentence(found), _accepted(data["acceptance_by_position"]), witness))),
+            data=data,
+        )
 
 
 def _measure(
@@ -185,6 +200,28 @@ def _hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     words = one_line(content, at_most=QUOTED_CHARS)
     return (
         f"streaming clients see no answer: without `stream` the content is {words!r}, with it all of it is `reasoning`."
+    )
+
+
+def _broken_speculation(
+    http: Http, args: SmokeTest.Args, context: Context, key: str, data: dict[str, Any]
+) -> Result | None:
+    """Return the failure of speculation that does not hold with many streams or a temperature; None where it holds."""
+    cells = speculation_proof.probe(
+        http,
+        args.base_url,
+        args.model,
+        api_key=key,
+        timeout_s=defaults.TOKEN_S,
+        progress=lambda done, total: context.progress(done, total, unit="loads", text="probing speculation"),
+    )
+    data["speculation"] = [cell.to_json() for cell in cells]
+    why = speculation_proof.failure(cells)
+    if not why:
+        return None
+    fix = "Serve without speculation, or with another method or release: `invoke explain speculation`."
+    return Result(
+        failed=True, msg=f"speculation breaks the server: {why}.", fix=fix, data={**data, "verdict": "broken"}
     )
 
 
@@ -242,9 +279,13 @@ def _failed(
     return Result(failed=True, msg=f"{found.verdict}: {found.reason}.", fix=fix, data={**data, **more})
 
 
-def _data(found: Measured, seen: Seen, bounds: Bounds, baseline: Baseline | None) -> dict[str, Any]:
-    drafts = _delta(seen, roles.DRAFTS)
-    accepted = _delta(seen, roles.ACCEPTED_TOKENS)
+def _data(
+    found: Measured,
+    seen: Seen,
+    bounds: Bounds,
+    baseline: Baseline | None,
+    accepted: speculation_proof.Acceptance | None,
+) -> dict[str, Any]:
     hits, queries = _delta(seen, roles.PREFIX_HITS), _delta(seen, roles.PREFIX_QUERIES)
     spoiled = seen.lag.spoils_percentiles(found.gap_s)
     return {
@@ -257,7 +298,9 @@ def _data(found: Measured, seen: Seen, bounds: Bounds, baseline: Baseline | None
         "tolerance": round(baseline.tolerance, 3) if baseline else None,
         "expected_tok_per_s": bounds.expected,
         "ceiling_tok_per_s": round(bounds.ceiling, 1) if bounds.ceiling else None,
-        "acceptance": round(accepted / drafts, 2) if drafts and accepted is not None else None,
+        "acceptance": accepted.per_draft if accepted else None,
+        "acceptance_by_position": list(accepted.positions) if accepted else [],
+        "drafts": accepted.drafts if accepted else None,
         "prefix_hit_share": round(hits / queries, 3) if queries and hits is not None else None,
         "gpu": seen.gpu.to_json(),
         "client_lag_ms": round(seen.lag.p99_s * 1000, 2),
@@ -282,3 +325,8 @@ def _sentence(found: Measured) -> str:
     counted = " (counted in chunks: approximate)" if found.approximate else ""
     note = f"; {found.note}" if found.note else ""
     return f"{found.tok_per_s:.1f} tok/s (median of {len(found.runs)}){counted}{first}; {found.reason}{note}"
+
+
+def _accepted(positions: Sequence[float]) -> str:
+    """Return the acceptance by position as a clause; "" where nothing is known of it."""
+    return f"acceptance by position {speculation_proof.shown(positions)}" if positions else ""

@@ -41,6 +41,8 @@ class Item:
     name: str
     size_bytes: int | None = 0
     kept: str = ""
+    #: of an image: the one that was listed, whatever the name means later
+    image_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class Found:
 
     items: tuple[Item, ...]
     busy: str = ""
+
+    @property
+    def images(self) -> dict[str, str]:
+        """The Ids of images by their names in the list: what was listed is what is removed."""
+        return {one.name: one.image_id for one in self.items if one.image_id}
 
 
 class CleanHost(StateModule["CleanHost.Args", Found]):
@@ -86,12 +93,12 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
         return [Change(one.kind, one.name, None) for one in found.items if not one.kept and one.kind in _REMOVE]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        return {"items": [asdict(one) for one in found.items], "busy": found.busy}
+        return {"items": [_shown(one) for one in found.items], "busy": found.busy}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         for change in changes:
             context.note(f"removing {change.field} {change.before}")
-            _REMOVE[change.field](change.before, context)
+            _REMOVE[change.field](found.images.get(change.before, change.before), context)
         return {}
 
 
@@ -152,7 +159,7 @@ def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
     users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in going}
     for one in found:
         why = f"used by {users[one.id]}" if one.id in users else "" if args.images else "--images removes it"
-        yield Item("image", one.names[0] if one.names else one.id, int(one.frees_bytes), why)
+        yield Item("image", one.names[0] if one.names else one.id, int(one.frees_bytes), why, one.id)
 
 
 def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
@@ -206,6 +213,10 @@ def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())
 
 
+def _shown(item: Item) -> dict[str, Any]:
+    return {name: value for name, value in asdict(item).items() if name != "image_id"}
+
+
 # -- removing it -------------------------------------------------------------------------------------------------------
 
 
@@ -214,15 +225,8 @@ def _remove_container(name: str, context: Context) -> None:
         lifecycle.remove(context, found, 60)
 
 
-def _remove_image(name: str, context: Context) -> None:
-    from docker.errors import ImageNotFound
-
-    try:
-        image = context.docker().images.get(name)
-    except ImageNotFound:
-        return
-    names = [*image.attrs.get("RepoTags", ()), *image.attrs.get("RepoDigests", ()), image.id]
-    prune_images.remove(context.docker().api, names)
+def _remove_image(image_id: str, context: Context) -> None:
+    prune_images.remove(context.docker().api, image_id)
 
 
 def _remove_model(name: str, context: Context) -> None:

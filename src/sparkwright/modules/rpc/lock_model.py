@@ -28,7 +28,8 @@ class LockModel(Module["LockModel.Args"]):
     When the hub does not answer, and `or_here` allows it, the copy on the host is taken if every file of it was proved and
     has not changed since; it says so, and with which commit.
 
-    Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id).
+    Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id), chat
+    (what its chat template and generation_config.json tell; null where they are not read).
 
     Refused where the engine serves single files, and the patterns do not name one of them.
 
@@ -76,9 +77,12 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
     kept = config and of(args.engine).advice.essence(config)
     files = _needed(found["files"], args)
-    if of(args.engine).files is not None:
+    chat = None
+    if of(args.engine).files is None:
+        chat = hub_info.chat(replace(source, commit=found["commit"]), found["files"])
+    else:
         kept = _beginning(replace(source, commit=found["commit"]), files, args)
-    return {"commit": found["commit"], "config": kept, "files": files}
+    return {"commit": found["commit"], "config": kept, "files": files, "chat": chat}
 
 
 def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:

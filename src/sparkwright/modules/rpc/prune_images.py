@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Failed
-from sparkwright.host.containers import cache_removal, recipe_files
+from sparkwright.host.containers import cache_removal, docker_client, recipe_files
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
@@ -59,8 +60,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         unique = _unique_bytes(api)
         found = []
         for row in api.images():
-            known = (*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ()))
-            names = [name for name in known if "<none>" not in name]
+            names = image_names.names_of(row)
             if args.repositories and not {Name.parse(one).repository for one in names} & set(args.repositories):
                 continue
             frees = unique.get(row["Id"], row.get("Size") or 0)
@@ -80,7 +80,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         cache_removal.with_image(context, {one.id for one in self._going(args, found)})
         for one in self._going(args, found):
-            remove(context.docker().api, one.names or (one.id,))
+            remove(context.docker().api, one.id)
         recipe_files.tidy(context)
         return {}
 
@@ -89,17 +89,23 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         return [one for one in found.images if not one.kept and (args.only is None or one.id in args.only)]
 
 
-def remove(api: Any, names: Iterable[str]) -> None:
-    """Take an image's names away one by one, without force. Raises Failed when the engine refuses."""
-    from docker.errors import APIError, NotFound
+def remove(api: Any, image_id: str) -> None:
+    """Remove an image by its Id, with all names that it has now, without force. Raises Failed when the engine refuses.
 
-    for name in names:
-        try:
-            api.remove_image(name)
-        except NotFound:
-            continue  # its last tag took the digest with it
-        except APIError as error:
-            raise Failed(f"Docker did not remove {name}: {error.explanation or error}") from None
+    A name that was given to another image since the list was made stays with that one. The engine refuses an Id that several
+    repositories name: the names of all but one are taken away first.
+    """
+    from docker.errors import APIError
+
+    try:
+        names = {name: Name.parse(name).repository for name in image_names.names_of(image_names.inspect(api, image_id))}
+        last = next(reversed(names.values()), "")
+        for name in (name for name, repository in names.items() if repository != last):
+            image_names.remove_name(api, name, image_id)
+        with contextlib.suppress(docker_client.errors().NotFound):
+            api.remove_image(image_id)
+    except APIError as error:
+        raise Failed(f"Docker did not remove {image_id[7:19]}: {error.explanation or error}") from None
 
 
 def _used(api: Any) -> dict[str, str]:

@@ -77,6 +77,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         webhook_format: Shape = arg("the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto")
         textfile: str = arg("the folder of node_exporter's textfile collector", default="")
         keep: bool = arg("keep the settings of the timer that is installed, but for `textfile`", default=False)
+        verify_every_s: float = arg("how often all model files are hashed again, seconds; 0: never", default=0.0)
+        quiet_hours: str = arg("when they may be: 02:00-05:00 on the host's clock; empty: at any time", default="")
         limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> Found:
@@ -141,11 +143,14 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 # -- what is wanted ----------------------------------------------------------------------------------------------------
 
 
+_HASHES = ("verify_every_s", "quiet_hours")
+
+
 def _settings(args: HealthTimer.Args) -> Settings:
     names = ("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command")
     fields = {
         name: getattr(args, name)
-        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits")
+        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits", *_HASHES)
     }
     return Settings.from_json(fields)
 

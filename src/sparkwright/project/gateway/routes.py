@@ -7,6 +7,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from sparkwright import visible
+from sparkwright.engines import api_paths
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.openai_api import generated
@@ -14,6 +16,7 @@ from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project import recipe
+from sparkwright.project.documents.checked import nearest
 from sparkwright.project.gateway import certificate, interim
 from sparkwright.project.gateway.server import Server, load
 from sparkwright.project.inventory.gateway import Gateway
@@ -48,10 +51,13 @@ def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, depl
     A recipe of another host that cannot be read is that one's business.
     """
     found = list(readable(project, inventory, gateway))
-    for one in (one for one in found if one.host.name in deployed):
-        same = [other for other in found if other is not one and other.recipe.served_name == one.recipe.served_name]
-        for message, where, fix in [*_claims(inventory, gateway, [one, *same]), *_ports(inventory, gateway, [one])]:
-            raise Refused(message, where=where, fix=fix)
+    for server in (server for server in found if server.host.name in deployed):
+        names = set(server.recipe.served_names)
+        same = [other for other in found if other is not server and names & set(other.recipe.served_names)]
+        group = [server, *same]
+        for rule, concerned in ((_claims, group), (_shared_names, group), (_ports, [server])):
+            for message, where, fix in rule(inventory, gateway, concerned):
+                raise Refused(message, where=where, fix=fix)
 
 
 def readable(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
@@ -90,6 +96,7 @@ def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[
         answer_s=file.limits.answer_s,
         check_s=file.limits.check_s,
         models=models,
+        paths=api_paths.union(server.recipe.engine.http.paths for server in found),
         waits=file.not_up == "wait",
     )
 
@@ -114,7 +121,15 @@ def _model(project: Path, inventory: Inventory, gateway: Gateway, name: str, gro
         key=first.key_secret if first.file.server_key else "",
         task=task,
         on_demand=all(one.host.turns for one in group),
+        aliases=_aliases(gateway, group[0]),
     )
+
+
+def _aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
+    """Return the further names of a server's model: those that its engine serves, then those that the group gives it."""
+    first, *others = server.recipe.served_names
+    given = [alias for alias, name in gateway.file.models.items() if name in (first, *others)]
+    return tuple(dict.fromkeys(name for name in (*others, *given) if name != first))
 
 
 def _upstream(project: Path, inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
@@ -135,17 +150,17 @@ def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list
     if not found:
         message = f"no host of {gateway.name} has a recipe: the gateway would serve nothing."
         yield message, gateway.where("host"), "Add `recipe: NAME` to a host of the group."
-    for rule in (_names, _claims, _ports, _reach):
+    for rule in (_names, _claims, _shared_names, _given_names, _ports, _reach):
         yield from rule(inventory, gateway, found)
 
 
 def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
     """Yield the names of models that cannot be routed."""
-    for server in found:
-        recipe = server.recipe
-        if why := model.why_not_a_name(recipe.served_name):
-            message = f"the model name '{recipe.served_name}' of {recipe.name} {why} behind a gateway."
-            yield message, recipe.source.where(recipe.file.engine), "Set another served name in the recipe."
+    for served in (server.recipe for server in found):
+        for name in served.served_names:
+            if why := model.why_not_a_name(name):
+                message = f"the model name '{visible.name(name)}' of {served.name} {why} behind a gateway."
+                yield message, served.source.where(served.file.engine), "Set another served name in the recipe."
 
 
 def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
@@ -168,6 +183,53 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
             if first.recipe.file.server_key != other.recipe.file.server_key:
                 message = f"{recipes} both serve `{name}`, and their servers ask for different keys."
                 yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."
+
+
+def _shared_names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """Yield further served names that belong to two models, or that only some servers of a model answer to."""
+    groups, owners = _by_name(found), {name: name for name in _by_name(found)}
+    for first, group in groups.items():
+        for server in group:
+            where = server.recipe.source.where(server.recipe.file.engine)
+            for name in server.recipe.served_names[1:]:
+                shown = f"`{visible.name(name)}`"
+                if owners.setdefault(name, first) != first:
+                    message = f"{shown} is a served name of both `{owners[name]}` and `{first}`."
+                    yield message, where, "Give one another served name, or group their hosts apart."
+                lacking = next((other for other in group if name not in other.recipe.served_names), None)
+                if lacking is not None:
+                    message = (
+                        f"{server.host.name} serves `{first}` as {shown} too, and {lacking.host.name} does not: a request "
+                        "could go to either."
+                    )
+                    yield message, where, "Serve the same names in both recipes, or group their hosts apart."
+
+
+def _given_names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """Yield names of the group's `models` that cannot be routed."""
+    served = {name: server for server in found for name in server.recipe.served_names}
+    for alias, name in gateway.file.models.items():
+        shown, where = f"`{gateway.name}.gateway.models`: `{visible.name(alias)}`", gateway.where("models")
+        if why := model.why_not_a_name(alias):
+            yield f"{shown} {why}.", where, "Choose another name."
+        elif name not in served:
+            yield f"{shown} means `{visible.name(name)}`, which no server serves.", where, nearest(name, served)
+        elif alias in served and served[alias].recipe.served_name != served[name].recipe.served_name:
+            owner = served[alias].recipe
+            yield f"{shown} is a served name of {owner.name} already.", where, "Choose another name."
+        else:
+            yield from _unserved(shown, alias, [one for one in found if name in one.recipe.served_names])
+
+
+def _unserved(shown: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
+    """Yield the servers whose engine would refuse a request under this name: a gateway passes bodies as they come."""
+    for served in (server.recipe for server in group):
+        if served.engine.http.any_name or alias in served.served_names:
+            continue
+        imports = served.engine.imports
+        option = imports.served_name if imports else "served_name"
+        fix = f"Add it to `{option}` in recipes/{served.name}.yml, after `{served.served_name}`."
+        yield f"{shown} would be refused by {served.name}'s server.", served.source.where(served.file.engine), fix
 
 
 def _ports(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:

@@ -90,6 +90,10 @@ class GatewayFile(Strict):
         description="a request for a model of which no server is up, for it is restarted or asleep: `refuse`: 503; `wait`: it "
         "waits for one, as long as `limits.queue_s`",
     )
+    models: dict[str, str] = Field(
+        default_factory=dict,
+        description="more names for its models, {NAME: SERVED NAME}, e.g. {claude-sonnet-4-5: qwen3.5-35b}",
+    )
     limits: GatewayLimits = Field(
         default_factory=lambda: GatewayLimits.model_validate({}), description="how much it takes at once"
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project import schema_line
@@ -98,6 +99,9 @@ class ModelEntry(Strict):
     config: dict[str, Any] | None = Field(
         None, description="of its config.json, what tells its kind: layers, sizes of recurrent states, lengths"
     )
+    chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.kept)] = Field(
+        None, description="of its chat template and generation_config.json: fields, thinking, sampling; null: not read"
+    )
     files: list[FileEntry] = Field(max_length=model_files.FILES_AT_MOST)
 
     @field_validator("files")
@@ -154,7 +158,7 @@ class Lock:
         head = schema_line.line("lock", depth=0)
         head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
         images = {ref: _rows_in(one, "manifests") for ref, one in sorted(self.images.items())}
-        models = {key: _rows_in(one, "files") for key, one in sorted(self.models.items())}
+        models = {key: _rows_in(_without_unread(one), "files") for key, one in sorted(self.models.items())}
         body = {"schema": SCHEMA, "images": images, "models": models}
         text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
         write_atomically(project / NAME, (head + text).encode(), mode=0o644)
@@ -202,6 +206,11 @@ def _known(model: type[Strict], found: Mapping[str, Any]) -> dict[str, Any]:
 
 class _Row(dict[str, Any]):
     """A file of a model, or an image for one platform: one line, so that a diff shows those that changed."""
+
+
+def _without_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a model as it was before chat files were read, where they were not."""
+    return {key: value for key, value in entry.items() if key != "chat" or value is not None}
 
 
 def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:

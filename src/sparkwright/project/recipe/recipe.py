@@ -60,9 +60,14 @@ class Recipe:
     @property
     def served_name(self) -> str:
         """The model's name in requests."""
+        return self.served_names[0]
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Every name that the model has in requests, `served_name` first."""
         file = self.file.model.file
         model = file if file and not PATTERN.search(file) else self.file.model.mount
-        return self.engine.flags.served_name(self.file.flags, model)
+        return self.engine.flags.served_names(self.file.flags, model)
 
     def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
         """The flags that name single files of the model; the patterns, while the lock does not say what they mean.

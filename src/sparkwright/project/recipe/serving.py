@@ -8,10 +8,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines import container_rules, memory_rules
+from sparkwright.engines import container_rules, memory_rules, template_rules
 from sparkwright.engines.advice import Asked, Kind, Wanted
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import SEVERITIES, Finding
+from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory
 from sparkwright.project.recipe.recipe import Recipe
 
@@ -75,6 +76,10 @@ def serving(
     memory = engine.advice.memory(decided.flags, model_entry)
     if memory.flag in ("", *engine.flags.named(decided.flags)):
         found += memory_rules.RULES.check(memory_rules.Case(memory, asked.container, asked.platform))
+    chat = model_entry.get("chat") or {} if model is None else {}
+    if recipe.file.task == GENERATE:
+        case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)
+        found += template_rules.RULES.check(case)
     if recipe.split is not None and engine.parallel is not None:
         found += engine.parallel.check(recipe.split, decided.flags, config, version)
     found += [decided.finding] if decided.finding is not None else []

@@ -21,6 +21,7 @@ from sparkwright.remote.ssh import host_keys, ssh_config
 from sparkwright.remote.ssh.identities import Login
 from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.shell import join
+from sparkwright.transport.connection import dial
 
 CONNECT_S = 10.0
 CHANNEL_S = 10.0
@@ -108,9 +109,7 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
 def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
     if target.proxy_command:
         return paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.proxy}"]))
-    opened = socket.create_connection((target.hostname, target.port), timeout=CONNECT_S)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return opened
+    return dial(target.hostname, target.port, CONNECT_S)  # with TCP_NODELAY
 
 
 def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:

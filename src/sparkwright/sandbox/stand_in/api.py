@@ -50,11 +50,11 @@ class GatewayApi(Handler):
         if path == render.HEALTH:
             return None
         if files.keys is not None and hashed not in files.keys:
-            return 401, "The gateway asks for its API key, as `Authorization: Bearer KEY`.", "invalid_api_key"
+            return 401, "The gateway asks for its API key.", "invalid_api_key"
         if path == render.MODELS:
             return None
-        if path not in render.PATHS:
-            return 404, f"The gateway has no such path; it routes {', '.join(render.PATHS)}.", "unknown_url"
+        if path not in files.paths:
+            return 404, "The gateway has no such path.", "unknown_url"
         if self.command != "POST":
             return 405, "Use POST.", "method_not_allowed"
         return self._too_large() if int(length) > files.body_bytes else None
@@ -64,8 +64,8 @@ class GatewayApi(Handler):
         if path == render.HEALTH:
             self.reply(200, b"ok", {"Content-Type": "text/plain"})
         elif path == render.MODELS:
-            there = self.routing.files.backends.items()
-            self.reply(200, {"object": "list", "data": [one.row for name, one in there if self.routing.up(name)]})
+            up = (backend for name, backend in self.routing.files.backends.items() if self.routing.up(name))
+            self.reply(200, {"object": "list", "data": [row for backend in up for row in backend.rows]})
         elif len(self.raw) > self.routing.files.body_bytes:
             self.error(*self._too_large())
         else:
@@ -74,7 +74,8 @@ class GatewayApi(Handler):
     def key_hash(self) -> str:
         """Return the SHA-256 of the key that came with the request; empty for none."""
         scheme, _, key = self.headers.get("Authorization", "").partition(" ")
-        return hashlib.sha256(key.encode()).hexdigest() if scheme.lower() == "bearer" else ""
+        key = key if scheme.lower() == "bearer" else self.headers.get(render.API_KEY, "")
+        return hashlib.sha256(key.encode()).hexdigest() if key else ""
 
     def _pass_on(self) -> None:
         body = self.body()

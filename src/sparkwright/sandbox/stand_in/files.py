@@ -39,7 +39,8 @@ class Backend:
 
     check: tuple[str, str, str]
     servers: tuple[Server, ...]
-    row: Any
+    #: of /v1/models while it is up, a row for each name
+    rows: list[Any]
     key: str
     waits: bool = False
 
@@ -58,6 +59,7 @@ class Files:
     keys: frozenset[str] | None  #: SHA-256 of the clients'; None: it asks for none
     models: dict[str, str]  #: backends' names by model
     backends: dict[str, Backend]
+    paths: frozenset[str]  #: that are routed
     operators: dict[str, str]  #: hosts by the SHA-256 of their keys
     operations: dict[str, str]  #: by host, method and URL
 
@@ -83,25 +85,26 @@ def read(files: Mapping[str, str]) -> Files:
         keys=None if hashes is None else frozenset(hashes.split()),
         models=_pairs(files, render.ROUTES),
         backends=backends,
+        paths=frozenset(_first(r"!\{ path -m str ([^}]+) \}", clients).split()),
         operators=_pairs(files, operations.OPERATORS),
         operations=_pairs(files, operations.OPERATIONS),
     )
 
 
-def _backend(text: str, rows: Mapping[str, Any], keys: Mapping[str, str]) -> tuple[str, Backend]:
+def _backend(text: str, rows: Mapping[str, list[Any]], keys: Mapping[str, str]) -> tuple[str, Backend]:
     name = text.partition("\n")[0]
     words = shlex.split(_first(r"http-check send (.*)", text))
     check = words[words.index("uri") + 1], words[words.index("body") + 1], _first(r"expect rstring (.*)", text)
     found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?( disabled)?$", text)
     servers = tuple(Server(host, at, int(port), int(slots or 0), bool(off)) for host, at, port, slots, off in found)
-    return name, Backend(check, servers, rows.get(name), keys.get(name, ""), f"server {WAITING} " in text)
+    return name, Backend(check, servers, rows.get(name, []), keys.get(name, ""), f"server {WAITING} " in text)
 
 
-def _listed(line: str) -> tuple[str, Any]:
-    """A backend's name, and the row of /v1/models while it is up."""
+def _listed(line: str) -> tuple[str, list[Any]]:
+    """Return a backend's name, and the rows of /v1/models while it is up."""
     row, _, condition = line.partition(LISTED)[2].partition("' if ")
     try:
-        return _first(r"(?:nbsrv|srv_is_up)\(([^/)]+)", condition), json.loads(row.replace("%%", "%"))
+        return _first(r"(?:nbsrv|srv_is_up)\(([^/)]+)", condition), json.loads(f"[{row.replace('%%', '%')}]")
     except ValueError:
         raise Unread(
             f"the sandbox's stand-in for HAProxy can't read a row of {render.MODELS} in {render.CONFIG}."

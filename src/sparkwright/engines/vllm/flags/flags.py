@@ -95,10 +95,14 @@ def takes_model_by_flag(version: Version | None) -> bool:
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
     """The name requests use: the first served name, else the model as it was given to the engine."""
+    return served_names(flags, model)[0]
+
+
+def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    """Return every name that requests may use; vLLM answers to each, and calls the model by the first."""
     names = value(flags, SERVED_NAME)
-    if isinstance(names, list | tuple):
-        names = names[0] if names else None
-    return str(names) if names else model
+    names = names if isinstance(names, list | tuple) else [names]
+    return tuple(dict.fromkeys(str(name) for name in names if name)) or (model,)
 
 
 def share(flags: Mapping[str, Any]) -> float | None:

@@ -21,6 +21,7 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     parallel,
     requests,
     scheduling,
+    speculation,
     values,
 )
 from sparkwright.engines.vllm.rules.rule import RULES, Case

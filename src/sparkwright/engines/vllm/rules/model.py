@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
+from sparkwright.engines.vllm.rules import speculation
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, rule
 from sparkwright.engines.vllm.versions import at_least
 
@@ -15,11 +17,14 @@ from sparkwright.engines.vllm.versions import at_least
 LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
-SPECULATION = "speculative-config"
+SPECULATION = speculation.FLAG
+ADAPTERS = "lora-modules"
+#: variables with a local copy of the vocabulary of gpt-oss; openai_harmony, as vLLM 0.32.0 installs it, reads the first
+VOCABULARY = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
+#: values of `speculative-config.model` that name a method
+NO_MODEL = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
 #: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
 FETCHED = ("tokenizer", "hf-config-path", f"{SPECULATION}.model", f"{SPECULATION}.tokenizer")
-#: methods that predict with layers of the model itself; vLLM 0.32.0, config/speculative.py
-OWN_LAYERS = ("mtp",)
 
 
 @rule(
@@ -37,33 +42,37 @@ def downloads(case: Case) -> Iterator[Finding]:
     """
     for name in FETCHED:
         given = _inner(case, name)
-        if isinstance(given, str) and given and not given.startswith("/"):
+        if isinstance(given, str) and given and not given.startswith("/") and given not in NO_MODEL:
             flag, _, key = name.partition(".")
             path = f"/models/{given.rpartition('/')[2]}"
-            mounted = {**case.flag(flag), key: path} if key else path
+            mounted = {**(speculation.given(case) or {}), key: path} if key else path
             way = Way(f"mount its folder (`container.volumes`) and write its path there, as {path}", {flag: mounted})
             sentence = f"{name.replace('.', ' ')} {given} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, (way,), "vLLM 0.32.0", name.partition(".")[0])
+    for adapter in _adapters(case.flag(ADAPTERS)):
+        if not adapter.startswith("/"):
+            sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
+            way = Way("mount its folder (`container.volumes`) and write its path there")
+            yield Finding("error", sentence, (way,), "vLLM 0.32.0", ADAPTERS)
+    offline = case.asked.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    if case.architecture.model_type == "gpt_oss" and offline and not any(map(case.asked.env.get, VOCABULARY)):
+        sentence = f"the vocabulary of gpt-oss is downloaded when it starts, with HF_HUB_OFFLINE too: {VOCABULARY[0]} is not set."
+        way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY[0]} to its path")
+        yield Finding("warning", sentence, (way,), "openai_harmony", "env")
 
 
-@rule(
-    "speculation-without-layers",
-    sources=("vLLM 0.32.0, config/speculative.py: n_predict from num_nextn_predict_layers and its like",),
-    example=Example({SPECULATION: {"method": "mtp", "num_speculative_tokens": 2}}, model=DENSE),
-)
-def speculation_without_layers(case: Case) -> Iterator[Finding]:
-    """Multi-token prediction needs layers that were trained for it.
-    They are part of the model (num_nextn_predict_layers, mtp_num_hidden_layers, num_mtp_modules in its config.json); a model without
-    them cannot be served with the method mtp.
-    """
-    method, own = _inner(case, f"{SPECULATION}.method"), _inner(case, f"{SPECULATION}.model") is None
-    known = bool(case.architecture.config) and case.architecture.kind != "unknown"
-    if method in OWN_LAYERS and own and known and not config_parts.prediction_layers(case.architecture.config):
-        sentence = (
-            f"{SPECULATION}: {case.architecture.name or 'the model'} has no layers to predict with, so no {method}."
-        )
-        way = Way("remove it, or name a draft model", {SPECULATION: None})
-        yield Finding("error", sentence, (way,), "vLLM 0.32.0", SPECULATION)
+def _adapters(given: Any) -> Iterator[str]:
+    """Yield where the adapters of `lora-modules` come from: NAME=PATH, JSON with a `path`, or a mapping with one."""
+    for entry in given if isinstance(given, list | tuple) else str(given or "").split():
+        text = str(entry)
+        if not isinstance(entry, Mapping) and text.startswith("{"):
+            try:
+                entry = json.loads(text)
+            except ValueError:
+                continue
+        path = entry.get("path") if isinstance(entry, Mapping) else text.partition("=")[2]
+        if isinstance(path, str) and path:
+            yield path
 
 
 @rule(
@@ -91,10 +100,9 @@ def stretched_context(case: Case) -> Iterator[Finding]:
 
 
 def _inner(case: Case, name: str) -> Any:
-    """A flag, or a key inside a flag of JSON, as "speculative-config.model"."""
+    """Return a flag, or a key of `speculative-config`, as "speculative-config.model"."""
     flag, _, key = name.partition(".")
-    given = case.flag(flag)
-    return given if not key else given.get(key) if isinstance(given, Mapping) else None
+    return (speculation.given(case) or {}).get(key) if key else case.flag(flag)
 
 
 @rule(

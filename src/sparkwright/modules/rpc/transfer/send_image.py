@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.runs.context import Engine
 from sparkwright.protocol.result import Result, arg
 from sparkwright.secret import Secret
+from sparkwright.transport.connection import dial
 from sparkwright.visible import one_line
 
 CONNECT_S = 3
@@ -73,8 +73,8 @@ class SendImage(Module["SendImage.Args"]):
 
 def _closed(host: str, port: int) -> str:
     try:
-        with socket.create_connection((host, port), timeout=CONNECT_S):
-            return ""
+        dial(host, port, CONNECT_S).close()
+        return ""
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
 

@@ -1,0 +1,125 @@
+"""The chat template of a model as its syntax tree tells it: the request fields it reads, and thinking, system prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+SHOWN_CHARS = 120
+MOST_FIELDS = 40
+#: switches for thinking, the usual one first
+SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
+EFFORT = "reasoning_effort"
+Thinking = Literal["on", "off", "always", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A chat template as its syntax tree tells it."""
+
+    fields: tuple[str, ...]  # variables that a request may set with chat_template_kwargs, sorted
+    tools: bool  # it renders the tools of a request
+    switch: str  # the field that turns thinking on or off; "" for none
+    thinking: Thinking | None  # by default; "always": no switch turns it off, "none": nothing of it is in the template
+    system_prompt: str  # the beginning of a text that it puts in by itself; "" for none
+    dated: bool  # it puts the date of today into the prompt
+    keeps_thinking: bool | None  # thinking of earlier turns stays in the prompt
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as the lock keeps it."""
+        return {**asdict(self), "fields": list(self.fields)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ChatTemplate | None:
+        """Return a template that was kept; None for what is none."""
+        try:
+            fields = tuple(name for name in found["fields"] if isinstance(name, str) and name.isidentifier())
+            switch, system = str(found["switch"]), printable(str(found["system_prompt"]))
+            thinking, keeps = found["thinking"], found["keeps_thinking"]
+        except (KeyError, TypeError):
+            return None
+        return cls(
+            fields=tuple(name[:SHOWN_CHARS] for name in fields[:MOST_FIELDS]),
+            tools=found.get("tools") is True,
+            switch=switch if switch in SWITCHES else "",
+            thinking=thinking if thinking in get_args(Thinking) else None,
+            system_prompt=system,
+            dated=found.get("dated") is True,
+            keeps_thinking=keeps if isinstance(keeps, bool) else None,
+        )
+
+    @property
+    def thinking_sentence(self) -> str:
+        """What it does with thinking by default, and how a request changes that; "" where it has nothing to do with it."""
+        if self.thinking in ("on", "off"):
+            other = "false" if self.thinking == "on" else "true"
+            return f'{self.thinking} by default; per request: "chat_template_kwargs": {{"{self.switch}": {other}}}'
+        if self.thinking == "always":
+            effort = f"; its effort is set with {EFFORT}" if EFFORT in self.fields else ""
+            return f"always on, no request turns it off{effort}"
+        return ""
+
+
+def printable(text: str) -> str:
+    """Return the beginning of a text that may be shown."""
+    words = "".join(sign for sign in text if sign.isprintable())
+    return words if len(words) <= SHOWN_CHARS else f"{words[: SHOWN_CHARS - 4]} ..."
+
+
+# -- the files of a model ----------------------------------------------------------------------------------------------
+
+NO_SAMPLING = "nothing set: the engine's own defaults are in force"
+#: of generation_config.json, what vLLM and SGLang take as defaults of a request. source: vLLM 0.33.0, get_diff_sampling_param
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+
+
+def sampling_of(config: Any) -> dict[str, float]:
+    """Return the sampling defaults in a generation_config.json."""
+    found = config if isinstance(config, Mapping) else {}
+    numbers = {name: found.get(name) for name in SAMPLING}
+    return {
+        name: number
+        for name, number in numbers.items()
+        if isinstance(number, int | float) and not isinstance(number, bool)
+    }
+
+
+def kept(found: Any) -> dict[str, Any] | None:
+    """Return what a lock keeps of a model's chat files, of whatever a host or a file holds; None for what is none.
+
+    template: a ChatTemplate, None where there is none or it was not read. sampling: None where the model has no
+    generation_config.json, and the engine's own defaults are in force.
+    """
+    if not isinstance(found, Mapping):
+        return None
+    template, sampling = found.get("template"), found.get("sampling")
+    read_template = ChatTemplate.from_json(template) if isinstance(template, Mapping) else None
+    return {
+        "template": read_template.to_json() if read_template else None,
+        "sampling": sampling_of(sampling) if isinstance(sampling, Mapping) else None,
+    }
+
+
+def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a person should know of a model's chat files, as (label, sentence)."""
+    template = ChatTemplate.from_json(chat.get("template") or {})
+    if template is not None:
+        yield (
+            "template",
+            f"reads {', '.join(template.fields) or 'no field of a request'}{'; renders tools' if template.tools else ''}",
+        )
+        if template.thinking_sentence:
+            yield "thinking", template.thinking_sentence
+        if template.keeps_thinking is not None and template.thinking != "none":
+            yield "turns", f"thinking of earlier turns is {'kept' if template.keeps_thinking else 'dropped'}"
+        if template.system_prompt:
+            yield "system", f"the template puts in: {template.system_prompt}"
+        if template.dated:
+            yield "date", "the template puts in the date of today: a cached prefix ends with the day"
+    sampling = chat.get("sampling")
+    if sampling is None:
+        yield "sampling", "no generation_config.json: the engine's own defaults are in force"
+    else:
+        values = ", ".join(f"{name} {value:g}" for name, value in sampling.items())
+        yield "sampling", f"generation_config.json: {values or NO_SAMPLING}"

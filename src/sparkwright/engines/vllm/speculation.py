@@ -1,0 +1,135 @@
+"""vLLM's speculative decoding as data: its methods and the keys of `speculative-config`, by release.
+
+Sources: `SpeculativeConfig` in vllm/config/speculative.py (0.11 to 0.13: the same file) of 0.11.2, 0.12.0, 0.13.0, 0.14.1, 0.15.1,
+0.16.0, 0.17.1, 0.18.1, 0.19.1, 0.20.2, 0.21.0, 0.22.1 and of each minor release to 0.33.0. What 0.11.2 has counts as always there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: nothing is known of releases from here on
+AFTER = "0.34.0.dev0"
+
+#: what a method drafts with: layers of the model itself, a second model, or nothing but the text so far
+Drafter = Literal["own layers", "second model", "either", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One value of `method`."""
+
+    drafter: Drafter
+    #: the first release that has it; "" for every supported release
+    since: str = ""
+    #: the first release without it; "" for none
+    until: str = ""
+    #: the name to write instead, where this one is deprecated
+    now: str = ""
+
+
+METHODS: dict[str, Method] = {
+    "mtp": Method("either"),
+    "eagle": Method("second model"),
+    "eagle3": Method("second model"),
+    "draft_model": Method("second model"),
+    "dflash": Method("second model", since="0.20.0"),
+    "dspark": Method("either", since="0.25.0"),
+    "ngram": Method("text"),
+    "ngram_gpu": Method("text", since="0.18.0"),
+    "suffix": Method("text"),
+    "medusa": Method("second model", until="0.33.0"),
+    "mlp_speculator": Method("second model", until="0.33.0"),
+    "custom_class": Method("second model", since="0.22.0"),
+    "extract_hidden_states": Method("text", since="0.17.0"),
+    # older names of mtp: a warning in the log, and the same method
+    "deepseek_mtp": Method("either", now="mtp"),
+    "ernie_mtp": Method("either", now="mtp"),
+    "glm4_moe_mtp": Method("either", now="mtp"),
+    "longcat_flash_mtp": Method("either", now="mtp"),
+    "mimo_mtp": Method("either", now="mtp"),
+    "pangu_ultra_moe_mtp": Method("either", now="mtp"),
+    "qwen3_next_mtp": Method("either", now="mtp"),
+    "exaone_moe_mtp": Method("either", since="0.14.0", now="mtp"),
+    "glm4_moe_lite_mtp": Method("either", since="0.15.0", now="mtp"),
+    "step3p5_mtp": Method("either", since="0.15.0", now="mtp"),
+    "glm_ocr_mtp": Method("either", since="0.16.0", now="mtp"),
+    "nemotron_h_mtp": Method("either", since="0.17.0", now="mtp"),
+    "qwen3_5_mtp": Method("either", since="0.17.0", now="mtp"),
+    "exaone4_5_mtp": Method("either", since="0.20.0", now="mtp"),
+    "hy_v3_mtp": Method("either", since="0.20.0", now="mtp"),
+    "gemma4_mtp": Method("either", since="0.21.0", now="mtp"),
+    "mimo_v2_mtp": Method("either", since="0.21.0", now="mtp"),
+    "minimax_m3_mtp": Method("either", since="0.24.0", now="mtp"),
+    "bailing_hybrid_mtp": Method("either", since="0.25.0", now="mtp"),
+    "inkling_mtp": Method("either", since="0.26.0", now="mtp"),
+    "kimi_k3_mtp": Method("either", since="0.27.0", now="mtp"),
+    "bailing_hybrid_v3_mtp": Method("either", since="0.28.0", now="mtp"),
+    "dots3_note_mtp": Method("either", since="0.28.0", now="mtp"),
+    "hy_v4_mtp": Method("either", since="0.29.0", now="mtp"),
+    "qwen4_exp_mtp": Method("either", since="0.29.0", now="mtp"),
+    "glm5_next_mtp": Method("either", since="0.30.0", now="mtp"),
+    "step5_mtp": Method("either", since="0.33.0", now="mtp"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of `speculative-config`. Kinds: int, float, bool, text; "" where any value may be right."""
+
+    kind: str
+    #: the least value; None for no limit
+    least: float | None = None
+    since: str = ""
+    until: str = ""
+
+
+KEYS: dict[str, Key] = {
+    "method": Key("text"),
+    "model": Key("text"),
+    "num_speculative_tokens": Key("int", 1),
+    "enforce_eager": Key("bool"),
+    "draft_tensor_parallel_size": Key("int", 1),
+    "quantization": Key("text"),
+    "max_model_len": Key("int", 1),
+    "revision": Key("text"),
+    "code_revision": Key("text"),
+    "disable_by_batch_size": Key("int", 2, until="0.17.0"),
+    "disable_padded_drafter_batch": Key("bool"),
+    "prompt_lookup_max": Key("int", 1),
+    "prompt_lookup_min": Key("int", 1),
+    "speculative_token_tree": Key("text", until="0.21.0"),
+    "target_model_config": Key(""),
+    "target_parallel_config": Key(""),
+    "draft_model_config": Key(""),
+    "draft_parallel_config": Key(""),
+    "suffix_decoding_max_tree_depth": Key("int"),
+    "suffix_decoding_max_cached_requests": Key("int"),
+    "suffix_decoding_max_spec_factor": Key("float"),
+    "suffix_decoding_min_token_prob": Key("float"),
+    "tensor_parallel_size": Key("int", since="0.15.0"),
+    "parallel_drafting": Key("bool", since="0.16.0"),
+    "draft_load_config": Key("", since="0.17.0"),
+    "use_local_argmax_reduction": Key("bool", since="0.17.0"),
+    "rejection_sample_method": Key("text", since="0.18.0"),
+    "moe_backend": Key("text", since="0.19.0"),
+    "synthetic_acceptance_rate": Key("float", since="0.19.0", until="0.20.0"),
+    "synthetic_acceptance_rates": Key("", since="0.20.0"),
+    "synthetic_acceptance_length": Key("float", since="0.20.0"),
+    "draft_sample_method": Key("text", since="0.21.0"),
+    "attention_backend": Key("text", since="0.21.0"),
+    "num_speculative_tokens_per_batch_size": Key("", since="0.24.0"),
+    "use_heterogeneous_vocab": Key("bool", since="0.25.0"),
+    "kv_cache_dtype": Key("text", since="0.26.0"),
+    "enable_adaptive_verification": Key("bool", since="0.28.0"),
+    "dspark_draft_topk": Key("int", 1, since="0.28.0"),
+    "index_share_for_mtp_iteration": Key("bool", since="0.29.0"),
+    "disable_eagle_block_drop": Key("bool", since="0.30.0"),
+    "disable_lookahead_block_hashes": Key("bool", since="0.33.0"),
+    "draft_lm_head_quantization": Key("text", since="0.33.0"),
+    "xpress_topc": Key("int", 0, since="0.33.0"),
+    "fly_window_size": Key("int", 1, since="0.33.0"),
+    "fly_entropy_threshold": Key("float", 0, since="0.33.0"),
+    "fly_entropy_top_k": Key("int", 1, since="0.33.0"),
+}

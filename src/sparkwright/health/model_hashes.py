@@ -1,0 +1,251 @@
+"""The periodic full hash of a model's files, in quiet hours and at the lowest priority.
+
+A stamp (size, times, inode) finds a file that was written to. Only its bytes show what a disk, or somebody who writes to the
+device, changed under it. `health.install --verify-models 7d --quiet-hours 02:00-05:00` asks for that; each scheduled check
+continues where the one before stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines import http as roles
+from sparkwright.errors import SparkwrightError
+from sparkwright.health.judging.observation import ModelFiles
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.containers import containers, engine_of, server_key
+from sparkwright.host.models.manifest import Manifest, digest, stamp, wanted
+from sparkwright.host.module import Context
+from sparkwright.host.records import good_states, history
+from sparkwright.host.runs import lock
+from sparkwright.measure import server_metrics
+from sparkwright.trust.shapes import built
+
+PREFIX = "hashes-"
+WHO = "the health check"
+#: a check begins no further file after so many seconds: the next check is due
+SLICE_S = 120.0
+#: a single file may take so long; it is given up then, and that is reported
+FILE_S = 1200.0
+#: how often the server is asked for running requests, and the lock read
+ASK_S = 2.0
+
+
+@dataclass
+class ModelHashes:
+    """The state of the periodic hash of one folder, kept in the host's state folder."""
+
+    folder: str
+    #: of the files; another commit begins anew
+    commit: str = ""
+    #: when this round began and when the last complete one ended, seconds since the epoch; 0: none
+    began_s: float = 0.0
+    finished_s: float = 0.0
+    #: paths that this round has read
+    read: list[str] = field(default_factory=list)
+    #: files of the last round and this one whose bytes are not those that were proved
+    wrong: list[str] = field(default_factory=list)
+    #: why nothing is read at the moment; empty: it is
+    paused: str = ""
+
+    @classmethod
+    def of(cls, context: Context, manifest: Manifest) -> ModelHashes:
+        """Read the state of a folder; a new one where none was kept, or for other files."""
+        found = context.state.read(_name(manifest.folder)) or {}
+        try:
+            hashes = built(cls, found, folder=str(manifest.folder))
+            numbers = isinstance(hashes.began_s, int | float) and isinstance(hashes.finished_s, int | float)
+            lists = all(isinstance(part, list) for part in (hashes.read, hashes.wrong))
+        except TypeError:
+            numbers = lists = False
+        if not (numbers and lists) or hashes.commit != manifest.commit:
+            return cls(str(manifest.folder), manifest.commit)
+        hashes.wrong = [path for path in hashes.wrong if path not in manifest.rows]
+        return hashes
+
+    def save(self, context: Context) -> None:
+        """Keep it for the next check."""
+        context.state.write(_name(Path(self.folder)), asdict(self))
+
+
+def observed(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
+    """Return what is known of the periodic hash; None where it is not asked for or the server has no proved files."""
+    manifest = _manifest(context) if settings.verify_every_s else None
+    if manifest is None:
+        return None
+    if not manifest.about.get("paths"):
+        return ModelFiles(0, 0, (), "", None, False)
+    hashes = ModelHashes.of(context, manifest)
+    since_s = hashes.finished_s or hashes.began_s
+    late = bool(since_s) and now_s - since_s > 2 * settings.verify_every_s
+    age_s = now_s - hashes.finished_s if hashes.finished_s else None
+    files = len(manifest.entries()) + len(hashes.wrong)
+    return ModelFiles(files, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, late)
+
+
+def go_on(
+    context: Context,
+    settings: Settings,
+    *,
+    now: Callable[[], float] = time.time,
+    slice_s: float = SLICE_S,
+) -> str:
+    """Read further files where a round is due, these are quiet hours and nobody is served or works on the host.
+
+    The process runs at the lowest priority from then on.
+
+    Args:
+        now: the clock, seconds since the epoch.
+        slice_s: no file is begun later than this.
+
+    Returns:
+        One line for the check's log; empty where nothing was due.
+    """
+    manifest = _manifest(context) if settings.verify_every_s else None
+    if manifest is None or not manifest.about.get("paths") or context.check:
+        return ""
+    hashes = ModelHashes.of(context, manifest)
+    if not hashes.began_s:  # the check of the install itself only writes that it is asked for
+        hashes.began_s = now()
+        hashes.save(context)
+        return ""
+    if hashes.finished_s and now() - hashes.finished_s < settings.verify_every_s:
+        return ""
+    if not quiet(settings.quiet_hours, now()):
+        _paused(context, hashes, "outside the quiet hours")
+        return ""
+    if not hashes.read:
+        hashes.began_s = now()
+    _lowest_priority()
+    return _read(context, manifest, hashes, now, slice_s)
+
+
+def quiet(hours: str, now_s: float) -> bool:
+    """Return whether a moment lies in the quiet hours of the host's clock. hours: 22:00-05:00; empty: always."""
+    if not hours:
+        return True
+    begin, end = hours.split("-")
+    clock = time.strftime("%H:%M", time.localtime(now_s))
+    return begin <= clock < end if begin < end else clock >= begin or clock < end
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _Interrupted(Exception):
+    """Somebody is served, works on the host, or a file takes too long."""
+
+
+def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float) -> str:
+    """Read the files that this round has not, until the slice of time is over."""
+    began_s, watch = time.monotonic(), _Watch(context)
+    for file in manifest.entries():
+        if file["path"] in hashes.read:
+            continue
+        if time.monotonic() - began_s > slice_s:
+            return _paused(context, hashes, "")
+        try:
+            right = _is_right(manifest, file, watch)
+            if not right:
+                _forget(context, manifest, file["path"])
+                hashes.wrong.append(file["path"])
+        except (_Interrupted, SparkwrightError) as error:
+            return _paused(context, hashes, str(error))
+        hashes.read.append(file["path"])
+        hashes.save(context)
+    hashes.finished_s, hashes.read = now(), []
+    wrong = f"{len(hashes.wrong)} wrong" if hashes.wrong else "as they were proved"
+    return _paused(context, hashes, "") + f", finished: {wrong}"
+
+
+def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
+    """Return whether a file's bytes are those that were proved. A changed stamp is drift, which another question finds."""
+    path = manifest.folder / file["path"]
+    before = stamp(path)
+    watch.begin()
+    found = digest(path, file, watch.bytes_read, drop=True)
+    return found == wanted(file) or before != stamp(path) or not manifest.knows(file)
+
+
+def _forget(context: Context, manifest: Manifest, path: str) -> None:
+    """Take back that a file is proved, so that the next deploy fetches it. Raises Refused while somebody works on the host."""
+    owner = lock.Owner(
+        "noting a broken model file", history.who(context) or WHO, context.run_id, os.getpid(), time.time()
+    )
+    with lock.held(context.state, owner, host="the host"):
+        now = Manifest.of(context.state, manifest.folder)
+        now.rows.pop(path, None)
+        now.save()
+
+
+def _paused(context: Context, hashes: ModelHashes, why: str) -> str:
+    """Keep how far it came. Returns a line for the log."""
+    hashes.paused = why
+    hashes.save(context)
+    return f"model files: {len(hashes.read)} read again" + (f"; paused: {why}" if why else "")
+
+
+class _Watch:
+    """Ends the reading of a file as soon as it would disturb somebody."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._began_s = self._asked_s = 0.0
+
+    def begin(self) -> None:
+        """A file begins. Raises _Interrupted where somebody is served or works on the host."""
+        self._began_s = time.monotonic()
+        self._ask()
+
+    def bytes_read(self, count: int) -> None:
+        """Called with each piece of a file."""
+        now_s = time.monotonic()
+        if now_s - self._began_s > FILE_S:
+            raise _Interrupted(f"a file could not be read within {FILE_S:g} s")
+        if now_s - self._asked_s > ASK_S:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked_s = time.monotonic()
+        owner, alive = lock.inspect(self._context.state)
+        if owner is not None and alive:
+            raise _Interrupted(f"in progress: {owner}")
+        if running := _running(self._context):
+            raise _Interrupted(f"requests are running ({running:g})")
+
+
+def _running(context: Context) -> float:
+    """Return the requests that the server works at; 0 where it does not run or does not say."""
+    spec = good_states.last(context.state).get("spec") or {}
+    try:
+        inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
+    except Exception:  # an engine that does not answer: nobody can be seen to be served
+        return 0.0
+    url = containers.url_of(inspected) if inspected else ""
+    if not inspected or not url or not inspected["State"]["Running"]:
+        return 0.0
+    key = server_key.of_container(context.state, inspected) or ""
+    return server_metrics.read(engine_of.of_container(inspected).http, url, key)[0].get(roles.RUNNING) or 0.0
+
+
+def _lowest_priority() -> None:
+    """Processor and disk serve everybody else first."""
+    import psutil
+
+    os.nice(19)
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+def _manifest(context: Context) -> Manifest | None:
+    folder = (good_states.last(context.state).get("model") or {}).get("dir")
+    return Manifest.of(context.state, context.machine.expand(folder)) if folder else None
+
+
+def _name(folder: Path) -> str:
+    return f"{PREFIX}{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"

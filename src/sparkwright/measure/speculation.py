@@ -1,0 +1,142 @@
+"""Speculative decoding as it is served: the acceptance at each position, and answers with many streams and a temperature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
+from sparkwright.measure import answers
+from sparkwright.measure.counted import risen
+from sparkwright.measure.reference import Unanswered
+
+#: streams at once, and their temperature; the first is what a greedy client alone gets, and the others are held against it
+CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
+#: one for each stream
+QUESTIONS = answers.QUESTIONS[:8]
+#: fewer right answers than this, of QUESTIONS, say nothing of a model
+KNOWS = 4
+#: fewer drafts than this say nothing of an acceptance
+LEAST_DRAFTS = 50
+#: the first position's acceptance, as a share of its baseline's, below which it is a regression. Prompts and decoding are the
+#: same, so it hardly moves; what breaks a drafter takes most of it (0.15 instead of 0.5; NVFP4 drafters near 0)
+FALLEN = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a server's counters say of its drafts during a measurement."""
+
+    drafts: float
+    #: accepted tokens of a draft; None where they are not counted
+    per_draft: float | None
+    #: the share of drafts whose token at each position was accepted, the first position first; empty where they are not counted
+    positions: tuple[float, ...]
+
+
+def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
+    """Return the acceptance between two readings of the counters by role; None where nothing was drafted."""
+    drafts = risen(before, after, roles.DRAFTS)
+    if not drafts or drafts < 0:
+        return None
+    accepted = risen(before, after, roles.ACCEPTED_TOKENS)
+    positions: list[float] = []
+    while (name := f"{roles.ACCEPTED_AT}{len(positions)}") in after:
+        positions.append(round(max(0.0, after[name] - before.get(name, 0.0)) / drafts, 3))
+    return Acceptance(drafts, round(accepted / drafts, 2) if accepted is not None else None, tuple(positions))
+
+
+def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
+    """Return how the acceptance of the first position fell below its baseline's; "" where it did not, or is not known."""
+    if now is None or now.drafts < LEAST_DRAFTS or not now.positions or not before or not before[0]:
+        return ""
+    if now.positions[0] >= FALLEN * before[0]:
+        return ""
+    return f"{now.positions[0]:.0%} of the drafts' first tokens are accepted, against {before[0]:.0%} before"
+
+
+def shown(positions: Sequence[float]) -> str:
+    """Return the acceptance by position as a person reads it: 0.91, 0.74."""
+    return ", ".join(f"{share:.2f}" for share in positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The answers of one number of streams at one temperature."""
+
+    streams: int
+    temperature: float
+    #: questions answered right
+    right: int
+    #: answers that no working model writes
+    nonsense: int
+    #: why the server gave no answer, in its own words; "" where it gave them all
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        streams = "1 stream" if self.streams == 1 else f"{self.streams} streams"
+        return f"{streams} at temperature {self.temperature:g}"
+
+
+def probe(
+    http: Http,
+    base_url: str,
+    model: str,
+    *,
+    api_key: str,
+    timeout_s: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Cell]:
+    """Ask the same questions with each of CELLS, up to the first that the server does not answer.
+
+    Args:
+        timeout_s: how long one answer may take.
+        progress: called with the cells done, of all.
+    """
+    found: list[Cell] = []
+    for streams, temperature in CELLS:
+        progress(len(found), len(CELLS))
+
+        def answered(question: answers.Question, temperature: float = temperature) -> str:
+            how: dict[str, Any] = {"api_key": api_key, "timeout_s": timeout_s, "temperature": temperature}
+            return answers.ask(http, base_url, model, question.prompt, **how)
+
+        try:
+            with ThreadPoolExecutor(streams) as pool:
+                texts = list(pool.map(answered, QUESTIONS))
+        except Unanswered as error:
+            return [*found, Cell(streams, temperature, 0, 0, str(error))]
+        found.append(_judged(streams, temperature, texts))
+    return found
+
+
+def _judged(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
+    right = sum(
+        bool(re.search(question.answer, text[: answers.SEARCHED_CHARS], re.I))
+        for question, text in zip(QUESTIONS, texts, strict=True)
+    )
+    return Cell(streams, temperature, right, sum(bool(answers.nonsense(text)) for text in texts))
+
+
+def failure(cells: Sequence[Cell]) -> str:
+    """Return why speculation does not hold, as a clause; "" where it does.
+
+    The first cell is the measure: a model that knows little alone is judged by answers that no model writes, and by deaths.
+    """
+    alone = cells[0]
+    for cell in cells:
+        if cell.error:
+            return f"with {cell} it gives no answer: {cell.error}"
+    for cell in cells[1:]:
+        half = len(QUESTIONS) / 2
+        if cell.nonsense > half >= alone.nonsense or (alone.right >= KNOWS and cell.right < alone.right / 2):
+            of = f"{cell.right} of {len(QUESTIONS)} simple questions right"
+            return f"with {cell} it answers {of}, alone and greedily {alone.right}"
+    return ""

@@ -1,0 +1,74 @@
+"""Acceptance from an engine's counters, and the verdict on answers with many streams and a temperature."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.measure import speculation
+from sparkwright.measure.speculation import Acceptance, Cell
+
+METRICS = """
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} {drafts}
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} {tokens}
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} {accepted}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} {first}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="0"} {first}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} {second}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="999"} 7.0
+"""
+
+
+def metrics(**values: float) -> dict[str, float]:
+    text = METRICS
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(float(value)))
+    return HTTP.counters(text)
+
+
+def test_acceptance_is_read_by_position_over_all_engines() -> None:
+    before = metrics(drafts=100, tokens=200, accepted=150, first=45, second=30)
+    after = metrics(drafts=300, tokens=600, accepted=450, first=135, second=90)
+    found = speculation.acceptance(before, after)
+    assert found == Acceptance(200, 1.5, (0.9, 0.3))
+    assert speculation.acceptance(after, after) is None and speculation.acceptance({}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("drafts", "now", "before", "fell"),
+    [
+        (500, (0.61, 0.3), (0.8, 0.5), False),
+        (500, (0.59, 0.3), (0.8, 0.5), True),
+        (500, (0.15,), (0.5,), True),
+        (40, (0.1,), (0.8,), False),
+        (500, (), (0.8,), False),
+        (500, (0.1,), (), False),
+    ],
+)
+def test_the_first_position_is_held_against_its_baseline(
+    drafts: float, now: tuple[float, ...], before: tuple[float, ...], fell: bool
+) -> None:
+    assert bool(speculation.fallen(Acceptance(drafts, None, now), before)) is fell
+
+
+def cells(*found: tuple[int, int, str]) -> list[Cell]:
+    rows = zip(speculation.CELLS, found, strict=False)
+    return [Cell(streams, heat, right, nonsense, error) for (streams, heat), (right, nonsense, error) in rows]
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (((8, 0, ""), (7, 0, ""), (8, 0, ""), (6, 0, "")), ""),
+        (((8, 0, ""), (7, 0, ""), (8, 0, ""), (1, 6, "")), "with 8 streams at temperature 0.7 it answers 1 of 8"),
+        (((8, 0, ""), (2, 0, ""), (8, 0, ""), (8, 0, "")), "with 1 stream at temperature 0.7 it answers 2 of 8"),
+        (
+            ((8, 0, ""), (7, 0, ""), (0, 0, "EngineDeadError")),
+            "with 8 streams at temperature 0 it gives no answer: EngineDead",
+        ),
+        (((1, 0, ""), (0, 0, ""), (0, 0, ""), (0, 0, "")), ""),  # it knows nothing alone
+        (((1, 0, ""), (0, 7, ""), (0, 0, ""), (0, 0, "")), "temperature 0.7"),
+    ],
+)
+def test_speculation_is_held_against_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
+    assert text in speculation.failure(cells(*found)) and bool(speculation.failure(cells(*found))) == bool(text)
