@@ -66,7 +66,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "not known",
     ),
     "the model as a file": (
-        "model-comes-first",
+        "a folder is served",
         "a folder is served",
         "model-file",
         "the path is in its own command",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from sparkwright.doctor.examine import examine
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
+from sparkwright.host.memory import service_guard, start_guard
+from sparkwright.host.records import good_states
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, PATHS, UNIT
 from tests.doctor import link_tree, tree
@@ -340,6 +343,20 @@ def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path
     assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama", "memory budget"}, (
         "no recipe, no budget"
     )
+
+
+def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path: Path) -> None:
+    host = tree.host(tmp_path, {})
+    state = host.context.state
+    assert "memory guard" not in tree.findings(host, "memory budget")
+    good_states.remember(state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}})
+    object.__setattr__(host.context.machine, "sandbox", False)
+    found = tree.findings(host, "memory budget")["memory guard"]
+    assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    folder = state.folder(start_guard.FOLDER)
+    with (folder / service_guard.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert tree.findings(host, "memory budget")["memory guard"].verdict == "ok"
 
 
 @pytest.mark.parametrize(

@@ -245,3 +245,29 @@ def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None
     names = [one.name for one in causes.causes(seen) if one.verdict == "found"]
     assert names == ["the GPU is held at a low clock (power fault)", "the KV cache is full"]
     assert re.match("found|possible", verdicts[1])
+
+
+@pytest.mark.parametrize(
+    ("booted_s", "lost", "name", "verdict", "evidence"),
+    [
+        (NOW - 39, "", "the host went down under it", "found", "the host had booted 19 s before"),
+        (
+            NOW - 39,
+            "the host went down at 02:14",
+            "the host went down under it",
+            "found",
+            ": the host went down at 02:14",
+        ),
+        (NOW - 90_000, "", "the host or the Docker Engine ended under it", "possible", "when the engine started"),
+        (None, "", "the host or the Docker Engine ended under it", "possible", "exit code 255"),
+    ],
+)
+def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
+    booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
+) -> None:
+    """Docker writes exit code 255 when it finds a container dead at its own start."""
+    seen = sight(box=box("exited"), end=End(255, NOW - 20), booted_s=booted_s, lost=lost)
+    found = down_causes.causes(seen)
+    assert [(cause.name, cause.verdict) for cause in found] == [(name, verdict)]
+    assert evidence in found[0].evidence and "journalctl" in found[0].fix
+    assert not down_causes.failed(seen)

@@ -88,6 +88,23 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
         assert not finding.ways_out[0].text.startswith("remove"), option
 
 
+@pytest.mark.parametrize(
+    ("version", "flags", "severity", "way"),
+    [
+        ("0.32.0", {"disable-log-requests": True}, "error", "remove it"),
+        ("0.33.0", {"disable-log-requests": True}, "", ""),
+        ("0.33.0", {"monokernel": True}, "", ""),
+        ("0.33.0", {"enable-sliding-window": True}, "", ""),
+        ("0.32.0", {"enable-sliding-window": True}, "error", "write disable-sliding-window: false"),
+        ("0.32.0", {"disable-chunked-prefill": True}, "error", "write enable-chunked-prefill: false"),
+        ("0.33.0", {"nonsense-of-nobody": 1}, "error", "remove it"),
+    ],
+)
+def test_a_switch_of_vllm_and_its_pair(version: str, flags: dict[str, Any], severity: str, way: str) -> None:
+    findings = found("vllm", flags, version)
+    assert [(one.severity, one.ways_out[0].text) for one in findings] == ([(severity, way)] if severity else [])
+
+
 def test_an_unknown_version_is_not_called_by_a_number() -> None:
     (finding,) = found("sglang", STRATEGY, None)
     assert finding.sentence == ("mamba-scheduler-strategy: it is gone since 0.5.20; SGLang may refuse to start.")

@@ -12,7 +12,7 @@ from sparkwright.app.questions import client_settings
 from sparkwright.app.stores import lock_diff
 from sparkwright.console.events.summary import Served
 from sparkwright.engines import template_rules
-from sparkwright.engines.model import chat_template
+from sparkwright.engines.model import chat_template, chat_template_tree
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.project.folder import Project
 
@@ -38,7 +38,7 @@ SYSTEM = (
 
 
 def told(text: str) -> ChatTemplate:
-    found = chat_template.read(text)
+    found = chat_template_tree.read(text)
     assert found is not None
     return found
 
@@ -85,7 +85,7 @@ def test_what_is_kept_in_the_lock_comes_back() -> None:
     "text", ["{% if %}", "{{" * 9000, "{% if a %}" * 3000, "(" * 300_000, "{{ " + "(" * 20_000, "{% for a in b %}"]
 )
 def test_what_is_no_template_is_unknown(text: str) -> None:
-    assert chat_template.read(text) is None
+    assert chat_template_tree.read(text) is None
 
 
 def test_a_template_is_not_run() -> None:
@@ -102,12 +102,12 @@ FILES = {
 
 
 def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
-    chat = chat_template.of_files(FILES.get)
+    chat = chat_template_tree.of_files(FILES.get)
     assert (chat["template"]["thinking"], chat["sampling"]) == ("on", {"temperature": 0.6, "top_p": 0.95})
     said = dict(chat_template.lines(chat))
     assert said["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
     assert said["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
-    bare = chat_template.of_files({"chat_template.jinja": PLAIN}.get)
+    bare = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
     assert dict(chat_template.lines(bare)) == {
         "template": "reads no field of a request",
         "sampling": "no generation_config.json: the engine's own defaults are in force",
@@ -133,7 +133,7 @@ def test_what_a_stranger_put_into_a_lock_is_shaped() -> None:
 
 
 def test_a_field_that_the_template_does_not_read_is_named() -> None:
-    chat = chat_template.of_files(FILES.get)
+    chat = chat_template_tree.of_files(FILES.get)
     flags = {"default-chat-template-kwargs": {"reasoning_effort": "low", "enable_thinking": False}}
     (finding,) = template_rules.RULES.check(template_rules.Case(flags, chat))
     assert finding.sentence == (
@@ -146,7 +146,7 @@ def test_a_field_that_the_template_does_not_read_is_named() -> None:
 
 
 def test_a_model_without_sampling_defaults_is_told() -> None:
-    chat = chat_template.of_files({"chat_template.jinja": PLAIN}.get)
+    chat = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
     (finding,) = template_rules.RULES.check(template_rules.Case({}, chat))
     assert (finding.severity, "no generation_config.json" in finding.sentence) == ("info", True)
     own = template_rules.Case({"override-generation-config": {"temperature": 1}}, chat)
@@ -155,7 +155,11 @@ def test_a_model_without_sampling_defaults_is_told() -> None:
 
 def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
     def entry(commit: str, text: str) -> dict[str, Any]:
-        return {"commit": commit * 40, "files": [], "chat": chat_template.of_files({"chat_template.jinja": text}.get)}
+        return {
+            "commit": commit * 40,
+            "files": [],
+            "chat": chat_template_tree.of_files({"chat_template.jinja": text}.get),
+        }
 
     rows = {row.what: (row.before, row.after) for row in lock_diff.model(entry("a", ON), entry("b", OFF))}
     assert rows["thinking"][0].startswith("on by default") and rows["thinking"][1].startswith("off by default")
@@ -173,7 +177,7 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
     ],
 )  # fmt: skip
 def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
-    chat = chat_template.of_files({"chat_template.jinja": text}.get) if text else {}
+    chat = chat_template_tree.of_files({"chat_template.jinja": text}.get) if text else {}
     one = Served("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
     shown = client_settings.text(Project(Path(__file__).parents[2]), one)
     assert line in shown if line else "thinking  " not in shown

@@ -13,6 +13,7 @@ from sparkwright.health import heal
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.memory import host_lost, start_guard
 from sparkwright.host.records import good_states, restart_plans, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, Task
@@ -107,6 +108,17 @@ def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
     found = decided(state)
     assert (found.plan is None) == bool(said)
     assert said in found.message and ("`invoke health.install" in found.message) == bool(said)
+
+
+def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: StateFolder) -> None:
+    keep(state, plan())
+    assert decided(state).plan is not None
+    why = "the host went down at 02:14 while qwen35 was serving"
+    state.write(host_lost.NAME, {"key": start_guard.key_of(SPEC), "name": "qwen35", "why": why})
+    found = decided(state)
+    assert (found.plan, found.message) == (None, f"not restarted: {why}")
+    state.write(host_lost.NAME, {"key": "another", "name": "qwen35", "why": why})
+    assert decided(state).plan is not None
 
 
 @pytest.mark.parametrize("damage", [lambda one: {**one, "schema": 99}, lambda one: {**one, "steps": 1}, lambda one: {}])

@@ -4,6 +4,10 @@
 
 A release pins the CPU build of torch. Where pip finds none (PIP_EXTRA_INDEX_URL may name an index that has them), the ordinary
 build of the same number does: it works on a CPU too, and is four times as large.
+
+A release that has no build for a CPU is laid over NEWEST: the Python files of its ordinary wheel with the compiled kernels of NEWEST,
+in a venv of its own that finds everything else in NEWEST's. Arguments, configuration, scheduler, log, metrics and streams are that
+release's own, kernels are not: LAYERED in the venv says so, and the report keeps it.
 """
 
 from __future__ import annotations
@@ -13,17 +17,50 @@ import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3] / ".engine"
+#: the newest release with a build for a CPU
 NEWEST = "0.32.0"
+#: in a venv whose kernels are another release's: that release
+LAYERED = ".sparkwright-kernels-of"
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 NEEDED_BYTES = 12 * 10**9  # 3 GB in the end, 8 with an ordinary torch; pip unpacks beside what it downloads
 INSTALLS_WITHIN_S = 1800
 
 #: built for a GPU; beside a build for a CPU they break vLLM's import
 GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+#: what an ordinary wheel requires for a GPU, by the beginnings of their names
+GPU_PACKAGES = (
+    *GPU_BUILDS,
+    "fastsafetensors",
+    "flashinfer",
+    "humming",
+    "instanttensor",
+    "nvidia",
+    "nvtx",
+    "pynvvideocodec",
+    "quack",
+)
+GPU_PACKAGES += ("tilelang", "tokenspeed")
+
+#: run by a Python that has vLLM's requirements of another release: those of this wheel's METADATA that are not installed at all
+LACKING = """
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pip._vendor.packaging.requirements import Requirement
+for line in open(sys.argv[1]):
+    if line.startswith("Requires-Dist: "):
+        one = Requirement(line.partition(": ")[2].strip())
+        if one.marker is None or one.marker.evaluate({"extra": ""}):
+            try:
+                distribution(one.name)
+            except PackageNotFoundError:
+                print(f"{one.name}{one.specifier}")
+"""
 
 #: run by the new venv's own Python: its vLLM's requirements as far as they hold here, without extras
 REQUIREMENTS = """
@@ -62,10 +99,73 @@ def installed(version: str, say: Say = lambda text: None) -> Path:
     say(f"installing {package(version)} into {venv}: some minutes, 3 to 8 GB")
     shutil.rmtree(venv, ignore_errors=True)
     quietly([python, "-m", "venv", venv])
-    _fill(venv, version, say)
+    if version != NEWEST and not _has_cpu_build(venv, version):
+        say(f"no {package(version)} on PyPI: its Python files over the kernels of {NEWEST}")
+        _layer(venv, version, installed(NEWEST, say))
+    else:
+        _fill(venv, version, say)
     _alias(venv, version)
     done.touch()
     return venv
+
+
+def kernels_of(venv: Path) -> str:
+    """Return the release whose compiled kernels a venv has; "" where they are its own."""
+    mark = venv / LAYERED
+    return mark.read_text().strip() if mark.exists() else ""
+
+
+def _has_cpu_build(venv: Path, version: str) -> bool:
+    try:
+        quietly(
+            [
+                venv / "bin" / "python",
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--dest",
+                venv / "wheel",
+                package(version),
+            ]
+        )
+    except EngineMissing as error:
+        if "No matching distribution" in str(error):
+            return False
+        raise
+    finally:
+        shutil.rmtree(venv / "wheel", ignore_errors=True)
+    return True
+
+
+def _layer(venv: Path, version: str, base: Path) -> None:
+    """Fill a venv with a release's Python files and another one's kernels and requirements."""
+    site, below = (next(one.glob("lib/python3.*/site-packages")) for one in (venv, base))
+    wheels = venv / "wheel"
+    pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+    quietly([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", wheels, f"vllm=={version}"])
+    with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
+        wheel.extractall(
+            site, [name for name in wheel.namelist() if name.startswith("vllm/") and not name.endswith(".so")]
+        )
+        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        wheel.extract(metadata, wheels)
+    lacking = quietly([base / "bin" / "python", "-c", LACKING, wheels / metadata]).split()
+    if more := [one for one in lacking if not one.lower().startswith(GPU_PACKAGES)]:
+        quietly([*pip, "install", "--no-deps", *more])
+    shutil.rmtree(wheels)
+    for library in (below / "vllm").rglob("*.so"):
+        target = site / library.relative_to(below)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(library)
+    (site / "sparkwright-below.pth").write_text(f"{below}\n")
+    program = venv / "bin" / "vllm"
+    program.write_text(
+        f"#!{venv}/bin/python\nimport sys\nfrom vllm.entrypoints.cli.main import main\n\nsys.exit(main())\n"
+    )
+    program.chmod(0o755)
+    (venv / LAYERED).write_text(NEWEST)
 
 
 def holds(venv: Path, version: str) -> bool:

@@ -168,11 +168,13 @@ def _has(row: flag_history.Row) -> Seen:
 
 
 def _gone(row: flag_history.Row) -> Seen:
-    """A release before it came tells nothing of its end."""
+    """A release before it came, or after it came back, tells nothing of its end."""
 
     def seen(report: Report) -> bool | None:
-        came = not row.since or versions.at_least(versions.parse(report.version), row.since)
-        return row.flag not in report.options if came else None
+        version = versions.parse(report.version)
+        came = not row.since or versions.at_least(version, row.since)
+        back = bool(row.back) and versions.at_least(version, row.back)
+        return row.flag not in report.options if came and not back else None
 
     return seen
 
@@ -204,8 +206,6 @@ def _of_settings() -> Iterator[Change]:
     yield Change(since, "`--mamba-cache-mode all` is refused", "the help of 0.32.0", _refused("mamba-cache-all"))
     what = "the log hides the API key of the command line"
     yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", lambda report: not report.key_shown)
-    what = "`--model` beside a served name is refused"
-    yield Change("0.33.0", what, "source of 0.33.0", _refused("named-no-thinking"))
 
 
 def _setting(case: str, name: str, value: object) -> Seen:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sparkwright.engines.model import chat_template
+from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, TooLarge, TransportError
@@ -58,7 +58,7 @@ def read_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
         return raw.decode(errors="replace") if raw is not None else None
 
     try:
-        return chat_template.of_files(text_of)
+        return chat_template_tree.of_files(text_of)
     except SparkwrightError:
         return None
 

@@ -1,4 +1,4 @@
-"""Memory budget: whether the recipe's server fits this host, with all that is held now."""
+"""Memory budget: whether the recipe's server fits this host, with all that is held now; and the guard of the memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,32 @@ from sparkwright.doctor.host import Host
 from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.memory import host_budget
+from sparkwright.host.memory import host_budget, service_guard
 from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.records import good_states
 from sparkwright.units import GIB, gib
 
 NAME = "memory budget"
+GUARD = "memory guard"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    """What the recipe's server would leave, or what it lacks."""
+    """Yield what the recipe's server would leave or lacks, and whether the memory is guarded while it serves."""
+    yield from _budget(host)
+    if good_states.last(host.context.state) and not host.context.machine.sandbox:
+        yield _guard(host)
+
+
+def _guard(host: Host) -> Finding:
+    """The guard of the service: nothing else stops a server that grows before the host is lost."""
+    source, state = known.BUDGET.source, host.context.state
+    if service_guard.running(state):
+        return Finding(GUARD, "ok", "it runs", source=source)
+    evidence = "no guard of the memory runs: a server that grows while it serves takes the host down with it"
+    return Finding(GUARD, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}", source)
+
+
+def _budget(host: Host) -> Iterator[Finding]:
     source = known.BUDGET.source
     if not host.wanted.engine_memory:
         yield Finding(NAME, "ok", "no recipe", source=source)

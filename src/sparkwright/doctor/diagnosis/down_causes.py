@@ -17,6 +17,10 @@ from sparkwright.visible import count
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
+#: the exit code that Docker writes for a container that was running before the engine started and is not any more
+FOUND_DEAD = 255
+#: so soon after a boot the engine finds out, seconds
+BOOT_S = 600.0
 
 
 def causes(seen: Sight) -> list[Cause]:
@@ -26,7 +30,12 @@ def causes(seen: Sight) -> list[Cause]:
 
 def failed(seen: Sight) -> bool:
     """Whether the engine ended by a fault of its own, as far as Docker and its log tell."""
-    ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (None, 0, TERMINATED)
+    ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (
+        None,
+        0,
+        TERMINATED,
+        FOUND_DEAD,
+    )
     return ended or bool(last_words(seen).value) or bool(seen.box.restarts and seen.probe.health != 200)
 
 
@@ -73,12 +82,31 @@ def _stopped(seen: Sight) -> Iterator[Cause]:
     """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken or seen.asleep:
         return
+    if seen.end.code == FOUND_DEAD:
+        return
     name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
     if seen.box.policy in ("always", "unless-stopped"):
         sentence = f"its restart policy is {seen.box.policy}, so Docker restarts it unless it was stopped"
         yield Cause(name, "possible", sentence, fix, 60)
     elif seen.end.code in (KILLED, TERMINATED):
         yield Cause(name, "possible", f"exit code {seen.end.code}: it was sent a signal", fix, 40)
+
+
+def _host_went_down(seen: Sight) -> Iterator[Cause]:
+    """The host or the Docker Engine ended under the server: nobody stopped it."""
+    if seen.box.status != "exited" or seen.end.code != FOUND_DEAD:
+        return
+    says = f"exit code {FOUND_DEAD}: Docker found it dead when the engine started"
+    since_s = seen.end.at_s - seen.booted_s if seen.end.at_s is not None and seen.booted_s is not None else None
+    if since_s is not None and 0 <= since_s <= BOOT_S:
+        evidence = f"{says}; the host had booted {units.about(since_s)} before{f': {seen.lost}' if seen.lost else ''}"
+        fix = (
+            "`journalctl -b -1 -k` shows the kernel's log of the boot before; `invoke restart` starts the server again"
+        )
+        yield Cause("the host went down under it", "found", evidence, fix, 175)
+        return
+    fix = "`journalctl -u docker` shows when the engine ended; `invoke restart` starts the server again"
+    yield Cause("the host or the Docker Engine ended under it", "possible", says, fix, 70)
 
 
 def _broken(seen: Sight) -> Iterator[Cause]:
@@ -133,5 +161,5 @@ def _restarts(seen: Sight) -> Iterator[Cause]:
 
 ASKED: tuple[Callable[[Sight], Iterator[Cause]], ...] = (
     *(_last_words, _out_of_memory, _docker_refused, _port, _hangs, _fails, _broken, _cut_off, _slow_start, _restarts),
-    _stopped,
+    *(_stopped, _host_went_down),
 )

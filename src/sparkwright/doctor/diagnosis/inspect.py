@@ -19,6 +19,7 @@ from sparkwright.health.record import Container
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, log_reading
+from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
 from sparkwright.host.runs import cut_off, lock
@@ -44,12 +45,22 @@ def inspect_server(context: Context, good: Mapping[str, Any], name: str, limits:
         allowed_s=present.allowed_s(good, limits),
         ready_s=live.ready_s(good),
         box=Container(verified or name),
+        booted_s=_booted_s(context, now_s),
+        lost=str(host_lost.remembered(context.state).get("why", "")),
     )
     found = _with_runs(found, context)
     for one in dict.fromkeys((verified, name)):
         if one and found.box.status in ("", "absent") and not found.engine_error:
             found = _with_container(found, context, good, one)
     return found
+
+
+def _booted_s(context: Context, now_s: float) -> float | None:
+    """When the host booted; None where its uptime can't be read."""
+    try:
+        return now_s - float(context.machine.path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def url_of(seen: Sight, good: Mapping[str, Any]) -> str:

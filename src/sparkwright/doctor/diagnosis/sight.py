@@ -70,6 +70,10 @@ class Sight:
     loop: str = ""
     broken: str = ""
     asleep: str = ""
+    #: when the host booted, seconds since the epoch
+    booted_s: float | None = None
+    #: the sentence about a host that went down with this server; empty for none
+    lost: str = ""
     allowed_s: float = 0.0
     ready_s: float | None = None
     port: int | None = None

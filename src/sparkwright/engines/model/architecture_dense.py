@@ -1,13 +1,20 @@
-"""Architectures that vLLM 0.32.0 knows and that hold no recurrent layer.
+"""Architectures that vLLM 0.32.0 or 0.33.0 knows and that hold no recurrent layer.
 
-Source: the registry of 0.32.0, less the classes that are hybrid or free of attention, less drafts. Newer names are missing:
-what is not here and not in architecture_tables is unknown, not recurrent.
+Source: the registry of 0.32.0, less the classes that are hybrid or free of attention, less drafts; NEWER: that of 0.33.0, whose classes
+were read. What came later is missing: what is not here and not in architecture_tables is unknown, not recurrent.
 """
 
 from __future__ import annotations
 
 from sparkwright.engines.model.architecture_tables import spread
 
+_NEWER_GENERATE = """
+    Alpamayo2Super BeamForCausalLM DomynEdgeForCausalLM DoryForCausalLM FlintForCausalLM Kolibri1ForCausalLM
+    MuseSparkForConditionalGeneration RadioMBartPrefixForCausalLM Step5ForCausalLM Step5ForConditionalGeneration
+"""
+_NEWER_POOL = "ColUltraVBertForRetrieval D3ForSequenceClassification Lfm2BidirectionalModel ModernVBertModel"
+#: of 0.33.0, and not of 0.32.0
+NEWER = frozenset((*_NEWER_GENERATE.split(), *_NEWER_POOL.split()))
 _GENERATE = """
     AXK1ForCausalLM AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM AriaForConditionalGeneration
     AudioFlamingo3ForConditionalGeneration BagelForConditionalGeneration BailingMoeForCausalLM
@@ -83,10 +90,10 @@ _POOL = """
     XLMRobertaModel
 """
 
-GENERATE = frozenset(_GENERATE.split())
+GENERATE = frozenset((*_GENERATE.split(), *_NEWER_GENERATE.split()))
 
 #: embedding, reward, reranking and classifying models
-POOL = frozenset(_POOL.split())
+POOL = frozenset((*_POOL.split(), *_NEWER_POOL.split()))
 
 #: the last release that loaded it: what 0.32.0 says of the ones that were dropped
 DROPPED: dict[str, str] = spread(

@@ -161,7 +161,7 @@ DRAFT_KEYS = ("speculators_model_type", "speculators_config", "dflash_config", "
 
 #: names of drafts; checked against vLLM 0.32.0's speculative decoding models. Eagle2_5_VL is a vision model, no draft.
 DRAFT_NAMES = re.compile(
-    r"MTP|Draft|DSpark|DFlash|Medusa|Speculator|Eagle3|[Pp]-?[Ee]agle|^Eagle(?!2_5)|AssistantModel|^ExtractHiddenStates"
+    r"MTP|Draft|DSpark|DFlash|Medusa|Speculator|Eagle3|[Pp]-?[Ee]agle|^Eagle(?!2_5)|AssistantModel|^ExtractHiddenStates|XPress"
 )
 
 #: keys that hold the longest sequence; of several the smallest counts, but model_max_length beats them all (vLLM 0.32.0)

@@ -64,7 +64,10 @@ SUPPORT: dict[str, Support] = spread(
             BailingMoeLinearV2ForCausalLM RecurrentGemmaForCausalLM Rwkv7ForCausalLM RwkvForCausalLM ZambaForCausalLM
         """,
     }
-) | {name: Support(until=last) for name, last in architecture_dense.DROPPED.items()}
+) | {
+    **{name: Support(until=last) for name, last in architecture_dense.DROPPED.items()},
+    **{name: Support(since="0.33.0", lacking="0.32.0") for name in architecture_dense.NEWER},
+}
 
 
 def loads(name: str, version: str) -> bool | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from sparkwright.engines.model import chat_template
+from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import CONFIG, Source
@@ -69,7 +69,7 @@ def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             return ""
         return hub.answer(source, source.address(path)).decode(errors="replace")
 
-    return chat_template.of_files(text_of)
+    return chat_template_tree.of_files(text_of)
 
 
 def _row(sibling: object) -> dict[str, Any]:

@@ -128,6 +128,12 @@ SERVING: tuple[Death, ...] = (
         r"TimeoutError: RPC call to (\w{1,100}) timed out",
         "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs; see every member's log.",
     ),
+    _row(  # each engine of data parallelism counts its workers from 0
+        "Worker proc VllmWorker-",
+        r"EngineCore_DP(\d+)\b.{0,300}?Worker proc VllmWorker-(\d+) died unexpectedly",  # words: data
+        "worker {1} of its data-parallel engine {0} was killed or crashed.",
+        "always",
+    ),
     _row(  # real
         "Worker proc VllmWorker-",
         r"Worker proc VllmWorker-(\d+) died unexpectedly",  # words: data

@@ -6,13 +6,13 @@ reports that read every tag's parser; "near" where the release may be off by one
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from packaging.version import Version
 
+from sparkwright.engines.option_history import near
 from sparkwright.engines.vllm.flags import known_flags
 from sparkwright.engines.vllm.versions import at_least
 
@@ -23,7 +23,7 @@ OLDEST = "0.11.0"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """since, removed: releases; empty: before all that is known, or never. instead: what to write now."""
+    """since, removed, back: releases; empty: before all that is known, or never. instead: what to write now."""
 
     flag: str
     since: str = ""
@@ -31,11 +31,13 @@ class Row:
     instead: str = ""
     source: str = ""
     sure: Sure = "dates"
+    #: the release from which it exists again
+    back: str = ""
 
 
 ROWS: tuple[Row, ...] = (
     # removed
-    Row("disable-log-requests", "", "0.17.0", "nothing: request logging is off by default", "#21739"),
+    Row("disable-log-requests", "", "0.17.0", "nothing: request logging is off by default", "#21739", back="0.33.0"),
     Row("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
     Row("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", sure="read"),
     Row("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
@@ -82,17 +84,11 @@ ROWS: tuple[Row, ...] = (
     Row("linear-backend", since="0.22.0"),
     Row("prefix-match-unit", since="0.26.0", source="#46384"),
     Row("device-memory-utilization", since="0.31.0", sure="near"),
-    Row("disable-chunked-prefill", since="0.33.0", instead="enable-chunked-prefill: false", sure="read"),
 )
 BY_FLAG = {row.flag: row for row in ROWS}
 
 #: nothing is known whole from here on
-AFTER = "0.33.0"
-
-#: `--disable-x` for every `--enable-x`. source: the parsers of 0.32.0 (has none) and 0.33.0.
-DISABLE_PAIRS_SINCE = "0.33.0"
-#: true options of their own, not the pair of an `--enable-`
-OWN_DISABLES = frozenset(name for names in known_flags.KNOWN.values() for name in names if name.startswith("disable-"))
+AFTER = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +121,15 @@ def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
         return Existence(True, "the engine lists it")
     if meant:
         return Existence(False, f"it could mean {', '.join(meant)}", meant[0])
-    near = "" if row else _near(name, listed)
-    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(row), near=near)
+    close = "" if row else near(name, listed)
+    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(row), near=close)
 
 
 def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
-    if row is None and name.startswith("disable-") and name not in OWN_DISABLES:
-        row = Row(name, since=DISABLE_PAIRS_SINCE, instead=f"enable-{name.removeprefix('disable-')}: false")
     if row is None:
         return Existence(None)
+    if row.back and at_least(version, row.back):
+        return Existence(True, source=row.source)
     came = _came(row, version)
     gone = at_least(version, row.removed) if row.removed else False
     if gone:
@@ -153,36 +149,42 @@ def _came(row: Row, version: Version | None) -> bool | None:
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
-    """From the two releases whose options are known whole; silent about versions before the first of them."""
-    meant = [known_flags.completed(name, known_flags.KNOWN[one]) for one in (known_flags.OLDER, known_flags.NEWER)]
-    older, newer = (len(one) == 1 for one in meant)
-    if len(meant[1]) > 1:
-        return Existence(False, f"it could mean {', '.join(meant[1])}", meant[1][0])
+    """From the releases whose options are known whole; silent about versions before the first of them."""
+    meant = [known_flags.completed(name, known_flags.KNOWN[release]) for release in known_flags.ANCHORS]
+    if len(meant[-1]) > 1:
+        return Existence(False, f"it could mean {', '.join(meant[-1])}", meant[-1][0])
     if name in BY_FLAG:
         return None
+    has = [len(options) == 1 for options in meant]
     before = version is not None and at_least(version, known_flags.OLDER) is False
-    if not older and not newer:
-        why = f"no release from {known_flags.OLDER} to {known_flags.NEWER} has it"
+    if not any(has):
+        why = f"no release from {known_flags.OLDER} to {known_flags.NEWEST} has it"
         known = version is not None and not before and at_least(version, AFTER) is False
-        return Existence(False if known else None, why, near=_near(name, known_flags.KNOWN[known_flags.NEWER]))
-    if before:
+        return Existence(False if known else None, why, near=near(name, known_flags.KNOWN[known_flags.NEWEST]))
+    if before and not (known_flags.pair(name) and not any(has[:-1])):
         return None
-    if older and newer:
+    return _between(has, version)
+
+
+def _between(has: Sequence[bool], version: Version | None) -> Existence:
+    """Return whether a release has an option of which the releases that are known whole say so. has: by ANCHORS."""
+    if all(has):
         return Existence(True)
-    if at_least(version, known_flags.NEWER):
+    here = sum(at_least(version, release) is True for release in known_flags.ANCHORS) - 1
+    last = has.index(True) if True in has else 0
+    came = known_flags.ANCHORS[last]
+    if here >= last:
         return Existence(True)
-    return Existence(None, f"it came after {known_flags.OLDER}, with {known_flags.NEWER} at the latest")
+    lacking = known_flags.ANCHORS[last - 1]
+    if version is not None and version.release[:2] <= Version(lacking).release[:2]:
+        return Existence(False, f"it came with {came}" if came == known_flags.NEWEST else f"it came after {lacking}")
+    return Existence(None, f"it came after {lacking}, with {came} at the latest")
 
 
 def _history(row: Row | None) -> str:
     if row is None:
         return ""
     return f", it was removed in {row.removed}" if row.removed else f", it came with {row.since}" if row.since else ""
-
-
-def _near(name: str, listed: Collection[str]) -> str:
-    """The option that was probably meant; empty when none is that close."""
-    return next(iter(difflib.get_close_matches(name, listed, n=1, cutoff=0.85)), "")
 
 
 def _instead(row: Row | None) -> tuple[str, str]:

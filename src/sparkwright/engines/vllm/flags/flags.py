@@ -14,7 +14,6 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
-from sparkwright.engines.vllm.versions import at_least
 
 MODEL = "model"
 SERVED_NAME = "served-model-name"
@@ -31,7 +30,6 @@ PORT = "port"
 #: The larger one is what must fit.
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
-MODEL_FIRST_SINCE = "0.33.0"
 #: of engines.flags.Flags: the image's own program is `vllm serve`
 ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = MEMORY_UTILIZATION
@@ -86,11 +84,11 @@ def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool) -> tup
 
 
 def takes_model_by_flag(version: Version | None) -> bool:
-    """Whether `--model PATH` may stand beside --served-model-name; from 0.33 on the model must be the first word.
+    """Return True: every release takes `--model PATH`.
 
-    True for an unknown version: every release until 0.32 takes it. Source: the refusal of 0.33.0.
+    0.32.0 and 0.33.0 move it to the front before they check that the model comes first (their parsers, asked).
     """
-    return at_least(version, MODEL_FIRST_SINCE) is not True
+    return True
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:

@@ -1,6 +1,7 @@
-"""The options of `vllm serve` in two releases, whole: those of flag_types, and what differs in the older one.
+"""The options of `vllm serve` in three releases, whole: those of flag_types, and what differs in an older and in a newer one.
 
-Sources: 0.32.0: its own `vllm serve --help=all` (tests/data). 0.22.1: the options that its image's parser lists (261 of them).
+Sources: 0.32.0 and 0.33.0: their own `vllm serve --help=all` (tests/data, and the report of 0.33.0 in tests/data/engine-agreement).
+0.22.1: the options that its image's parser lists (261 of them).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from sparkwright.engines.vllm.flags import flag_types
 
 OLDER = "0.22.1"
 NEWER = flag_types.VERSION
+NEWEST = "0.33.0"
 
 _ONLY_OLDER = "calculate-kv-scales max-long-partial-prefills max-num-partial-prefills override-attention-dtype"
 
@@ -29,14 +31,27 @@ sparse-indexer-topk-backend sse-keep-alive-interval swa-bounded-replay tool-stri
 use-replayssm video-pruning-method watermark watermark-config
 """
 
+#: beside them `--disable-x` for every switch `--enable-x`, and `--enable-x` for every switch `--disable-x`
+_ONLY_NEWEST = "monokernel reasoning-effort-map sleep-mode-backend watchdog-config"
+
+
+def pair(name: str) -> str:
+    """Return the other name of a switch of NEWEST, as disable-lora for enable-lora; "" for an option without one."""
+    if name.startswith("enable-"):
+        return name.replace("enable-", "disable-", 1)
+    return name.replace("disable-", "enable-", 1) if name.startswith("disable-") else ""
+
+
 _NEWER = frozenset(name for names in flag_types.KINDS.values() for name in names.split()).union(flag_types.ALIASES)
 KNOWN: dict[str, frozenset[str]] = {
     OLDER: _NEWER.difference(_ONLY_NEWER.split()).union(_ONLY_OLDER.split()),
     NEWER: _NEWER,
+    NEWEST: _NEWER.union(_ONLY_NEWEST.split(), filter(None, map(pair, flag_types.KINDS["switch"].split()))),
 }
+ANCHORS = (OLDER, NEWER, NEWEST)
 
-#: all names of both
-ALL = KNOWN[OLDER] | KNOWN[NEWER]
+#: all names of them
+ALL = KNOWN[OLDER] | KNOWN[NEWER] | KNOWN[NEWEST]
 
 
 def completed(name: str, known: Collection[str]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines import concepts
+from sparkwright.engines import concepts, option_history
 from sparkwright.engines.finding import Finding, Severity, Way
 from sparkwright.engines.vllm import environment
-from sparkwright.engines.vllm.flags import flag_shapes
+from sparkwright.engines.vllm.flags import flag_shapes, known_flags
 from sparkwright.engines.vllm.flags.flag_history import Existence, existence
 from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, graded, rule
@@ -39,14 +39,17 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         whose = concepts.elsewhere("vllm", written)
         sentence = f"{whose or f'{written}: {known.why}'}; {case.engine} {outcome} to start."
         source = known.source or "vLLM's options by release"
-        yield Finding(severity, sentence, (_instead(written, value, known),), source, written)
+        yield Finding(severity, sentence, (_instead(written, value, known, case.listed),), source, written)
 
 
-def _instead(written: str, value: Any, known: Existence) -> Way:
+def _instead(written: str, value: Any, known: Existence, listed: Collection[str]) -> Way:
     if other := concepts.counterpart("vllm", written) if concepts.elsewhere("vllm", written) else "":
         return Way(f"use {other} instead", {written: None})
     if known.near:
         return Way(f"write {known.near}", {written: None, known.near: value})
+    other = "" if known.instead else option_history.opposite(written, listed or known_flags.KNOWN[known_flags.NEWER])
+    if other and isinstance(value, bool):
+        return Way(f"write {other}: {str(not value).lower()}", {written: None, other: not value})
     change: dict[str, Any] = {written: None}
     if known.instead.startswith("enable-") and value is not False:
         change[known.instead.partition(":")[0]] = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparkwright.engines.finding import Finding, Way
-from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 THINKING_SWITCH = "default-chat-template-kwargs"
@@ -36,23 +35,6 @@ def tool_calls(case: Case) -> Iterator[Finding]:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
         sentence = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
         yield Finding("error", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
-
-
-@rule(
-    "model-comes-first",
-    sources=('source of 0.33.0: "model should be provided as the first positional argument"',),
-    example=Example({"served-model-name": "m"}, version="0.33.0", model_by_flag=True),
-)
-def model_comes_first(case: Case) -> Iterator[Finding]:
-    """From 0.33 on the model is the first argument of the command, not --model.
-    --served-model-name together with --model is then refused. sparkwright writes the command for the version in spark.lock; only a
-    first deploy, when the image's version is not known yet, can get it wrong.
-    """
-    named = case.asked.model_by_flag and case.flag("served-model-name") is not None
-    if named and case.within(flags.MODEL_FIRST_SINCE):
-        why = "takes the model as the first argument, and the command was written before its version was known."
-        way = Way("deploy again: spark.lock has the version now")
-        yield Finding("error", f"{case.engine} {why}", (way,), "source of 0.33.0", "served-model-name")
 
 
 @rule(
