@@ -39,7 +39,9 @@ def test_opencode_reads_json_with_the_limits() -> None:
     assert found["models"][KEYED.model]["limit"] == {"context": 131_072, "output": 8192}
 
 
-@pytest.mark.parametrize(("name", "key"), [("continue", "${{ secrets.GATEWAY_KEY }}"), ("litellm", "os.environ/GATEWAY_KEY")])
+@pytest.mark.parametrize(
+    ("name", "key"), [("continue", "${{ secrets.GATEWAY_KEY }}"), ("litellm", "os.environ/GATEWAY_KEY")]
+)
 def test_yaml_is_read_back(name: str, key: str) -> None:
     assert key in json.dumps(yaml.safe_load(text(name, KEYED)))
 
@@ -76,5 +78,5 @@ def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name:
     form = FORMATS[name]
     short = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False)
     shown = client_formats.lines(form, short)
-    assert form.place in shown[0] and "qwen" in shown[1]
+    assert form.place in shown[0] and "spark1:8000" in shown[1]
     assert (len(shown) == 3) == form.agent

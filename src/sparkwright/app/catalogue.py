@@ -16,7 +16,7 @@ from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
 from sparkwright.engines.memory_rules import SYSTEM
 from sparkwright.engines.model.roofline import BANDWIDTH
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
@@ -183,6 +183,8 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     if not states:
         return codes
     ((host, events),) = states.items()
+    if not events:
+        raise Failed("the host tells nothing of its memory.", where=host)
     answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
     reserve = float(known[host].vars.get("reserve_gib", RESERVE_GIB))

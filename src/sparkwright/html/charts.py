@@ -211,7 +211,7 @@ def _head_of_line(results: Results) -> Iterator[Chart]:
 
 def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
     """The figures, by their names in the legend, of a kind of load; a group of bars an arm."""
-    found = [row for row in rows(results) if row.load["kind"] == kind]
+    found = [row for row in rows(results) if row.load.get("kind") == kind]
     if found:
         arms = tuple(_arm(results, row.arm) for row in found)
         values = {name: [row.figure(figure) for row in found] for name, figure in figures.items()}
@@ -227,7 +227,7 @@ def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str,
 def _throughput(results: Results) -> Iterator[Chart]:
     """tok/s of all streams together against how many there are, or against the rate of arrivals."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
-        serve = [row for row in rows(results) if row.load["kind"] == "serve" and row.load.get(name)]
+        serve = [row for row in rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
             ("output_tok_per_s", "Throughput", "output, tok/s"),
             ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
@@ -256,7 +256,7 @@ DEPTH = (
 
 def _depth(results: Results) -> Iterator[Chart]:
     """Plot decode rate, time to the first token and memory against the tokens of the prompt."""
-    found = [row for row in rows(results) if row.load["kind"] == "depth"]
+    found = [row for row in rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
     for key, title, name, unit, part, what in DEPTH:
         points = []

@@ -117,9 +117,7 @@ def _continue(endpoint: Endpoint) -> str:
 def _aider(endpoint: Endpoint) -> str:
     lines = [f"export OPENAI_API_BASE={quote(f'{endpoint.url}/v1')}"]
     key = _key(endpoint, "${}")
-    return "\n".join(
-        [*lines, f'export OPENAI_API_KEY="{key}"', f"aider --model {quote(f'openai/{endpoint.model}')}"]
-    )
+    return "\n".join([*lines, f'export OPENAI_API_KEY="{key}"', f"aider --model {quote(f'openai/{endpoint.model}')}"])
 
 
 def _open_webui(endpoint: Endpoint) -> str:

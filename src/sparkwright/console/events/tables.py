@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
 from sparkwright.protocol.event_kinds import text as a_text
 from sparkwright.protocol.events import Event
-from sparkwright.trust.shapes import Usual, fitted, line
+from sparkwright.trust.shapes import Misfit, Usual, fitted, line
 
 STYLES = {
     "proved": "ok",
@@ -42,7 +43,7 @@ class Tables:
         if event["event"] == "task_finished" and event["module"] in TABLES:
             key, columns = TABLES[event["module"]]
             row = {**{name: Usual(a_text, "") for _, name in columns}, "verdict": line, "fix": Usual(a_text, "")}
-            rows = fitted((event.get("data") or {}).get(key) or [], [row], f"{event['module']}.{key}")
+            rows = list(_readable((event.get("data") or {}).get(key), row, f"{event['module']}.{key}"))
             if rows:
                 self._found.append((event["host"], event["module"], rows))
 
@@ -54,6 +55,13 @@ class Tables:
                 self._write("title", host)
             for style, text in lines(rows, TABLES[module][1], grid.width()):
                 self._write(style, text)
+
+
+def _readable(found: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a host's answer that have the shape; a host may answer anything."""
+    for row in found if isinstance(found, list) else ():
+        with contextlib.suppress(Misfit):
+            yield from fitted([row], [shape], name)
 
 
 def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) -> list[tuple[str, str]]:

@@ -196,7 +196,9 @@ def _value(node: nodes.Node, name: str, given: Any) -> Any:
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
-        return given if node.name == name else _UNKNOWN
+        # a request for an answer sets it
+        known = True if node.name == "add_generation_prompt" else _UNKNOWN
+        return given if node.name == name else known
     if isinstance(node, nodes.Filter):
         return _filtered(node, name, given)
     if isinstance(node, nodes.Test):
