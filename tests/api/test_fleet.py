@@ -42,6 +42,9 @@ def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) ->
     assert {"task_started", "task_finished", "host_finished"} <= {one.kind for one in events}
     finished = [one.fields["name"] for one in events if one.kind == "task_finished"]
     assert finished == [task.name for task in result.tasks]
+    budget = result.budgets["sandbox"]
+    assert budget.fits and budget.left_bytes == budget.total_bytes - budget.need_bytes
+    assert {"GPU's side", "reserve"} <= {row.name for row in budget.rows}
     if result.exit is not Exit.INCONCLUSIVE:  # this machine was too busy to measure
         assert result.check() is result and result.hosts["sandbox"].changed > 3
         (history,) = fleet.history("sandbox")

@@ -204,7 +204,7 @@ STARTS: tuple[Case, ...] = (
     Case(
         "named-no-thinking",
         "dense",
-        on("--model beside a served name: 0.33 refuses it, by its source"),
+        on("--model beside a served name"),
         {"served-model-name": "tiny", "default-chat-template-kwargs": {"enable_thinking": False}},
     ),
     Case(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.console.status_row import Row as HostStatus
+from sparkwright.engines.budget import Budget as MemoryBudget
+from sparkwright.engines.budget import Row as MemoryRow
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused, SparkwrightError, Unreachable
 
 __all__ = [
@@ -20,6 +23,8 @@ __all__ = [
     "HostStatus",
     "Incident",
     "Log",
+    "MemoryBudget",
+    "MemoryRow",
     "Report",
     "RunResult",
     "TaskResult",
@@ -103,6 +108,16 @@ class RunResult:
     def changes(self) -> tuple[TaskResult, ...]:
         """The tasks that changed something; of a plan those that would."""
         return tuple(one for one in self.tasks if one.status == "changed")
+
+    @property
+    def budgets(self) -> dict[str, MemoryBudget]:
+        """The memory budget of each host's server, by host, where the run looked at the memory; see docs/memory.md."""
+        found: dict[str, MemoryBudget] = {}
+        for task in self.tasks:
+            if "budget" in task.data:
+                with contextlib.suppress(ValueError):  # a host may answer anything
+                    found[task.host] = MemoryBudget.of_json(task.data["budget"])
+        return found
 
     @property
     def ok(self) -> bool:

@@ -7,7 +7,7 @@ build of the same number does: it works on a CPU too, and is four times as large
 
 A release that has no build for a CPU is laid over NEWEST: the Python files of its ordinary wheel with the compiled kernels of NEWEST,
 in a venv of its own that finds everything else in NEWEST's. Arguments, configuration, scheduler, log, metrics and streams are that
-release's own, kernels are not: LAYERED in the venv says so, and the report keeps it.
+release's own, kernels are not: LAYERED in the venv says so.
 """
 
 from __future__ import annotations

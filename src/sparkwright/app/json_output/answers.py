@@ -136,6 +136,7 @@ ANSWERS: dict[str, Printed] = {
         groups=TEXTS,
         files=TEXTS,
         survey=(None, {str: object}),
+        budget=(None, JSON_SHAPE),
     ),
     "gateway.status": _lines(
         "a gateway", gateway=line, running=bool, verified=bool, stand_in=bool, models=[answers.ROUTED]
