@@ -143,6 +143,18 @@ def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
     assert header(context)["state"] == "ended"
 
 
+def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: RecordingContext) -> None:
+    container = {"Id": "0" * 64, "Name": "/short", "State": {"Running": False, "Pid": 0}}
+    context.guards.begin(context.machine, context.state, context.run_id, container)
+    context.guards.runs(container)
+    guard = context.guards.current
+    assert guard is not None
+    assert guard.process.stdin is not None
+    guard.process.stdin.close()  # as when the run is killed
+    assert guard.process.wait(30) == 0
+    assert header(context)["state"] == "ended"
+
+
 def test_a_run_that_is_busy_or_blocked_holds_nothing_up(context: RecordingContext) -> None:
     """Its thread may hang in a read, or hold the interpreter: the guard is another process."""
     hold = threading.Event()

@@ -35,10 +35,12 @@ class Target:
         """Hold its first process, whose end is the end of all in its namespace.
 
         Returns False, and holds nothing, for a process that is in no cgroup of this container: a number may mean another
-        process by now.
+        process by now. 0 means that it has ended.
         """
         self.release()
         self.pid, self._named = 0, True
+        if not pid:
+            return False
         try:
             self._pidfd = os.pidfd_open(pid)
             rows = _cgroups_of(pid)

@@ -123,7 +123,7 @@ class Guard:
         *lines, self.input = (self.input + data).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
-            if word == "pid" and self.target is not None and rest.isdigit() and int(rest) > 0:
+            if word == "pid" and self.target is not None and rest.isdigit():
                 self.target.runs_as(int(rest))
             elif word == "stage":
                 self.ring.say("stage", rest[:100])

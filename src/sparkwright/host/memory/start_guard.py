@@ -164,9 +164,11 @@ class Guards:
             self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
 
     def runs(self, container: Mapping[str, Any]) -> None:
-        """Tell the guard the first process of the container, from its inspect after the start."""
-        pid = (container.get("State") or {}).get("Pid")
-        if self.current is not None and isinstance(pid, int) and pid > 0:
+        """Tell the guard the first process of the container, from its inspect after the start; 0 for one that has ended."""
+        state = container.get("State") or {}
+        pid = state.get("Pid")
+        known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)
+        if self.current is not None and known:
             self.current.send(f"pid {pid}")
 
     def stage(self, text: str) -> None:
