@@ -58,6 +58,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     "a server that checks can't reach": ("out-of-reach", "out-of-reach", "out-of-reach", "out-of-reach"),
     "no way to see a stall": ("metrics can't be turned off", "no-metrics", "no-metrics", "no-heartbeat"),
     "an image without kernels for a GB10": ("cuda13-image", "image-kernels", "cuda12-image", "not known"),
+    "a release that is newer than the tables": ("newer-release", OPEN, OPEN, "not known"),
     "a moving or frozen tag": ("moving-tag frozen-nightly", OPEN, OPEN, "not known"),
     "a model that this release does not load": (
         "architecture-support",

@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.engine import of
+from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
@@ -61,7 +62,12 @@ class LockModel(Module["LockModel.Args"]):
             except Refused:  # a copy of other files
                 raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            data = {"commit": copy.commit, "config": _config_here(copy.folder, args.engine), "files": files}
+            data = {
+                "commit": copy.commit,
+                "config": _config_here(copy.folder, args.engine),
+                "files": files,
+                "chat": _chat_here(copy.folder, files) if of(args.engine).files is None else None,
+            }
         total = sum(one["size_bytes"] for one in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
         return Result(msg=msg, data=data)
@@ -118,6 +124,21 @@ def _config_here(folder: Path, engine: EngineName) -> dict[str, Any] | None:
         return of(engine).advice.essence(bounds.config_of(folder / hub.CONFIG))
     except (OSError, ValueError):
         return None
+
+
+def _chat_here(folder: Path, files: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the chat template and generation_config.json of a copy tell. files: of its lock entry."""
+    names = {row["path"] for row in files}
+
+    def text_of(path: str) -> str | None:
+        if path not in names:
+            return None
+        try:
+            return bounds.bytes_of(folder / path, bounds.CONFIG_BYTES).decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
+
+    return chat_template_tree.of_files(text_of)
 
 
 def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from packaging.version import Version as parsed
+
 from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.vllm.flags import known_flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 from sparkwright.trust.image_name import tagged
 
@@ -58,6 +61,25 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
         sentence = f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly."
         way = Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
         yield Finding("warning", sentence, (way,), "vLLM's image pipeline")
+
+
+@rule(
+    "newer-release",
+    sources=("sparkwright's tables: the newest release whose options, models and log lines were read",),
+    example=Example(image="vllm/vllm-openai:v99.0.0", version="99.0.0"),
+)
+def newer_release(case: Case) -> Iterator[Finding]:
+    """The engine is newer than the newest release that sparkwright has read.
+    Options that its own `--help` lists are taken as they are, and judged by no table; a default, a log line or a metric that changed
+    since is not known. What a deploy proves is proved by the running server all the same.
+    """
+    if case.version is not None and case.version.release[:2] > parsed(known_flags.NEWEST).release[:2]:
+        sentence = (
+            f"{case.engine} is newer than {known_flags.NEWEST}, the newest release that is known here: its options are judged by the "
+            "image's own help, its defaults as those of that release."
+        )
+        way = Way("update sparkwright, if there is a newer one")
+        yield Finding("info", sentence, (way,), f"read up to {known_flags.NEWEST}")
 
 
 @rule(
