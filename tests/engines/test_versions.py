@@ -22,6 +22,8 @@ from sparkwright.engines.vllm.versions import at_least, parse, within
         ("0.17.0rc2.dev7", "0.16.0", True),
         ("0.17.0rc2.dev7", "0.17.0", None),
         ("0.17.0rc2.dev7", "0.18.0", False),
+        ("0.3.1.dev3+g1234567", "0.17.0", None),
+        ("0.1.dev16260+g1234567", "0.17.0", None),
         (None, "0.17.0", None),
         ("cu130-nightly", "0.17.0", None),
     ],

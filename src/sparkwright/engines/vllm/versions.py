@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-#: of a development version that was built without the repository's tags (0.1.dev20073+g8e685d198)
-UNTAGGED = (0, 1)
+#: a development version counts from the last tag that its builder's repository had: a clone without tags gives
+#: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. Nobody serves a build between releases older than this one
+TAGGED_SINCE = (0, 10)
 
 
 def parse(text: str | None) -> Version | None:
-    """The version a text names; None when it names none: a tag such as `nightly`, and UNTAGGED, which may be of any release."""
+    """Return the version that a text names; None when it names none.
+
+    A tag such as `nightly` names none, and neither does a development version before TAGGED_SINCE: it may be of any release, and the
+    image's own help and configuration decide.
+    """
     try:
         version = Version(text) if text else None
     except InvalidVersion:
         return None
-    return None if version and version.is_devrelease and version.release == UNTAGGED else version
+    return None if version and version.is_devrelease and version.release < TAGGED_SINCE else version
 
 
 def at_least(version: Version | None, since: str) -> bool | None:
