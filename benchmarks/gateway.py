@@ -33,6 +33,8 @@ sys.path.insert(0, str(TOP))
 import psutil
 
 from benchmarks import measuring
+from sparkwright.engines import api_paths
+from sparkwright.engines.vllm.http import PATHS as VLLM
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
@@ -123,12 +125,16 @@ def _gateway(folder: Path, port: int) -> subprocess.Popen[bytes]:
     check = json.dumps({"model": "m", "max_tokens": 1})
     servers = [Upstream(name, "127.0.0.1", port, 64) for name in ("a", "b")]
     models = (Model(ONE, (servers[0],), 4096, check), Model(TWO, tuple(servers), 4096, check))
-    made = Gateway("bench", "127.0.0.1", PORT, False, False, "none", 256, 2**20, 60, 600, 10, models)
+    paths = api_paths.union([VLLM])
+    made = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, False, "none", 256, 2**20, 60, 600, 10, models, paths)
+    files = folder / "files"
+    for path in (files, folder / "sockets"):
+        path.mkdir()
     for name, text in {**render.files(made), operations.OPERATORS: ""}.items():
-        (folder / name).write_text(text)
+        (files / name).write_text(text)
     log = (folder / "log").open("wb")
     words, env = ["haproxy", *render.COMMAND], {**os.environ, **render.ENVIRONMENT}
-    return subprocess.Popen(words, cwd=folder, env=env, stdout=log, stderr=log)
+    return subprocess.Popen(words, cwd=files, env=env, stdout=log, stderr=log)
 
 
 def _worker(gateway: subprocess.Popen[bytes]) -> psutil.Process:

@@ -29,6 +29,7 @@ from sparkwright.modules.gateway.gateway_restore import GatewayRestore
 from sparkwright.modules.gateway.gateway_running import GatewayRunning
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
+from tests.gateway.loopback import PATHS
 from tests.modules.context import RecordingContext
 from tests.modules.test_log_reading import engine
 from tests.remote.sshd import free_port
@@ -89,7 +90,7 @@ class Bench:
         (home / "secret").write_text(SECRET)
         port, self.name = free_port(), f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         model = Model("qwen", (Upstream("one", "127.0.0.1", 9, 4),), 4096, '{"model": "qwen"}')
-        self.made = Gateway("lab", "127.0.0.1", port, port + 1, False, False, "none", 16, 2**20, 10, 60, 1, (model,))
+        self.made = Gateway("lab", "127.0.0.1", port, port + 1, False, False, "none", 16, 2**20, 10, 60, 1, (model,), PATHS)
         self.spec = ContainerSpec(
             name=self.name,
             image=image,
