@@ -101,6 +101,15 @@ def test_a_server_of_an_earlier_release_has_no_labels_and_is_replaced_as_ever(de
     assert row["Id"] != old and "sparkwright.owner" in row["Labels"]
 
 
+def test_a_container_whose_label_only_begins_like_ours_is_left_alone(desk: Desk) -> None:
+    """`host.clean` removed every container with a label `sparkwright.*`, whoever had given it."""
+    desk.deployed()
+    theirs = by_hand(desk, "theirs", {"sparkwright.mine": "1", "sparkwright.engineer": "me"})
+    cleaned = desk.run("host.clean", "--host", "sandbox", "--server", "--yes")
+    assert cleaned.code == 0, cleaned.out + cleaned.err
+    assert [row["Id"] for row in desk.docker().api.containers(all=True)] == [theirs]
+
+
 def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(desk: Desk) -> None:
     """Issue 30: a deploy of `small` removed the running server of a recipe called `small-previous`."""
     desk.deployed()

@@ -90,7 +90,9 @@ class Bench:
         (home / "secret").write_text(SECRET)
         port, self.name = free_port(), f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         model = Model("qwen", (Upstream("one", "127.0.0.1", 9, 4),), 4096, '{"model": "qwen"}')
-        self.made = Gateway("lab", "127.0.0.1", port, port + 1, False, False, "none", 16, 2**20, 10, 60, 1, (model,), PATHS)
+        self.made = Gateway(
+            "lab", "127.0.0.1", port, port + 1, False, False, "none", 16, 2**20, 10, 60, 1, (model,), PATHS
+        )
         self.spec = ContainerSpec(
             name=self.name,
             image=image,

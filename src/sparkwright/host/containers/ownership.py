@@ -17,12 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.engines import engine
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
 from sparkwright.host.containers.containers import INTERIM, PREVIOUS
 from sparkwright.host.records import good_states, own_folders
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.container import OWN_LABELS, OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL
+from sparkwright.protocol.container import (
+    CLUSTER_LABEL,
+    LAB_LABEL,
+    MEMBERS_LABEL,
+    OWNER_LABEL,
+    RANK_LABEL,
+    ROLE_LABEL,
+    RUN_LABEL,
+    SERVER_LABEL,
+)
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
@@ -30,6 +40,11 @@ if TYPE_CHECKING:
 
 #: roles of a container: a server, the one that stands in for it, a gateway, and programs that run for a moment
 SERVER, BESIDE, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
+#: what earlier releases put on their containers. A beginning of a name would not do: others give their own containers labels too,
+#: and `host.clean` removed them
+OLDER_LABELS = frozenset(
+    (LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL, engine.LABEL, engine.DESCRIPTION, engine.TASK)
+)
 #: digits of an owner
 DIGITS = 32
 #: folders that only sparkwright makes and mounts, below its share and its state folder
@@ -195,7 +210,7 @@ def _own_mounts(context: Context, container: Mapping[str, Any]) -> Iterator[str]
 
 def _own_labels(context: Context, container: Mapping[str, Any]) -> bool:
     """Return whether a container has a label of ours that its image has not given it."""
-    marks = {name: value for name, value in _labels(container).items() if name.startswith(OWN_LABELS)}
+    marks = {name: value for name, value in _labels(container).items() if name in OLDER_LABELS}
     if not marks:
         return False
     image = containers.image_of(context.docker(), dict(container))
