@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -27,3 +28,5 @@ class RecordingContext(RunContext):
             check=check,
             secrets=secrets or {},
         )
+        # as a run does at its end: a test that starts containers would leave a process behind for each
+        weakref.finalize(self, self.guards.end)
