@@ -111,7 +111,7 @@ class RunResult:
 
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
-        """The memory budget of each host's server, by host, where the run looked at the memory; see docs/memory.md."""
+        """The memory budget of each host's server, by host, where the run checked the memory; see docs/memory.md."""
         found: dict[str, MemoryBudget] = {}
         for task in self.tasks:
             if "budget" in task.data:
