@@ -175,6 +175,7 @@ def test_a_served_name_ends_no_text_of_the_client_settings() -> None:
         "key": "",
         "reach": "",
         "task": "generate",
+        "thinking": {"default": None, "switch": "", "sentence": ""},
     }
     text = str(expressions.render((TOP / "templates/client.j2").read_text(), names))
     assert json.dumps(odd) in text and json.dumps(f"spark1/{odd}") in text

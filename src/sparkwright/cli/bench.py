@@ -99,7 +99,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "context",
         (REPEAT, *DEPTH),
-        "Measure decode rate, TTFT and memory against the depth of the context.\n\n"
+        "Measure speed and memory against the depth of the context.\n\n"
         "Prompts double in length up to the server's context. A guard stops the server before the host is lost.",
     ),
 )

@@ -192,7 +192,7 @@ def _dump(config: Config, version: str, device: str) -> str:
         "structured_outputs_config": f"StructuredOutputsConfig(backend='auto', reasoning_parser={parser!r})",
         "seed": 0, "served_model_name": config.served_names[0], "enable_prefix_caching": config.prefix_caching,
         label: config.chunked_prefill, "pooler_config": None,
-        "compilation_config": {"mode": 0 if config.eager else 3, "backend": "inductor"},
+        "compilation_config": f"{{'mode': <CompilationMode.{'NONE: 0' if config.eager else 'VLLM_COMPILE: 3'}>, 'backend': 'inductor'}}",
     }  # fmt: skip
     rows |= {name: value for name, value in config.echoed.items() if name in rows}
     return ", ".join(f"{name}={value}" for name, value in rows.items())
