@@ -76,7 +76,12 @@ def test_python_is_a_program(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name: str) -> None:
     form = FORMATS[name]
-    short = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False)
+    short = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False, paths=(form.path,))
     shown = client_formats.lines(form, short)
     assert form.place in shown[0] and "spark1:8000" in shown[1]
     assert (len(shown) == 3) == form.agent
+
+
+def test_a_path_that_the_engine_lacks_is_named() -> None:
+    last = client_formats.lines(FORMATS["claude-code"], OPEN)[-1]
+    assert last == "# this client asks /v1/messages, which this server's engine is not known to serve"

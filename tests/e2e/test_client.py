@@ -36,6 +36,8 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     assert config["model"] == "spark/qwen3.5-35b"
     assert config["provider"]["spark"]["models"]["qwen3.5-35b"]["limit"] == {"context": 4000, "output": 2000}
     assert "an agent needs a context of 65536 tokens or more, this server has 4000" in opencode.out
+    both = desk.run("client", "--host", "sandbox", "--for", "opencode", "--json")
+    assert (both.code, "leave out one of --for and --json" in both.err + both.out) == (5, True)
     unknown = desk.run("client", "--host", "sandbox", "--for", "claude-cod")
     assert (unknown.code, "Did you mean `claude-code`?" in unknown.err) == (5, True), unknown.err
     desk.docker().api.stop("qwen35")

@@ -38,6 +38,8 @@ class Endpoint:
     #: environment variable with the key; empty where none is asked for
     key_variable: str
     pictures: bool
+    #: what its engine serves
+    paths: tuple[str, ...] = api_paths.union([api_paths.OPENAI])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +202,6 @@ def lines(chosen: Format, endpoint: Endpoint) -> list[str]:
         found.append(
             f"# an agent needs a context of {AGENT_CONTEXT} tokens or more, this server has {endpoint.context}"
         )
+    if chosen.path not in endpoint.paths:
+        found.append(f"# this client asks {chosen.path}, which this server's engine is not known to serve")
     return found

@@ -13,14 +13,16 @@ from sparkwright.app.questions.client_formats import Endpoint
 from sparkwright.app.questions.one_module import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.engines import openai_api
+from sparkwright.engines import api_paths, openai_api
+from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model.chat_template import ChatTemplate
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
+from sparkwright.visible import one_line
 
 #: the environment variable for a gateway's key that comes from elsewhere
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
@@ -33,6 +35,8 @@ def show(chosen: Chosen, *, json: bool, client: str = "") -> list[int]:
         client: a name of `client_formats.FORMATS`, whose own form they get; empty for the general one.
     """
     form = client_formats.named(client) if client else None
+    if form is not None and json:
+        raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
     chosen = clusters.answering(chosen, "client")
     answers = chosen.fleet.ask(lambda member: asked(chosen, member))
     errors, codes = chosen.fleet.errors(), chosen.fleet.codes()
@@ -69,12 +73,22 @@ def _gateways(chosen: Chosen, name: str) -> list[Gateway]:
 
 def _endpoint(chosen: Chosen, name: str, served: Served) -> Endpoint:
     """Return where a client asks for a host's model: at the gateway where there is one, else at the server itself."""
+    if served.task != GENERATE:
+        raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
     url, key = served.url, served.key_variable
     for gateway in _gateways(chosen, name)[:1]:
         url = gateways.base_url(chosen.inventory, gateway)[0].removesuffix("/v1")
         key = "" if gateway.file.key is None else gateway.file.key.env or GATEWAY_KEY_VARIABLE
-    answer = openai_api.answer_tokens(served.max_model_len)
-    return Endpoint(url, served.served_name, served.max_model_len, answer, key, served.pictures)
+    host = next(member.host for member in chosen.fleet.members if member.host.name == name)
+    return Endpoint(
+        url=url,
+        model=one_line(served.served_name),
+        context=served.max_model_len,
+        answer_tokens=openai_api.answer_tokens(served.max_model_len),
+        key_variable=key,
+        pictures=served.pictures,
+        paths=api_paths.union([recipes.recipe_of(chosen.project, host).engine.http.paths]),
+    )
 
 
 def asked(chosen: Chosen, member: Member) -> Served:

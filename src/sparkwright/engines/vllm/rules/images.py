@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from packaging.version import Version as parsed
+from packaging.version import Version
 
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.flags import known_flags
@@ -73,7 +73,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are, and judged by no table; a default, a log line or a metric that changed
     since is not known. What a deploy proves is proved by the running server all the same.
     """
-    if case.version is not None and case.version.release[:2] > parsed(known_flags.NEWEST).release[:2]:
+    if case.version is not None and case.version.release[:2] > Version(known_flags.NEWEST).release[:2]:
         sentence = (
             f"{case.engine} is newer than {known_flags.NEWEST}, the newest release that is known here: its options are judged by the "
             "image's own help, its defaults as those of that release."
