@@ -29,7 +29,7 @@ class LockModel(Module["LockModel.Args"]):
     has not changed since; it says so, and with which commit.
 
     Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id), chat
-    (what its chat template and its sampling defaults tell, in files of their own or in a GGUF file; null where they are not read).
+    (what its chat template and its sampling defaults tell, in files of their own or in a GGUF file; null: not read).
 
     Refused where the engine serves single files, and the patterns do not name one of them.
 
