@@ -122,7 +122,7 @@ def chat_of(beginning: bytes) -> seam.Chat | None:
         header = gguf.beginning(beginning)
     except gguf.NotGguf:
         return None
-    return seam.Chat(header.template, header.sampling) if header.whole else None
+    return seam.Chat(header.template, header.sampling) if header.complete else None
 
 
 def models_of(sizes: Mapping[str, int]) -> list[Model]:

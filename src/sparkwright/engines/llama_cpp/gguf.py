@@ -53,19 +53,19 @@ SHAPE = (
 
 
 def is_number(value: Any) -> bool:
-    """A whole number, or a list of them: one a layer."""
+    """A complete number, or a list of them: one a layer."""
     each = value if isinstance(value, list) else [value]
     return bool(each) and all(type(one) is int for one in each)
 
 
 @dataclass(frozen=True)
 class Header:
-    """version: of the format. tensors: how many there are. values: by key; of a long array None. whole: none is missing."""
+    """version: of the format. tensors: how many there are. values: by key; of a long array None. complete: none is missing."""
 
     version: int
     tensors: int
     values: dict[str, Any]
-    whole: bool = True
+    complete: bool = True
 
     @property
     def architecture(self) -> str:
@@ -121,7 +121,7 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
         raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
     tensors = reader.count("<Q", MOST_TENSORS, "tensors")
     values: dict[str, Any] = {}
-    whole = True
+    complete = True
     try:
         for _ in range(reader.count("<Q", MOST_PAIRS, "values")):
             key = reader.text(KEY_BYTES)
@@ -129,8 +129,8 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
     except struct.error:
         if to_end:
             raise
-        whole = False
-    return Header(version, tensors, values, whole)
+        complete = False
+    return Header(version, tensors, values, complete)
 
 
 class _Reader:
