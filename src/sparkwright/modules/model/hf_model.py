@@ -131,9 +131,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
         changes = [Change(*fields, "missing or changed") for fields in missing]
         if found.chat is not None and args.chat is not None:
             rows = chat_template.changes(found.chat, args.chat)
-            changes = [
-                Change(CHAT_LABELS[label], *pair, "changed by the new revision") for label, *pair in rows
-            ] + changes
+            why = "changed by the new revision"
+            changes = [Change(CHAT_LABELS[label], before, after, why) for label, before, after in rows] + changes
         return changes + [Change(path, "there", None, "not in this revision") for path in found.dropped]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
