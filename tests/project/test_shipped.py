@@ -12,10 +12,10 @@ from packaging.version import Version
 
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import HostMemory
+from sparkwright.engines import recipe_age
 from sparkwright.engines.vllm.rules import images
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, recipe, starter
-from sparkwright.project.recipe import age
 from sparkwright.project.recipe.serving import serving
 from sparkwright.units import GIB
 
@@ -111,8 +111,8 @@ def test_a_shipped_recipe_has_the_date_of_its_newest_source() -> None:
     [("2026-03-05", "2026-11-26", 8), ("2026-05-26", "2026-11-26", 6), ("2026-05-28", "2026-11-26", None)],
 )
 def test_a_recipe_is_old_after_six_months(written: str, today: str, months: int | None) -> None:
-    assert age.months(written, today) == months
-    (finding,) = age.RULES.check(age.Case(written, today)) or (None,)
+    assert recipe_age.months(written, today) == months
+    (finding,) = recipe_age.RULES.check(recipe_age.Case(written, today)) or (None,)
     assert (finding is not None) == (months is not None)
     if finding:
         assert (finding.severity, finding.flag) == ("info", "date") and f"{months} months old" in finding.sentence

@@ -14,6 +14,7 @@ from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
+from sparkwright.engines import recipe_age
 from sparkwright.engines.memory_rules import SYSTEM
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Failed, Refused
@@ -26,7 +27,7 @@ from sparkwright.project.documents.checked import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
-from sparkwright.project.recipe import Recipe, age
+from sparkwright.project.recipe import Recipe
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.started_with import fingerprint
@@ -34,8 +35,8 @@ from sparkwright.units import GIB, MINUTE, moment, today
 from sparkwright.visible import count, one_line
 
 GPU = "NVIDIA GB10"
-#: a recipe without a figure of any kind comes after all that have one, and after those that others serve on a Spark; a figure of a
-#: sandbox says nothing of a Spark
+#: a recipe without a figure of any kind comes after all that have one, and after those that others serve on a Spark; a figure
+#: of a sandbox says nothing of a Spark
 ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
 #: how a verdict about memory is told to a program, and shown
 FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
@@ -81,7 +82,7 @@ class Row:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """Kind, tokens a second and sentence of the best there is: your measurement, a report, a run without a figure, arithmetic."""
+        """Kind, tokens a second and sentence of the best there is: measured, reported, run without a figure, arithmetic."""
         if best := self._newest(simulated=False):
             how = f"measured on {best.host}, {best.at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {how}"
@@ -107,8 +108,8 @@ class Row:
 
     @property
     def aged(self) -> str:
-        """See `age.remark`."""
-        return age.remark(self.recipe.file.date, today())
+        """See `recipe_age.remark`."""
+        return recipe_age.remark(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
         """The hosts, or sandboxes, on which a server of this image and model was verified."""
@@ -132,7 +133,7 @@ class Row:
             "tok_per_s": round(rate, 1) or None,
             "source": sentence,
             "date": self.recipe.file.date or None,
-            "old": age.months(self.recipe.file.date, today()) is not None,
+            "old": recipe_age.months(self.recipe.file.date, today()) is not None,
             "proved_on": self.proved_on(),
             "simulated_on": self.proved_on(simulated=True),
         }

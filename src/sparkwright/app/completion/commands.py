@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.engines import container_rules, engine, memory_rules, template_rules
+from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.modules.registry import NAMES
-from sparkwright.project.recipe import age
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
 #: kinds of values whose names the shell reads from the project's folder
@@ -67,7 +66,7 @@ def choices() -> dict[str, list[str]]:
                 *container_rules.RULES,
                 *memory_rules.RULES,
                 *template_rules.RULES,
-                *age.RULES,
+                *recipe_age.RULES,
                 *(name for one in engine.served() for name in one.advice.titles()),
             }
         ),
