@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
@@ -14,6 +15,7 @@ from sparkwright.sandbox.vllm.config import Config, build, read_model
 from sparkwright.sandbox.vllm.group import Group
 from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
+from sparkwright.sandbox.vllm.speculation import drafts_of
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 
@@ -80,7 +82,13 @@ class Engine(Process):
         folder = self._folder_of(arguments.model)
         model = read_model(arguments.model, folder)
         self.say(startup.resolved(str(model["architectures"][0])))
-        self.config = self.limits = build(arguments, model, folder, self.version)
+        drafts = drafts_of(
+            arguments.values.get("speculative_config"),
+            arguments.model,
+            self._folder_of,
+            good=self.fault() != "bad-drafts",
+        )
+        self.config = self.limits = replace(build(arguments, model, folder, self.version), drafts=drafts)
         self.say(startup.decided(self.config, arguments, self.version))
         rules.before_weights(self.config, self.version)
         if self.fault() == "crash-loop":
@@ -132,6 +140,9 @@ class Engine(Process):
         self.say((0, line) for line in nccl.lines(group.rank, group.world, self.env, sockets=sockets))
         self.say(startup.of_member([group.assigned()]))
 
+    def _say_drafts(self, statistics: str) -> None:
+        self.log(startup.speculated(statistics))
+
     def _loaded(self, server: Server | None) -> int:
         """Load, open the port and stay until stopped."""
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
@@ -144,7 +155,10 @@ class Engine(Process):
         if self.held_back():
             return self._code or TERMINATED
         cache = PrefixCache(self.config)
-        self.cache, self.metrics = cache, Metrics(self.config, self.version, cache)
+        self.cache, self.metrics = (
+            cache,
+            Metrics(self.config, self.version, cache, self.config.drafts, self._say_drafts),
+        )
         self.counters = self.metrics
         if server is not None:
             server.start()
