@@ -311,8 +311,8 @@ class VllmApi(Handler):
             raise BadRequest(500, *DEAD) from None
         if asked.null:
             made = [replace(one, kind="reasoning") for one in made]
-        whole = answer.complete(made, asked.calls)
-        self._send(200, engine.keep(whole) if isinstance(answer, Response) else whole)
+        payload = answer.complete(made, asked.calls)
+        self._send(200, engine.keep(payload) if isinstance(answer, Response) else payload)
 
     def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
         """Return what a chat asks for. refuses: tools without a parser are refused; the Responses API leaves the call in the text."""
