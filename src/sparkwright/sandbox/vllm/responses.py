@@ -176,10 +176,10 @@ def _texts(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
 def _item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
     """Return an item that has ended. status: None for the usual one."""
     if kind == "reasoning":
-        about = {"id": name or _id("rs"), "summary": [], "type": "reasoning"}
+        about: dict[str, Any] = {"id": name or _id("rs"), "summary": [], "type": "reasoning"}
         content = [{"text": text, "type": "reasoning_text"}]
         return {**about, "content": content, "encrypted_content": None, "status": status}
-    part = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+    part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
     about = {"id": name or _id("msg"), "content": [part], "role": "assistant"}
     return {**about, "status": "completed", "type": "message", "phase": None}
 
