@@ -130,7 +130,15 @@ def _recipes() -> str:
         model, flags = wanted.file.model.id, wanted.file.flags
         hosts = wanted.split.hosts if wanted.split else 1
         context = wanted.engine.flags.context(flags) or ""
-        cells = (f"`{name}`", model, wanted.engine.title, hosts, context, _drafts(flags), _figure(catalogue.of(name, model)))
+        cells = (
+            f"`{name}`",
+            model,
+            wanted.engine.title,
+            hosts,
+            context,
+            _drafts(flags),
+            _figure(catalogue.of(name, model)),
+        )
         rows.append(f"| {' | '.join(map(str, cells))} | {wanted.file.date or 'undated'} |")
     return "\n".join(rows)
 
