@@ -4,7 +4,7 @@
 
 Reads {recipe: {"argv": words after `vllm serve`, "config": the model's config.json}} and prints {recipe: {"parser": error,
 "model": error}}, an empty text for what it takes. parser: the argument parser and the checks that follow it. model: the
-architecture's own configuration class, its registered model, and the layers that draft.
+architecture's own configuration class and its registered model.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ def main() -> None:
     parser = FlexibleArgumentParser(prog="vllm")
     ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
     recipes = json.load(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr):
-        found = {
-            name: {
-                "parser": _error(_parse, parser, recipe["argv"]),
-                "model": _error(_model, recipe["config"]) if recipe["config"] else "",
-            }
-            for name, recipe in recipes.items()
-        }
+    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as models:
+        found = {name: _asked(parser, Path(models, name), **recipe) for name, recipe in recipes.items()}
     print(json.dumps(found))
+
+
+def _asked(parser: FlexibleArgumentParser, folder: Path, argv: list[str], config: dict[str, Any]) -> dict[str, str]:
+    """What it says of one recipe whose model is a folder with nothing but its configuration."""
+    folder.mkdir()
+    if config:
+        Path(folder, "config.json").write_text(json.dumps(config))
+    said = {"parser": _error(_parse, parser, [str(folder), *argv[1:]])}
+    return {**said, "model": _error(_model, str(folder)) if config else ""}
 
 
 def _error(ask: Callable[..., object], *arguments: Any) -> str:
@@ -58,10 +61,8 @@ def _parse(parser: FlexibleArgumentParser, argv: list[str]) -> None:
     AsyncEngineArgs.from_cli_args(arguments)
 
 
-def _model(config: dict[str, Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(config))
-        read = get_config(folder, trust_remote_code=False)
+def _model(folder: str) -> None:
+    read = get_config(folder, trust_remote_code=False)
     unknown = [name for name in read.architectures if name not in ModelRegistry.get_supported_archs()]
     assert not unknown, f"no model class for {unknown}"
 
