@@ -38,7 +38,7 @@ def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_serve
     print(done.recap)
 
 
-def _guarding(desk: Desk) -> dict[str, str]:
+def guarding(desk: Desk) -> dict[str, str]:
     """What the guard of the start that is under way says of itself."""
     rings_there = start_guard.folder(StateFolder.of(desk.sandbox / "home")).glob("*.ring")
     return next((about for path in rings_there if (about := rings.read(str(path))[0])["state"] == "guarding"), {})
@@ -50,8 +50,8 @@ def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault:
     control.fault(desk.sandbox, fault)
     desk.edit(*SEQS)
     with desk.start("deploy", "--host", "sandbox", "--json") as deploy:
-        until(lambda: _guarding(desk), "a guard")
-        os.kill(int(_guarding(desk)["pid"]), signal.SIGKILL)
+        until(lambda: guarding(desk), "a guard")
+        os.kill(int(guarding(desk)["pid"]), signal.SIGKILL)
         until(lambda: control.lost(desk.sandbox), "the end of the host")
         deploy.communicate(timeout=60)
     gone = desk.run("status", "--host", "sandbox")
