@@ -15,7 +15,7 @@ from sparkwright.units import GIB, gib
 
 POLL_S = 0.1
 RECHECK_S = 1.0
-#: where all that can still be released would not be enough, or nobody knows what can: how long no more may come, seconds
+#: where all that can still be released would not be enough, or that is unknown: how long no more may come, seconds
 QUIET_S = 3.0
 #: a smaller change of what is available is other programs', bytes
 CHANGE_BYTES = 64 * 2**20
@@ -56,7 +56,7 @@ class Memory(Module["Memory.Args"]):
     The budget is that of `assert_memory_fits`, with all that is held now as one row. A container that was stopped, or a model
     that Ollama let go, gives its memory back a little later, so this waits. A model that Ollama has loaded since it was asked to
     unload is unloaded again: one in the first phase of its load is not listed, and comes after all. Where all that the stopped
-    server and Ollama's models held would not be enough, it waits no longer than memory comes back. What still does not fit is
+    server and Ollama's models held would not be enough, it waits no longer than memory is being released. What still does not fit is
     refused with a table of who holds the memory and what frees it.
 
     Returns: budget, available_bytes, need_bytes (of the engine, on both sides), waited_s; on a refusal holders.
@@ -118,7 +118,7 @@ class Memory(Module["Memory.Args"]):
 
     @staticmethod
     def _unload_again(left_s: float, context: Context) -> int:
-        """Unload what Ollama has loaded meanwhile. Returns the bytes that may come of it, all memory where nobody knows them."""
+        """Unload what Ollama has loaded meanwhile. Returns the bytes that may come of it, all memory where they are unknown."""
         seen = ollama_models.inspect(context, timeout_s=2)
         if seen.held:
             names = ", ".join(held.model.name for held in seen.held)
