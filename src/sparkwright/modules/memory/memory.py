@@ -56,7 +56,7 @@ class Memory(Module["Memory.Args"]):
     The budget is that of `assert_memory_fits`, with all that is held now as one row. A container that was stopped, or a model
     that Ollama let go, gives its memory back a little later, so this waits. A model that Ollama has loaded since it was asked to
     unload is unloaded again: one in the first phase of its load is not listed, and comes after all. Where all that the stopped
-    server and Ollama's models held would not be enough, it waits no longer than memory is being released. What still does not fit is
+    server and Ollama's models held would not be enough, it waits only while memory is being released. What still does not fit is
     refused with a table of who holds the memory and what frees it.
 
     Returns: budget, available_bytes, need_bytes (of the engine, on both sides), waited_s; on a refusal holders.
