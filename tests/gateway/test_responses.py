@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -131,23 +129,6 @@ def test_a_stream_is_not_held_back_for_its_name(lab: Running, keepers: dict[str,
     for one in keepers.values():
         one.go_on.set()
     assert answer.read().endswith(b"data: {}\n\n")
-
-
-def test_a_reload_forgets_no_response(lab: Running) -> None:
-    made = [respond(lab).json for _ in range(4)]
-    log, until_s = lab.folder / "log", time.monotonic() + DEADLINE_S
-    before = log.read_text().count("Loading success")
-    lab.process.send_signal(signal.SIGUSR2)
-    while log.read_text().count("Loading success") == before:
-        assert time.monotonic() < until_s, log.read_text()
-        time.sleep(0.05)
-    lab.up("qwen", "org/small")
-    # the process before hands the table on in a moment
-    while (found := [lab.ask("GET", f"/v1/responses/{one['id']}") for one in made])[-1].status == 404:
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
-    print("handed on after", DEADLINE_S - until_s + time.monotonic())
-    assert [one.json["from"] for one in found] == [one["from"] for one in made]
 
 
 def test_a_response_of_nobody_and_another_method_are_refused(lab: Running) -> None:

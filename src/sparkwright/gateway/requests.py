@@ -1,7 +1,8 @@
 """Where a request of each path names its model, and the response that it is about, as rules of HAProxy's.
 
 A model stands in a JSON body or in a field of a multipart form. A request for a response that was made before names none: it goes
-to the server that made it, which is remembered by the response's name in a table. A reload hands the table on.
+to the server that made it, which a table remembers by the response's name. A reload forgets the table: HAProxy hands one on
+through a port of TCP only (a unix socket was tried, 2.6.12).
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ import zlib
 from collections.abc import Iterator
 
 from sparkwright.engines.api_paths import ID, RESPONSES, ApiPath, Names
-from sparkwright.gateway import answers, listeners
+from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
 #: the file of the backends by their servers' numbers, and the script that reads forms
 MAKERS, SCRIPT = "makers.map", "forms.lua"
-#: the socket through which a process hands the tables to the one that follows it
-PEERS_SOCKET, PEER = "peers.sock", "gateway"
-#: the table of responses
-TABLE = f"{PEER}/responses"
+#: what holds the table of responses; no model can have a name like it
+TABLE = "-responses"
 #: responses that are remembered, for how many hours
 MOST_RESPONSES, KEPT_H = 20_000, 24
 #: of a response's name, and of an answer until its end
@@ -27,7 +26,9 @@ ID_CHARS, BEGIN_BYTES = 64, 4096
 #: until an answer begins, seconds; the first bytes that hold its name
 BEGIN_S, LEAST_BYTES = 60, 60
 NAME = "[A-Za-z0-9_-]"
-UNKNOWN_RESPONSE = "The gateway knows no server that made a response of this name, or it was started anew since then."
+UNKNOWN_RESPONSE = (
+    "The gateway knows no server that made a response of this name; it forgets them when it reads its files anew."
+)
 #: a body is bytes: HAProxy's own regular expressions end at the first zero
 _SCRIPT = """-- Written by sparkwright. It returns the field `model` of a multipart form, or nothing.
 core.register_fetches("form_model", function(txn)
@@ -65,23 +66,16 @@ def of(gateway: Gateway, names: Names) -> tuple[ApiPath, ...]:
 
 
 def in_global(gateway: Gateway) -> Iterator[str]:
-    """The script, and this process's name among its peers."""
+    """The script."""
     if of(gateway, "form"):
         yield f"lua-load {SCRIPT}"
-    if _keeps(gateway):
-        yield f"localpeer {PEER}"
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """The table and how it is handed on."""
+    """The table of responses."""
     if _keeps(gateway):
-        yield f"peers {PEER}", _table()
-
-
-def _table() -> Iterator[str]:
-    yield f"peer {PEER} unix@{listeners.SOCKETS}/{PEERS_SOCKET}"
-    name = TABLE.partition("/")[2]
-    yield f"table {name} type string len {ID_CHARS} size {MOST_RESPONSES} expire {KEPT_H}h store gpt0"
+        table = f"stick-table type string len {ID_CHARS} size {MOST_RESPONSES} expire {KEPT_H}h store gpt0"
+        yield f"backend {TABLE}", iter([table])
 
 
 def refusals(gateway: Gateway) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import WAITING
+from sparkwright.gateway.statistics import TABLES
 
 #: before the row of a model in the configuration
 LISTED = "%[var(txn.models)],"
@@ -74,6 +75,7 @@ class Files:
 def read(files: Mapping[str, str]) -> Files:
     """The files by name. Raises Unread."""
     front, *behind = files.get(render.CONFIG, "").split("\nbackend ")
+    behind = [text for text in behind if not text.startswith(TABLES)]
     clients, _, hosts = front.partition("\nfrontend hosts")
     if re.search(r"(?m)^ *bind .* ssl ", front):
         raise Unread("the sandbox's stand-in for HAProxy speaks no TLS: install haproxy, or set `tls: none`.")

@@ -96,7 +96,6 @@ class StandIn(Process):
             return "Success=0\n"
         found.start()
         before, self.routing = self.routing, found
-        found.makers |= {name: maker for name, maker in before.makers.items() if maker[0] in found.files.backends}
         before.ended.set()
         return "Success=1\n"
 
