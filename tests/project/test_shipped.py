@@ -125,3 +125,15 @@ def test_a_date_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
         path.write_text((TOP / "recipes/qwen3.6-35b.yml").read_text().replace('2026-08-31"\n', f'{wrong}"\n'))
         with pytest.raises(Refused, match=r"qwen3\.6-35b\.yml:\d+: .*YYYY-MM-DD"):
             recipe.load(tmp_path, "qwen3.6-35b")
+
+
+@pytest.mark.parametrize("name", [*recipe.names(TOP), FROZEN])
+def test_a_context_that_a_description_promises_is_proved(name: str) -> None:
+    """`expect.load`: what a client reads is what a deploy has seen served."""
+    wanted = recipe.load(TOP, name)
+    promised = re.search(r"(\d+)k context", wanted.file.description)
+    load = wanted.file.expect.load
+    if promised is None:
+        return
+    assert load is not None
+    assert load.context >= 0.95 * int(promised[1]) * 1000
