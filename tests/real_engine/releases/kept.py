@@ -52,6 +52,8 @@ class Report:
     architectures: tuple[str, ...]
     lines: tuple[str, ...]
     figures: Mapping[str, str]
+    #: the release whose compiled kernels it ran over; "" where they were its own
+    kernels: str = ""
 
 
 def reports(folder: Path = DATA) -> list[Report]:

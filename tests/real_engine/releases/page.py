@@ -76,6 +76,7 @@ def _releases(found: Sequence[Report]) -> str:
             one.version,
             one.date,
             one.torch,
+            f"of {one.kernels}" if one.kernels else "its own",
             str(len(one.options)),
             str(tables.unknown(one)),
             str(len(one.architectures)),
@@ -84,7 +85,7 @@ def _releases(found: Sequence[Report]) -> str:
         )
         for one in found
     ]
-    head = ("release", "run on", "torch", "options", "not known", "architectures", "started", "cases that agree")
+    head = ("release", "run on", "torch", "kernels", "options", "not known", "architectures", "started", "cases that agree")
     return _table(head, rows)
 
 
