@@ -157,7 +157,7 @@ def _has_cpu_build(venv: Path, version: str) -> bool:
 
 def _layer(venv: Path, version: str, base: Path) -> None:
     """Fill a venv with a release's Python files and another one's kernels and requirements."""
-    site, below = (next(one.glob("lib/python3.*/site-packages")) for one in (venv, base))
+    site = next(venv.glob("lib/python3.*/site-packages"))
     wheels = venv / "wheel"
     pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     quietly([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", wheels, f"vllm=={version}"])
@@ -194,7 +194,11 @@ def _linked(venv: Path) -> bool:
     site = next(venv.glob("lib/python3.*/site-packages"))
     written = site / BELOW
     relative = written.exists() and not written.read_text().startswith("/")
-    return relative and (venv / "bin" / "vllm").read_text() == PROGRAM and all(library.exists() for library in (site / "vllm").rglob("*.so"))
+    return (
+        relative
+        and (venv / "bin" / "vllm").read_text() == PROGRAM
+        and all(library.exists() for library in (site / "vllm").rglob("*.so"))
+    )
 
 
 def holds(venv: Path, version: str) -> bool:

@@ -11,7 +11,7 @@ from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.log import LOG
 from tests.real_engine.agreement import SETTINGS, Outcome, effective
 from tests.real_engine.engine import VERSION, Engine
-from tests.real_engine.releases import install
+from tests.real_engine.releases import install, wheel
 from tests.real_engine.releases.asked import HELP, PLAIN, Answers
 from tests.real_engine.releases.cases import KEY, STARTED
 from tests.real_engine.releases.kept import Did, Report
@@ -38,6 +38,7 @@ def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Rep
         lines=tuple(sorted(found_lines(_texts(outcomes, answers)))),
         figures={one.case.name: f"{one.health}; {one.figures}" for one in outcomes if one.figures},
         kernels=install.kernels_of(engine.venv),
+        variables=_variables(engine),
     )
 
 
@@ -90,6 +91,11 @@ def _line(one: Outcome) -> str:
         return f"Initializing a V1 LLM engine ... {ends[0]} ... {ends[-1]}" if ends else ""
     line = PROCESS.sub("", one.evidence()).partition(" [type=")[0]
     return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]}..."
+
+
+def _variables(engine: Engine) -> tuple[str, ...]:
+    source = next(engine.venv.glob("lib/python3.*/site-packages/vllm/envs.py"), None)
+    return tuple(sorted(wheel.variables(source.read_bytes()))) if source else ()
 
 
 def _torch(engine: Engine) -> str:

@@ -9,7 +9,9 @@ from sparkwright.engines.log.last_words import Death, death
 
 NO_GPU = "the container sees no GPU."
 OLD_DRIVER = "the host's NVIDIA driver is too old for the image."
-NO_COMPILER = "a kernel had to be compiled at the start, and the image has no {0}: take an image that has it, or another backend."
+NO_COMPILER = (
+    "a kernel had to be compiled at the start, and the image has no {0}: take an image that has it, or another backend."
+)
 
 #: the host, its driver and its disk
 HOST: tuple[Death, ...] = (

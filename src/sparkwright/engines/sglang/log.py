@@ -12,8 +12,8 @@ from typing import Any
 from sparkwright.engines.log import dump
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.last_words import Death, death
-from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
 from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
 from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.values import integer, number
 
@@ -122,9 +122,7 @@ FAILURES: tuple[Death, ...] = (
         "a step of its scheduler took longer than watchdog-timeout ({0} s): it hung, and ended itself.",
         "always",
     ),
-    death(
-        "an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."
-    ),
+    death("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     death(
         "OOM killer",
