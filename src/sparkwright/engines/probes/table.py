@@ -14,6 +14,10 @@ from sparkwright.engines.probes.probe import Probe
 PLAIN: Mapping[str, Probe] = {
     one.name: one for one in (tool_call.PROBE, reasoning.PROBE, json_schema.PROBE, image.PROBE)
 }
+OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
+    tool_call.PROBE.name: tool_call.VARIANTS,
+    reasoning.PROBE.name: reasoning.VARIANTS,
+}
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
 #: what a server for a task can be probed for
 OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embed": (DIMENSION,), "rerank": ()}
@@ -58,10 +62,10 @@ def of(asked: Sequence[Any]) -> list[Probe]:
 
 
 def variants(probe: Probe) -> tuple[Probe, ...]:
-    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools."""
+    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools, without thinking."""
     if probe.path != CHAT:
         return ()
-    return tool_call.VARIANTS if probe is tool_call.PROBE else (probe.in_a_stream(),)
+    return OWN_VARIANTS.get(probe.name, (probe.in_a_stream(),))
 
 
 def schema() -> dict[str, Any]:
