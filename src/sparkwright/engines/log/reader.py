@@ -181,7 +181,10 @@ class Reader:
         for name, row in book.values:
             found = row.match(line)
             if found:
-                self.state.keep(name, book.types.get(name, str)(found.group(1)), line)
+                value = book.types.get(name, str)(found.group(1))
+                if value is not None and name in book.summed:
+                    value = round(value + (self.state.value(name) or 0), 3)
+                self.state.keep(name, value, line)
         for kind, row in book.kernels:
             found = row.match(line)
             if found:
