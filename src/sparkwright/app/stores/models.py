@@ -177,7 +177,8 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
 def _folders(chosen: Chosen, machine: Host) -> list[str]:
     """Where the recipes of a machine say that their models stand."""
     hosts = [host for host in chosen.inventory.servers_of(machine.name) if host.recipe]
-    return [recipes.recipe_of(chosen.project, host).file.model.dir for host in hosts]
+    files = [recipes.recipe_of(chosen.project, host).file for host in hosts]
+    return [model.dir for file in files for model in (file.model, *file.models.values())]
 
 
 def _is_kept(folder: str, own: str) -> bool:

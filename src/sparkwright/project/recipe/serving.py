@@ -14,6 +14,7 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import SEVERITIES, Finding
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory
+from sparkwright.engines.model import chat_template
 from sparkwright.project.recipe.recipe import Recipe
 
 
@@ -57,7 +58,7 @@ class Serving:
 def serving(
     recipe: Recipe, pinned: Mapping[str, Any], *, model: Mapping[str, Any] | None = None, version: Version | None = None
 ) -> Serving:
-    """What follows from a recipe and the lock's entries, {"image": ..., "model": ...}.
+    """What follows from a recipe and the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
 
     model, version: a model's config.json and an engine's version to take instead of the lock's.
     """
@@ -67,7 +68,8 @@ def serving(
     version = version or own_version
     config = model if model is not None else model_entry.get("config") or {}
     wanted = expect.chunked_prefill, expect.when_impossible
-    flags = {**recipe.file_flags(model_entry), **recipe.file.flags}
+    second = pinned.get("models") or {}
+    flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, second)
     decided = engine.advice.decide(_asked(recipe, flags), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
@@ -76,7 +78,7 @@ def serving(
     memory = engine.advice.memory(decided.flags, model_entry)
     if memory.flag in ("", *engine.flags.named(decided.flags)):
         found += memory_rules.RULES.check(memory_rules.Case(memory, asked.container, asked.platform))
-    chat = model_entry.get("chat") or {} if model is None else {}
+    chat = chat_template.of_server(pinned) if model is None else {}
     if recipe.file.task == GENERATE:
         case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)
         found += template_rules.RULES.check(case)
@@ -88,14 +90,14 @@ def serving(
     return Serving(engine, decided.flags, decided.expected, decided.note, tuple(found), kind, version)
 
 
-def served_memory(recipe: Recipe, locked: Mapping[str, Any]) -> Memory:
+def served_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
     """Return what a recipe's server takes of a host's memory, with the flags that it is started with.
 
     Args:
         recipe: The recipe.
-        locked: The model as the lock holds it, empty while it is not pinned.
+        pinned: The lock's entries, as for `serving`.
     """
-    return recipe.memory(locked, serving(recipe, {"model": locked}).flags)
+    return recipe.memory(pinned.get("model") or {}, serving(recipe, pinned).flags, pinned.get("models"))
 
 
 def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
