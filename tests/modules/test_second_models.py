@@ -15,6 +15,7 @@ from sparkwright.host.records import good_states
 from sparkwright.modules.model import restore_model_files
 from sparkwright.modules.model.restore_model_files import RestoreModelFiles
 from sparkwright.modules.model.second_models import SecondModels
+from sparkwright.modules.model.verify_model import VerifyModel
 from sparkwright.modules.server.container import Found
 from sparkwright.modules.server.container import drift as container_drift
 from sparkwright.protocol.container import ContainerSpec
@@ -116,3 +117,13 @@ def test_a_server_that_loaded_another_revision_of_its_drafter_differs(hub: Loopb
     (row,) = (row for row in rows if row.field == "draft model revision")
     assert (row.before, row.after) == (COMMIT[:12], "b" * 12)
     assert not any("revision" in row.field for row in container_drift({"commit": "c", "models": [has]}, found))
+
+
+def test_models_verify_reads_the_further_models_too(context: RecordingContext, hub: LoopbackHub) -> None:
+    run(context, draft(hub))
+    (context.machine.home / "draft/config.json").write_text("{ }")
+    own = {**draft(hub), "dir": "~/m"}
+    del own["role"], own["transfer"]
+    found = VerifyModel().run(VerifyModel.Args(**own, models=[draft(hub)]), context)
+    assert "draft: config.json" in found.data["wrong"] and "config.json" in found.data["wrong"]
+    assert found.data["files"] == 2 * len(FILES)

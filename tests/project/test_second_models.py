@@ -152,3 +152,33 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
     names = names_of(tmp_path, "vllm: {}\n", {"image": None, "model": None})
     assert "models" not in names["recipe"] and "models" not in names["pinned_model"] and "models" not in names["lock"]
     assert "models" not in names["serve"]["baseline_key"]
+
+
+@pytest.mark.parametrize(
+    ("path", "volumes", "why"),
+    [
+        ("/models/b/parser.py", [], ""),
+        ("/models/b/other.py", [], "is no file of the pinned commit"),
+        (
+            "/plugins/parser.py",
+            ["~/plugins:/plugins:ro"],
+            "is code that runs in the server, and spark.lock does not pin",
+        ),
+        ("/models/b/../../plugins/parser.py", ["~/plugins:/plugins:ro"], "spark.lock does not pin it"),
+        ("/vllm-workspace/parser.py", ["~/plugins:/plugins:ro"], ""),
+    ],
+)
+def test_a_parser_s_file_is_pinned_or_refused(tmp_path: Path, path: str, volumes: list[str], why: str) -> None:
+    one = loaded(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
+    box = one.file.container.model_copy(update={"volumes": volumes})
+    one = recipe.Recipe(one.name, one.file.model_copy(update={"container": box}), one.source)
+    served = serving(one, pinned(model=[row("parser.py", 100)]))
+    found = [finding.sentence for finding in served.errors if finding.rule == "plugin-unpinned"]
+    assert [why in sentence for sentence in found] == ([True] if why else [])
+
+
+def test_a_model_that_would_be_downloaded_gets_the_key_to_write(tmp_path: Path) -> None:
+    text = "vllm: {speculative-config: {method: dflash, model: a/Draft, num_speculative_tokens: 8}, tokenizer: a/tok}\n"
+    served = serving(loaded(tmp_path, text), pinned())
+    ways = [finding.ways_out[0].text for finding in served.errors if finding.rule == "downloads"]
+    assert ["tokenizer: {id: a/tok," in ways[0], "draft: {id: a/Draft, dir: ~/models/draft" in ways[1]] == [True, True]

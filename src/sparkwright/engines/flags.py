@@ -86,6 +86,15 @@ class Flags(Protocol):
         """The flags that are known, as the properties of a JSON Schema."""
 
 
+def pin_it(role: Role, model_id: str) -> str:
+    """The way out for a second model that an engine would download: a sentence without its end."""
+    name = model_id.rpartition("/")[2].lower()
+    return (
+        f"take it out and name it in the recipe, `models: {{{role}: {{id: {model_id}, dir: ~/models/{name}, "
+        f"mount: /models/{name}}}}}`: pinned, downloaded and mounted as the model is"
+    )
+
+
 def names_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
     """Whether these flags, under their own names, name a model there already."""
     if not place.key:

@@ -16,6 +16,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory
 from sparkwright.engines.model import chat_template
 from sparkwright.project.recipe.recipe import Recipe
+from sparkwright.trust.container_words import mount_point
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ def serving(
     wanted = expect.chunked_prefill, expect.when_impossible
     second = pinned.get("models") or {}
     flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, second)
-    decided = engine.advice.decide(_asked(recipe, flags), config, version, *wanted)
+    decided = engine.advice.decide(_asked(recipe, flags, pinned), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
-    asked = _asked(recipe, decided.flags)
+    asked = _asked(recipe, decided.flags, pinned)
     found = [*engine.advice.check(asked, config, version, listed), *container_rules.RULES.check(asked)]
     memory = engine.advice.memory(decided.flags, model_entry)
     if memory.flag in ("", *engine.flags.named(decided.flags)):
@@ -100,7 +101,10 @@ def served_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
     return recipe.memory(pinned.get("model") or {}, serving(recipe, pinned).flags, pinned.get("models"))
 
 
-def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
+def _asked(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> Asked:
+    second = pinned.get("models") or {}
+    models = [(recipe.file.model.mount, pinned.get("model"))]
+    models += [(model.mount, second.get(role)) for role, model in recipe.file.models.items()]
     return Asked(
         flags,
         recipe.image,
@@ -111,4 +115,8 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
         published=recipe.published,
         ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
         container=recipe.file.container.model_dump(),
+        pinned={
+            mount_point(mount): [str(row["path"]) for row in (entry or {}).get("files") or ()]
+            for mount, entry in models
+        },
     )
