@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sparkwright.host.containers import containers
@@ -12,7 +11,7 @@ from sparkwright.protocol.result import Change
 from sparkwright.visible import count
 
 
-class RestoreModelFiles(StateModule["RestoreModelFiles.Args", dict[Path, str]]):
+class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
     """The models' folders hold again what the verified server was started with, when another revision took its place.
 
     For a run that fails between fetching a revision and swapping the servers: the previous server runs on with the old weights in
@@ -26,19 +25,20 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", dict[Path, str]]):
     class Args:
         pass
 
-    def read(self, args: Args, context: Context) -> dict[Path, str]:
+    def read(self, args: Args, context: Context) -> str:
         found = kept_files.replaced_folders(context)
-        return found if found and not _replaced(context) else {}
+        return next(iter(found.values())) if found and not _replaced(context) else ""
 
-    def differences(self, args: Args, found: dict[Path, str]) -> list[Change]:
-        return [Change("model files", None, commit[:12]) for commit in found.values()]
+    def differences(self, args: Args, found: str) -> list[Change]:
+        return [Change("model files", None, found[:12])] if found else []
 
-    def describe(self, args: Args, found: dict[Path, str]) -> dict[str, Any]:
-        return {"commit": next(iter(found.values()), ""), "msg": "" if found else "nothing was replaced"}
+    def describe(self, args: Args, found: str) -> dict[str, Any]:
+        return {"commit": found, "msg": "" if found else "nothing was replaced"}
 
-    def act(self, args: Args, found: dict[Path, str], changes: list[Change], context: Context) -> dict[str, Any]:
-        changed = sum(kept_files.restore_proved(context, folder) for folder in found)
-        to = ", ".join(commit[:12] for commit in found.values())
+    def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
+        folders = kept_files.replaced_folders(context)
+        changed = sum(kept_files.restore_proved(context, folder) for folder in folders)
+        to = ", ".join(commit[:12] for commit in folders.values())
         return {"msg": f"{count(changed, 'model file')} restored to {to}"}
 
 
