@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, listeners, operations
+from sparkwright.gateway import answers, listeners, operations, requests
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
@@ -20,6 +20,7 @@ CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS = "haproxy.cfg", "models.map", "keys", 
 NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
+    *(requests.MAKERS, requests.SCRIPT),
 )
 #: the words after `haproxy`
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
@@ -73,7 +74,8 @@ def container_bytes(gateway: Gateway) -> int:
 
 def files(gateway: Gateway) -> dict[str, str]:
     """The files of its folder that hold no secret, by name."""
-    return {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway), **operations.files(gateway)}
+    own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
+    return {**own, **operations.files(gateway), **requests.files(gateway)}
 
 
 def _routes(gateway: Gateway) -> str:
@@ -93,6 +95,7 @@ def _sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     yield "defaults", _defaults(gateway)
     yield "frontend gateway", _frontend(gateway)
     yield "frontend hosts", operations.frontend(gateway)
+    yield from requests.sections(gateway)
     for model in gateway.models:
         yield f"backend {model.backend}", _backend(gateway, model)
 
@@ -107,6 +110,7 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield f"hard-stop-after {gateway.answer_s}s"
     yield "log stdout format raw local0"
     yield from operations.in_global()
+    yield from requests.in_global(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
@@ -132,22 +136,14 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     yield from listeners.frontend(gateway)
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
     if gateway.keyed:
-        message = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
         given = ("http_auth_bearer", f"req.fhdr({API_KEY})")
         unknown = " ".join(f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS} }}" for key in given)
-        yield f"http-request return {answers.words(401, message, 'invalid_api_key')} if {unknown}"
+        yield f"http-request return {answers.words(401, answers.NO_KEY, 'invalid_api_key')} if {unknown}"
         yield listeners.known()
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
     yield from _listed(gateway)
     yield from _refusals(gateway)
-    yield "http-request set-var(txn.model) req.body,json_query('$.model')"
-    message = (
-        "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
-    )
-    yield f"http-request return {answers.words(400, message, 'model_missing')} if !{{ var(txn.model) -m found }}"
-    yield f"http-request set-var(txn.backend) var(txn.model),map_str({ROUTES})"
-    message = f"The gateway serves no model of this name; {MODELS} lists those that it serves."
-    yield f"http-request return {answers.words(404, message, 'model_not_found')} if !{{ var(txn.backend) -m found }}"
+    yield from requests.routes(gateway, ROUTES)
     if not gateway.keyed:
         yield listeners.known()
     if gateway.affinity == "prefix":
@@ -158,11 +154,8 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
 
 def _refusals(gateway: Gateway) -> Iterator[str]:
     """What is refused before the body is read; the last waits for it."""
-    paths = gateway.paths
-    unknown = f"The gateway has no such path; it routes {', '.join(paths)}."
-    yield f"http-request return {answers.words(404, unknown, 'unknown_url')} if !{{ path -m str {' '.join(paths)} }}"
-    yield f"http-request return {answers.words(405, 'Use POST.', 'method_not_allowed')} if !{{ method POST }}"
-    large = answers.words(413, f"The request is larger than {gateway.body_bytes} bytes.", "request_too_large")
+    yield from requests.refusals(gateway)
+    large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
     headers = answers.words(431, f"The headers are larger than {HEADERS_BYTES} bytes.", "headers_too_large")
     yield f"http-request return {headers} if {{ req.hdrs,length gt {HEADERS_BYTES} }}"
@@ -212,7 +205,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
     else:
-        nothing = answers.words(503, "No server of this model is up. Try again.", "model_not_up")
+        nothing = answers.words(503, answers.NOT_UP, "model_not_up")
         # a process that is stopping, for another one has read the files, counts no server as usable
         yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
@@ -222,6 +215,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     if model.key:
         yield f'http-request set-header Authorization "{key}"'
     yield from _balance(gateway, len(model.upstreams))
+    yield from requests.servers(gateway, model)
     yield "option httpchk"
     authorized = f' hdr Authorization "{key}"' if model.key else ""
     yield (
@@ -234,9 +228,10 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     yield f"default-server check {spaced} init-addr last,libc,none"
     for one in model.upstreams:
         limit = f" maxconn {one.slots}" if one.slots else ""
-        yield f"server {one.name} {one.address}:{one.port}{limit}"
-        if one.interim_port:
-            yield f"server {one.name}{INTERIM} {one.address}:{one.interim_port}{limit} disabled"
+        first, *interim = (f" id {requests.number(model, name)}" for name in one.names)
+        yield f"server {one.name} {one.address}:{one.port}{limit}{first}"
+        for number in interim:
+            yield f"server {one.name}{INTERIM} {one.address}:{one.interim_port}{limit}{number} disabled"
     if gateway.waits:
         yield f"server {WAITING} {NOBODY} backup no-check"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
-from sparkwright.sandbox.vllm import compiled, nccl, rules, startup
+from sparkwright.sandbox.vllm import compiled, nccl, responses, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -29,6 +30,11 @@ class Engine(Process):
     group: Group | None = None
     warm = False
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        #: responses by their ids, where they are kept
+        self.kept: dict[str, dict[str, Any]] = {}
+
     def serve(self) -> int:
         try:
             return self._started()
@@ -46,6 +52,17 @@ class Engine(Process):
 
     def crashing(self) -> Sequence[str]:
         return list(startup.crashing())
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps responses, so that they can be read again."""
+        return self.env.get(responses.STORE) == "1"
+
+    def keep(self, response: dict[str, Any]) -> dict[str, Any]:
+        """Return a response, and keep it where that is on."""
+        if self.keeps and len(self.kept) < responses.MOST_KEPT:
+            self.kept[response["id"]] = response
+        return response
 
     def lose_rank(self) -> None:
         """The process of its own rank is killed: a worker ends with exit code 0, a head as an engine that has failed."""
