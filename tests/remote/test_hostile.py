@@ -19,10 +19,11 @@ from sparkwright.errors import Failed, SparkwrightError, Unreachable
 from sparkwright.modules import registry
 from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote import answer_time, runtime
+from sparkwright.remote import answer_time, relay, runtime
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.runner import main
+from sparkwright.transport.connection import MinimumRate
 from tests.remote.conftest import Lab
 from tests.remote.hostile import Hostile, finished, recap
 
@@ -350,6 +351,17 @@ def test_a_login_that_never_stops_to_greet_has_an_end(
     answers_for_ever(hostile, words)
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab)
+
+
+def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "SLOWEST", MinimumRate(2**20, 1.0))
+    link = SshLink(lab.host())
+    try:
+        source = link.run(["sh", "-c", BYTES])
+        with pytest.raises(Failed, match="sends less than 1048576 bytes in 1 s"):
+            relay.relay(source, link.run(["sh", "-c", "cat > /dev/null"]), lambda sent: None)
+    finally:
+        link.close()
 
 
 def test_every_question_of_a_whole_fleet_has_an_end() -> None:
