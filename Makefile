@@ -120,6 +120,7 @@ bed-down:
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m tests.docs.traps
 
 # docs/deploy.svg, from a real deploy in a terminal; after the words on the screen have changed
 picture: .venv/.installed

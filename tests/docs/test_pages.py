@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 import yaml
 
-from sparkwright.app import schemas
+from sparkwright.app import findings, schemas
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.lock import lockfile
-from tests.docs import engine_rules
+from tests.docs import engine_rules, traps
 
 TOP = Path(__file__).parent.parent.parent
 DOCS = TOP / "docs"
@@ -82,3 +82,13 @@ def test_every_rule_of_an_engine_stands_in_the_table_of_engines(name: str) -> No
 
 def test_the_table_of_engines_is_fresh() -> None:
     assert engine_rules.PAGE.read_text() == engine_rules.text(), "stale: python -m tests.docs.engine_rules"
+
+
+def test_each_answer_to_a_trap_names_tests_that_exist_and_the_page_says_so() -> None:
+    assert list(traps.wrong()) == []
+    assert {rule for trap in traps.traps() for rule in trap.rules} <= set(findings.rules())
+    assert traps.PAGE.read_text() == traps.text(), "run `make docs`"
+
+
+def test_most_traps_in_reach_are_prevented_or_named() -> None:
+    assert sum(trap.answer in traps.MET for trap in traps.in_reach()) >= traps.FLOOR

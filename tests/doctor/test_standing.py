@@ -198,6 +198,16 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
     assert all(one.evidence and one.fix for one in rows if one.verdict == "found")
 
 
+@pytest.mark.parametrize("out_of_memory", [True, False])
+def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memory: bool) -> None:
+    end = End(137, NOW - 20, out_of_memory=out_of_memory)
+    found = {cause.name: cause for cause in down_causes.causes(sight(box=box("exited", policy="no"), end=end))}
+    assert ("it was OOM-killed" in found) == out_of_memory
+    if not out_of_memory:
+        stopped = found["it was stopped manually (docker stop, docker kill)"]
+        assert (stopped.verdict, stopped.evidence) == ("possible", "exit code 137: it was sent a signal")
+
+
 def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
     about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)])
     assert causes.of_a_start(about, "the engine does not know: --nope.")[0].verdict == "noted"

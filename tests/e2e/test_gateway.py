@@ -393,3 +393,16 @@ def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate
     finally:
         for one in theirs:
             api.remove_container(one, force=True)
+
+
+def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: Gate) -> None:
+    recipe = gate.desk.root / "recipes/qwen3.5-35b.yml"
+    before = recipe.read_text()
+    recipe.write_text(before.replace("json_schema, image,", "json_schema, image, messages, responses,"))
+    try:
+        assert (said := gate.deploy()).code == 0, said.out
+        log = gate.desk.docker().containers.get("qwen35").logs().decode()
+    finally:
+        recipe.write_text(before)
+    for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"):
+        assert f'"POST {path} HTTP/1.1" 200' in log, path

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.model.chat_template import kept
 from sparkwright.errors import Failed
 from sparkwright.health import drift
 from sparkwright.host.models import kept_files, manifest
@@ -73,7 +74,15 @@ def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
 def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
     found = fields if "commit" in fields else {**pinned(context), **fields}
     return HfModel(HASTY).run(
-        HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m", transfer=transfer), context
+        HfModel.Args(
+            id=MODEL,
+            commit=found["commit"],
+            files=found["files"],
+            dir="~/m",
+            transfer=transfer,
+            chat=kept(found.get("chat")),
+        ),
+        context,
     )
 
 
@@ -175,6 +184,17 @@ def test_a_revision_that_was_rolled_back_is_no_drift(
     asked = hub[0].asked
     assert not fetch(context, **old).changed
     assert hub[0].asked == asked
+
+
+def test_a_revision_that_turns_thinking_off_says_so_before_it_is_fetched(
+    context: RecordingContext, hub: tuple[Flaky, Server]
+) -> None:
+    fetch(context)
+    assert not any("chat template" in one.field for one in fetch(context, **pinned(context)).diff)
+    hub[0].moved, context.check = lambda: True, True
+    told = {one.field: (one.before, one.after) for one in fetch(context).diff}
+    assert set(told) == {*MOVED_PATHS, "chat template: thinking"}
+    assert [text.split(" by default")[0] for text in told["chat template: thinking"]] == ["on", "off"]
 
 
 def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:

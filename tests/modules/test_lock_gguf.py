@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkwright.engines.llama_cpp import advice, gguf
+from sparkwright.engines.model.chat_template import kept, lines
 from sparkwright.errors import Refused
+from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.rpc.lock_model import LockModel
-from sparkwright.sandbox.hub import GGUF_VALUES, gguf_header
+from sparkwright.sandbox.hub import GGUF_VALUES, TEMPLATE, gguf_header
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
@@ -19,6 +22,14 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 KV_BYTES_PER_TOKEN = 36 * 8 * (64 + 64) * 2
 QUANTISATIONS = ["BF16", "Q2_K", "Q3_K_M", "Q3_K_S", "Q4_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0"]
 SHARDS = [f"big/m-UD-0000{n}-of-00002.gguf" for n in (1, 2)]
+#: as a real file has them: the vocabulary first, far beyond what the shape is read from
+VOCABULARY = {"tokenizer.ggml.tokens": [f"<token {n}>" for n in range(20_000)]}
+CHATS = {
+    "tokenizer.chat_template": TEMPLATE,
+    "general.sampling.temp": 0.6,
+    "general.sampling.top_k": 20,
+    "general.sampling.penalty_repeat": float("nan"),
+}
 FILES = {
     "README.md": b"#",
     "config.json": b"{}",
@@ -26,6 +37,8 @@ FILES = {
     **{f"m-{name}.gguf": bytes(n + 1) for n, name in enumerate(QUANTISATIONS)},
     **dict.fromkeys(SHARDS, b"half"),
     "true.gguf": gguf_header(GGUF_VALUES) + bytes(1 << 17),
+    "chats.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHATS}) + bytes(1 << 17),
+    "cut.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHATS})[:-50],
     "hostile.gguf": gguf_header({**GGUF_VALUES, gguf.ARCHITECTURE: "a b\x1b" * 99}),
 }
 
@@ -78,3 +91,36 @@ def test_a_file_that_is_no_model_is_locked_without_a_header(context: RecordingCo
     found = lock(context, file=file)
     assert found["config"] is None
     assert [one["path"] for one in found["files"]] == [file]
+
+
+def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its_makers_too(
+    context: RecordingContext,
+) -> None:
+    chat = kept(lock(context, file="chats.gguf")["chat"])
+    assert chat is not None
+    said = dict(lines(chat))
+    assert said["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
+    assert said["sampling"] == "GGUF file: temperature 0.6, top_k 20"
+
+
+def test_a_header_that_ends_before_its_template_says_nothing_of_chats(context: RecordingContext) -> None:
+    assert lock(context, file="cut.gguf")["chat"] is None
+
+
+def test_a_copy_on_the_host_tells_the_same_when_the_hub_is_down(context: RecordingContext) -> None:
+    pinned = lock(context, file="chats.gguf")
+    args = HfModel.Args(id=MODEL, commit=COMMIT, files=pinned["files"], dir="~/m", transfer="plain")
+    HfModel().run(args, context)
+    down = RecordingContext(context.machine.home, hub_url="http://127.0.0.1:1")
+    assert lock(down, file="chats.gguf", or_here=True)["chat"] == pinned["chat"]
+
+
+def test_another_quantisation_with_another_template_is_told_before_it_is_fetched(context: RecordingContext) -> None:
+    before, after = lock(context, file="true.gguf"), lock(context, file="chats.gguf")
+    args = HfModel.Args(id=MODEL, commit=COMMIT, files=before["files"], dir="~/m", transfer="plain")
+    HfModel().run(args, context)
+    context.check = True
+    moved = {"commit": "b" * 40, "files": after["files"], "chat": after["chat"], "engine": "llama_cpp"}
+    diff = {row.field: (row.before, row.after) for row in HfModel().run(replace(args, **moved), context).diff}
+    assert [text.split(" by default")[0] for text in diff["chat template: thinking"]] == ["off", "on"]
+    assert diff["sampling defaults"][1] == "GGUF file: temperature 0.6, top_k 20"

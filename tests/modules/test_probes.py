@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines import engine
 from sparkwright.errors import Exit
+from sparkwright.host.containers import engine_of
 from sparkwright.modules.proof.probes import Probes
 from sparkwright.modules.proof.verdict import ASIDE
 from sparkwright.protocol.result import Result
@@ -122,6 +124,53 @@ def test_a_tool_call_that_fails_only_as_clients_ask_for_it_is_found(
     assert rows(result)["tool_call"][0] == "proved"
     assert rows(result)[check][0] == "disproved"
     assert "came as text in the content" in result.msg
+
+
+def test_the_other_apis_are_asked_as_their_clients_do(served: Any, tmp_path: Path) -> None:
+    server = served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
+    result = run(server, tmp_path, "reasoning", "messages", "responses")
+    assert not result.failed, result.msg
+    assert {verdict for verdict, _ in rows(result).values()} == {"proved"}
+    wanted = {
+        f"{api}, {what}" for api in ("messages", "responses") for what in ("second turn", "not streamed", "thinking")
+    }
+    assert wanted | {"messages, count_tokens"} <= set(rows(result))
+    assert result.data["thinking_field"] == "reasoning"
+
+
+@pytest.mark.parametrize(
+    ("api", "words", "evidence"),
+    [
+        ("messages", (), 'refused with 400: "auto" tool choice requires'),
+        ("responses", (), "the tool call came as text in the content"),
+        ("messages", (*TOOLS, "hermes"), "the tool call came as text in the content"),
+    ],
+)
+def test_a_tool_call_that_another_api_does_not_give_is_found(
+    served: Any, tmp_path: Path, api: str, words: tuple[str, ...], evidence: str
+) -> None:
+    result = run(served(QWEN35_CONFIG, *words), tmp_path, api)
+    assert result.failed and evidence in result.msg
+    assert "--tool-call-parser" in result.fix
+
+
+def test_thinking_in_the_text_of_a_message_names_the_parser(served: Any, tmp_path: Path) -> None:
+    server = served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
+    server.fault = "think-text"
+    result = run(server, tmp_path, "messages", "reasoning")
+    assert result.failed and rows(result)["messages"][0] == "proved"
+    verdict, fix = rows(result)["messages, thinking"]
+    assert verdict == "disproved" and "--reasoning-parser" in fix
+
+
+def test_a_server_without_an_api_is_told_the_release_that_has_it(
+    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = served({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
+    monkeypatch.setattr(engine_of, "at", lambda context, url: engine.of("vllm"))
+    result = run(server, tmp_path, "messages")
+    assert result.failed and "/v1/messages is not there (404" in result.msg
+    assert "vLLM serves /v1/messages from 0.11.2 on" in result.fix
 
 
 def test_a_probe_is_named_once_however_often_it_was_asked(served: Any, tmp_path: Path) -> None:

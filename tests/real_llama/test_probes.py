@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkwright.engines import engine
+from sparkwright.engines.probes import apis, tool_call
+from sparkwright.engines.probes.probe import Probe, Reply
 from sparkwright.host.containers import engine_of
+from sparkwright.modules.proof import probes
 from sparkwright.modules.proof.probes import Probes
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
@@ -54,3 +58,29 @@ def test_tools_are_refused_by_name_where_they_are_off(tiny: Path, tmp_path: Path
         assert server.until_served(), server.log
         found = probed(server, tmp_path / "host", "tool_call")
         assert found.failed and "--no-jinja" in found.fix, (found.msg, found.fix)
+
+
+def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_usage_does(
+    tiny: Path, tmp_path: Path
+) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
+        assert server.until_served(), server.log
+        found = {}
+        for name, probe in apis.PROBES.items():
+            short = replace(probe, body={**probe.body, "max_tokens": 24})
+            for streamed in (True, False):
+                reply = asked(server, replace(short, streamed=streamed))
+                # b11549 leaves `message_start` out of some streams; then the usage has no prompt
+                prompt = None if reply.disorder else reply.body["usage"]["prompt_tokens"]
+                found[name, streamed] = reply.content, prompt
+                assert tool_call.judge(reply).verdict == "inconclusive", "random weights never end"
+        texts, prompts = ({row[part] for row in found.values()} - {None} for part in (0, 1))
+        assert len(texts) == len(prompts) == 1 and texts != {""}
+        assert apis.judge_count(asked(server, apis.COUNT)).verdict == "proved"
+
+
+def asked(server: servers.Server, probe: Probe) -> Reply:
+    args = Probes.Args(base_url=server.base_url, model="tiny", probes=[], timeout_s=60)
+    reply = probes.ask(engine.of("llama_cpp").http, args, probe, "")
+    assert isinstance(reply, Reply) and reply.status == 200, reply
+    return reply

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.vllm.http import HTTP
+from sparkwright.measure.speculation import acceptance
 from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.command_line.arguments import Refused
 from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.vllm.speculation import drafts_of
 from tests.remote.sshd import free_port
 from tests.sandbox.serve_help import HELP
 from tests.sandbox.test_vllm_start import LLAMA, QWEN3NEXT
@@ -375,3 +379,58 @@ def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Server
     server.engine.stop()
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         answer.read()
+
+
+SPECULATIVE = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
+
+
+#: vllm/v1/spec_decode/metrics.py of 0.32.0
+REAL_STATISTICS = (
+    r"SpecDecoding metrics: Mean acceptance length: [\d.]+, Accepted throughput: [\d.]+ tokens/s, Drafted throughput: "
+    r"[\d.]+ tokens/s, Accepted: \d+ tokens, Drafted: \d+ tokens, Per-position acceptance rate: 0\.\d{3}, 0\.\d{3}, "
+    r"Avg Draft acceptance rate: [\d.]+%"
+)
+
+
+def counters(server: Server) -> dict[str, float]:
+    return HTTP.counters(server.ask("GET", "/metrics")[1].decode())
+
+
+def streamed(server: Server, tokens: int) -> list[Any]:
+    asked = {**SAY, "max_tokens": tokens, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    return server.events("/v1/chat/completions", asked)[1:-2]
+
+
+def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 4000.0)
+    server = serve(*SPECULATIVE)
+    before = counters(server)
+    chunks = streamed(server, 120)
+    accepted = acceptance(before, counters(server))
+    assert accepted is not None and accepted.positions == pytest.approx((0.85, 0.68), abs=0.04)
+    assert len(chunks) == pytest.approx(120 / (1 + sum(accepted.positions)), abs=2)
+    assert chunks[-1]["usage"]["completion_tokens"] == 120
+
+
+def test_a_drafter_that_does_not_fit_has_little_accepted() -> None:
+    drafts = drafts_of(json.loads(SPECULATIVE[1]), NAME, Path, good=False)
+    assert drafts is not None
+    assert sum(drafts.step() > 1 for _ in range(200)) == pytest.approx(30, abs=2)
+
+
+def test_the_log_tells_its_drafts_in_the_words_of_the_real_one() -> None:
+    drafts = drafts_of({"method": "ngram", "num_speculative_tokens": 2}, NAME, Path, good=True)
+    assert drafts is not None and not drafts.log_line(time.monotonic() + 60)
+    for _ in range(100):
+        drafts.step()
+    line = drafts.log_line(time.monotonic() + 60)
+    assert re.fullmatch(REAL_STATISTICS, line), line
+    assert repr(drafts) == "SpeculativeConfig(method='ngram', model=None, num_spec_tokens=2)"
+
+
+def test_a_drafter_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    given = {"method": "eagle3", "model": "/models/draft", "num_speculative_tokens": 2}
+    with pytest.raises(Refused, match="Can't load the configuration of '/models/draft'"):
+        drafts_of(given, NAME, lambda path: tmp_path / path.lstrip("/"), good=True)

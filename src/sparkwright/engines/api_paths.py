@@ -38,6 +38,11 @@ OPENAI = tuple(
 )
 
 
+def since(table: Iterable[ApiPath], path: str) -> str:
+    """Return the first release that serves a path; empty where every supported one does, or none is known to."""
+    return next((served.since for served in table if served.path == path), "")
+
+
 def union(tables: Iterable[Iterable[ApiPath]]) -> tuple[str, ...]:
     """Return the paths of several engines, each once, in the order in which they come."""
     return tuple(dict.fromkeys(served.path for table in tables for served in table))

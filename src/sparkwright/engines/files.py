@@ -16,6 +16,14 @@ class Chosen:
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Chat:
+    """The parts of a model's file that decide its chats."""
+
+    template: str  #: "" for none
+    sampling: Mapping[str, float] = field(default_factory=dict)  #: by the names of a request
+
+
 class Files(Protocol):
     """How files are chosen from those of a repository."""
 
@@ -33,6 +41,13 @@ class Files(Protocol):
 
     def config_of(self, beginning: bytes) -> dict[str, Any] | None:
         """What tells the model's shape, as the lock keeps it, from the beginning of its file; None where it tells nothing."""
+
+    @property
+    def HEADER_BYTES(self) -> int:
+        """How much of the model's file holds what `chat_of` reads, at most."""
+
+    def chat_of(self, beginning: bytes) -> Chat | None:
+        """The chat template and the sampling defaults in the beginning of a model's file; None where it ends before them."""
 
     def chosen(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""

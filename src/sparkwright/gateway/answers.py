@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 #: in what time a client is asked to come back, seconds
 RETRY_S = 5
@@ -25,6 +26,23 @@ KINDS = {
 }
 #: headers of an answer beside its type
 HEADERS = {401: "hdr WWW-Authenticate Bearer", 405: "hdr Allow POST", 503: f"hdr Retry-After {RETRY_S}"}
+
+
+#: sentences of answers that the stand-in of the sandbox gives too
+NO_KEY = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+NO_MODEL = "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
+UNKNOWN_MODEL = "The gateway serves no model of this name; /v1/models lists those that it serves."
+NOT_UP = "No server of this model is up. Try again."
+
+
+def unknown_path(paths: Iterable[str]) -> str:
+    """Return the sentence for a path that is not routed. paths: those that are."""
+    return f"The gateway has no such path; it routes {', '.join(paths)}."
+
+
+def too_large(most_bytes: int) -> str:
+    """Return the sentence for a request that is too large."""
+    return f"The request is larger than {most_bytes} bytes."
 
 
 def quoted(text: str) -> str:

@@ -63,6 +63,8 @@ class Model:
     on_demand: bool = False
     #: the other names that requests may use for it
     aliases: tuple[str, ...] = ()
+    #: the APIs beside the chat that its recipe promises, by the names of their probes
+    dialects: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

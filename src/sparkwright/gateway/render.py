@@ -132,22 +132,18 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     yield from listeners.frontend(gateway)
     yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
     if gateway.keyed:
-        message = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
         given = ("http_auth_bearer", f"req.fhdr({API_KEY})")
         unknown = " ".join(f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS} }}" for key in given)
-        yield f"http-request return {answers.words(401, message, 'invalid_api_key')} if {unknown}"
+        yield f"http-request return {answers.words(401, answers.NO_KEY, 'invalid_api_key')} if {unknown}"
         yield listeners.known()
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
     yield from _listed(gateway)
     yield from _refusals(gateway)
     yield "http-request set-var(txn.model) req.body,json_query('$.model')"
-    message = (
-        "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
-    )
-    yield f"http-request return {answers.words(400, message, 'model_missing')} if !{{ var(txn.model) -m found }}"
+    yield f"http-request return {answers.words(400, answers.NO_MODEL, 'model_missing')} if !{{ var(txn.model) -m found }}"
     yield f"http-request set-var(txn.backend) var(txn.model),map_str({ROUTES})"
-    message = f"The gateway serves no model of this name; {MODELS} lists those that it serves."
-    yield f"http-request return {answers.words(404, message, 'model_not_found')} if !{{ var(txn.backend) -m found }}"
+    unknown = answers.words(404, answers.UNKNOWN_MODEL, "model_not_found")
+    yield f"http-request return {unknown} if !{{ var(txn.backend) -m found }}"
     if not gateway.keyed:
         yield listeners.known()
     if gateway.affinity == "prefix":
@@ -159,10 +155,10 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
 def _refusals(gateway: Gateway) -> Iterator[str]:
     """What is refused before the body is read; the last waits for it."""
     paths = gateway.paths
-    unknown = f"The gateway has no such path; it routes {', '.join(paths)}."
-    yield f"http-request return {answers.words(404, unknown, 'unknown_url')} if !{{ path -m str {' '.join(paths)} }}"
+    unknown = answers.words(404, answers.unknown_path(paths), "unknown_url")
+    yield f"http-request return {unknown} if !{{ path -m str {' '.join(paths)} }}"
     yield f"http-request return {answers.words(405, 'Use POST.', 'method_not_allowed')} if !{{ method POST }}"
-    large = answers.words(413, f"The request is larger than {gateway.body_bytes} bytes.", "request_too_large")
+    large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
     headers = answers.words(431, f"The headers are larger than {HEADERS_BYTES} bytes.", "headers_too_large")
     yield f"http-request return {headers} if {{ req.hdrs,length gt {HEADERS_BYTES} }}"
@@ -212,7 +208,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
     else:
-        nothing = answers.words(503, "No server of this model is up. Try again.", "model_not_up")
+        nothing = answers.words(503, answers.NOT_UP, "model_not_up")
         # a process that is stopping, for another one has read the files, counts no server as usable
         yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:

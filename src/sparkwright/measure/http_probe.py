@@ -58,11 +58,17 @@ def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5
 
 
 def ask_plainly(
-    api: Http, base_url: str, body: Mapping[str, Any], *, api_key: str = "", timeout_s: float = 5
+    api: Http,
+    base_url: str,
+    body: Mapping[str, Any],
+    *,
+    api_key: str = "",
+    timeout_s: float = 5,
+    path: str = openai_api.CHAT,
 ) -> Answer:
-    """A chat request; a server that refuses what only some take is asked more plainly. timeout_s: each time. Never raises."""
+    """Ask for text; a server that refuses what only some take is asked more plainly. timeout_s: each time. Never raises."""
     while True:
-        answer = ask(base_url, openai_api.CHAT, body=body, api_key=api_key, timeout_s=timeout_s)
+        answer = ask(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
         plainer = openai_api.plainer(api, body) if answer.status in openai_api.REFUSALS else None
         if plainer is None:
             return answer

@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -131,11 +131,11 @@ class Recording:
     broken: str = ""
 
 
-def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
+def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT) -> bytes:
     """The whole request, made before the clock starts, so that it leaves in one piece."""
     payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {where.path.rstrip('/')}{openai_api.CHAT} HTTP/1.1",  # servers may stand below a prefix
+        f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # servers may stand below a prefix
         f"Host: {where.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",
@@ -158,14 +158,15 @@ def record(
     timeout_s: float = 30,
     on_chunk: Callable[[int], None] = lambda chunks: None,
     connection: http.client.HTTPConnection | None = None,
+    path: str = openai_api.CHAT,
 ) -> Recording:
     """One streaming request, its chunks timed and not yet parsed. Raises StreamError for one that never begins; what breaks off
     after it began is told in `broken`.
 
     cap_s: after that it is ended by closing, which is no error. timeout_s: the longest silence. on_chunk: told how many pieces
-    have come. connection: an open one to use instead of opening one now.
+    have come. connection: an open one to use instead of opening one now. path: of the API that is asked.
     """
-    found, data = Recording(), request_bytes(base_url, body, api_key)
+    found, data = Recording(), request_bytes(base_url, body, api_key, path)
     try:
         connection = connection or connect(base_url, timeout_s)
     except OSError as error:
@@ -238,6 +239,32 @@ def chunks(recording: Recording) -> list[dict[str, Any]]:
     return [bounds.json_of(text) for text in data if text != b"[DONE]"]
 
 
+def events(recording: Recording, last: Collection[str]) -> list[dict[str, Any]]:
+    """Return the JSON of each event of a recording in an API whose events have types.
+
+    Args:
+        recording: of the stream.
+        last: the types of the event that ends one.
+
+    Raises:
+        StreamError: it broke off, or holds the server's own error.
+    """
+    if recording.broken:
+        raise StreamError(recording.broken)
+    found: list[dict[str, Any]] = []
+    for line in b"".join(piece for _, piece in recording.pieces).split(b"\n"):
+        data = line[5:].strip()
+        if not line.startswith(b"data:") or data == b"[DONE]":
+            continue
+        event = _object(data)
+        if words := server_error.message(event) or server_error.message(event.get("response")):
+            raise StreamError(f"server error: {words}")
+        found.append(event)
+    if not found or found[-1].get("type") not in last:
+        raise StreamError("the stream ended early")
+    return found
+
+
 class _Reader:
     """Lines of server-sent events become points."""
 
@@ -258,12 +285,7 @@ class _Reader:
         if data == b"[DONE]":
             self.done = True
             return
-        try:
-            chunk = bounds.json_of(data)
-        except ValueError:
-            raise StreamError("a chunk is not JSON", tokens=self.stream.tokens) from None
-        if not isinstance(chunk, dict):
-            raise StreamError("a chunk is not a JSON object", tokens=self.stream.tokens)
+        chunk = _object(data, self.stream.tokens)
         if server_error.message(chunk):
             raise self._failed(chunk)
         self._chunk(at_s, chunk)
@@ -305,6 +327,17 @@ class _Reader:
             stream.points = [(at_s, round(n * total / chunks)) for at_s, n in stream.points]
         stream.approximate = not self._continuous and not total
         return stream
+
+
+def _object(data: bytes, tokens: int = 0) -> dict[str, Any]:
+    """Return a chunk's JSON. tokens: had come before it. Raises StreamError."""
+    try:
+        chunk = bounds.json_of(data)
+    except ValueError:
+        raise StreamError("a chunk is not JSON", tokens=tokens) from None
+    if not isinstance(chunk, dict):
+        raise StreamError("a chunk is not a JSON object", tokens=tokens)
+    return chunk
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright.sandbox.web import Handler, Server
@@ -97,7 +97,8 @@ GGUF_VALUES: dict[str, int | str] = {
 }
 
 STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
-MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors")  # what the second commit changes
+#: what the second commit changes; of the chat template, what thinking is by default
+MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
 
 
 #: of its chats: thinking is on unless a request turns it off
@@ -106,6 +107,11 @@ TEMPLATE = (
     "{%- for message in messages %}{{ message.role }}: {{ message.content }}{%- endfor %}"
     "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}<think></think>{%- endif %}"
 )
+#: thinking is off unless a request turns it on
+TEMPLATE_OFF = TEMPLATE.replace(
+    "enable_thinking is defined and enable_thinking is false", "not (enable_thinking is defined and enable_thinking)"
+)
+GGUF_VALUES["tokenizer.chat_template"] = TEMPLATE_OFF
 
 
 @functools.lru_cache(maxsize=64)
@@ -120,7 +126,7 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
         about = f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n"
         return (about + ("Second commit.\n" if moved else "")).encode()
     if path == "tokenizer_config.json":
-        return json.dumps({"sandbox": True, "chat_template": TEMPLATE}).encode()
+        return json.dumps({"sandbox": True, "chat_template": TEMPLATE_OFF if moved else TEMPLATE}).encode()
     if path.startswith("tokenizer"):
         return json.dumps({"sandbox": True}).encode()
     if path.endswith(".gguf"):
@@ -162,17 +168,21 @@ def branch(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
     return row
 
 
-def gguf_header(values: dict[str, int | str]) -> bytes:
+def gguf_header(values: Mapping[str, int | float | str | list[str]]) -> bytes:
     """The beginning of a GGUF file without tensors: magic, version 3, the counts, the pairs. Source: ggml/docs/gguf.md."""
 
     def text(given: str) -> bytes:
         return struct.pack("<Q", len(given)) + given.encode()
 
-    pairs = (
-        text(key) + (struct.pack("<II", 4, value) if isinstance(value, int) else struct.pack("<I", 8) + text(value))
-        for key, value in values.items()
-    )
-    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + b"".join(pairs)
+    def typed(value: int | float | str | list[str]) -> bytes:
+        if isinstance(value, list):
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
+        if isinstance(value, str):
+            return struct.pack("<I", 8) + text(value)
+        return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+
+    pairs = b"".join(text(key) + typed(value) for key, value in values.items())
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + pairs
 
 
 def _shard(n: int) -> str:

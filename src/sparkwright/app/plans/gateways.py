@@ -97,6 +97,7 @@ def _proof(made: model.Gateway) -> dict[str, Any]:
             "body": {**json.loads(served.check), "model": name},
             "on_demand": served.on_demand,
             "waits": made.waits,
+            "dialects": list(served.dialects),
         }
         for served in made.models
         for name in served.names

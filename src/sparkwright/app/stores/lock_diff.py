@@ -67,9 +67,7 @@ def _chat(old: Entry, new: Entry) -> list[Row]:
     """What the chat template and the sampling defaults do otherwise; nothing where the older ones were never read."""
     if old.get("chat") is None or new.get("chat") is None:
         return []
-    before, after = (dict(chat_template.lines(one["chat"])) for one in (old, new))
-    labels = [*before, *(label for label in after if label not in before)]
-    return [row for label in labels for row in _row(label, before.get(label, "nothing"), after.get(label, "nothing"))]
+    return [Row(*change) for change in chat_template.changes(old["chat"], new["chat"])]
 
 
 def _differ(before: Entry, after: Entry) -> bool:

@@ -30,6 +30,7 @@ _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
 _NAME = re.compile(r"[\w.-]{1,64}")
 #: the values that tell its shape stand in the first few hundred bytes
 BEGINNING_BYTES = 1 << 16
+HEADER_BYTES = gguf.HEADER_BYTES
 WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
@@ -113,6 +114,15 @@ def config_of(beginning: bytes) -> dict[str, Any] | None:
     known = {key: header.own(key) for key in gguf.SHAPE}
     held = {f"{header.architecture}.{key}": value for key, value in known.items() if gguf.is_number(value)}
     return {gguf.ARCHITECTURE: header.architecture, **held} if _NAME.fullmatch(header.architecture) else None
+
+
+def chat_of(beginning: bytes) -> seam.Chat | None:
+    """See engines.files.Files: template and sampling come behind the vocabulary, mostly."""
+    try:
+        header = gguf.beginning(beginning)
+    except gguf.NotGguf:
+        return None
+    return seam.Chat(header.template, header.sampling) if header.complete else None
 
 
 def models_of(sizes: Mapping[str, int]) -> list[Model]:

@@ -6,6 +6,7 @@ is bounded: the bytes come from a stranger. Long arrays (a vocabulary) are passe
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,18 @@ class NotGguf(ValueError):
 
 
 ARCHITECTURE = "general.architecture"
+TEMPLATE = "tokenizer.chat_template"
+#: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server takes them where neither a
+#: flag nor a request sets another
+SAMPLING = {
+    "temperature": "temp",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+#: of a number that is stored with 32 bits
+DIGITS = 6
 #: what a cache's size follows from, below the architecture's name
 SHAPE = (
     *("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
@@ -40,24 +53,41 @@ SHAPE = (
 
 
 def is_number(value: Any) -> bool:
-    """A whole number, or a list of them: one a layer."""
+    """A complete number, or a list of them: one a layer."""
     each = value if isinstance(value, list) else [value]
     return bool(each) and all(type(one) is int for one in each)
 
 
 @dataclass(frozen=True)
 class Header:
-    """version: of the format. tensors: how many there are. values: by key; of a long array None."""
+    """version: of the format. tensors: how many there are. values: by key; of a long array None. complete: none is missing."""
 
     version: int
     tensors: int
     values: dict[str, Any]
+    complete: bool = True
 
     @property
     def architecture(self) -> str:
         """As `llama` or `qwen3moe`; empty where it is not told."""
         found = self.values.get(ARCHITECTURE)
         return found if isinstance(found, str) else ""
+
+    @property
+    def template(self) -> str:
+        """The chat template that llama-server renders; empty for none."""
+        found = self.values.get(TEMPLATE)
+        return found if isinstance(found, str) else ""
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The defaults that its makers set, by the names of a request."""
+        found = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING.items()}
+        return {
+            name: round(value, DIGITS)
+            for name, value in found.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        }
 
     def own(self, key: str) -> Any:
         """A value of its architecture, as `block_count`; None where it is not told."""
@@ -91,6 +121,7 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
         raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
     tensors = reader.count("<Q", MOST_TENSORS, "tensors")
     values: dict[str, Any] = {}
+    complete = True
     try:
         for _ in range(reader.count("<Q", MOST_PAIRS, "values")):
             key = reader.text(KEY_BYTES)
@@ -98,7 +129,8 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
     except struct.error:
         if to_end:
             raise
-    return Header(version, tensors, values)
+        complete = False
+    return Header(version, tensors, values, complete)
 
 
 class _Reader:

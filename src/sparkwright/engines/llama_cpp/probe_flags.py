@@ -14,6 +14,10 @@ UNRENDERED = (
 PROBE_FLAGS = ProbeFlags(
     by_message=(
         (r"tools? param requires --jinja", "--no-jinja turns tools off"),
+        (
+            r"instead of `message_start`",
+            "the build: b11549 leaves `message_start` out of some streams, see docs/llama-cpp.md",
+        ),
         (r"hint: .{0,80}mmproj", "--mmproj is missing (`model.mmproj`)"),
         (
             UNRENDERED,

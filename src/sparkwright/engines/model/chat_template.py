@@ -69,6 +69,8 @@ def printable(text: str) -> str:
 
 # -- the files of a model ----------------------------------------------------------------------------------------------
 
+SAMPLING_FILE = "generation_config.json"
+GGUF = "GGUF file"
 NO_SAMPLING = "nothing set: the engine's own defaults are in force"
 #: of generation_config.json, what vLLM and SGLang take as defaults of a request. source: vLLM 0.33.0, get_diff_sampling_param
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
@@ -88,8 +90,8 @@ def sampling_of(config: Any) -> dict[str, float]:
 def kept(found: Any) -> dict[str, Any] | None:
     """Return what a lock keeps of a model's chat files, of whatever a host or a file holds; None for what is none.
 
-    template: a ChatTemplate, None where there is none or it was not read. sampling: None where the model has no
-    generation_config.json, and the engine's own defaults are in force.
+    template: a ChatTemplate, None where there is none or it was not read. sampling: None where the model sets no defaults (it
+    has no generation_config.json), and the engine's own are in force. read_from: only of a GGUF file, which holds both.
     """
     if not isinstance(found, Mapping):
         return None
@@ -98,7 +100,17 @@ def kept(found: Any) -> dict[str, Any] | None:
     return {
         "template": read_template.to_json() if read_template else None,
         "sampling": sampling_of(sampling) if isinstance(sampling, Mapping) else None,
+        **({"read_from": GGUF} if found.get("read_from") == GGUF else {}),
     }
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what two revisions of a model do otherwise, as (label, before, after). old, new: see `kept`."""
+    before, after = dict(lines(old)), dict(lines(new))
+    for label in [*before, *(label for label in after if label not in before)]:
+        pair = before.get(label, "nothing"), after.get(label, "nothing")
+        if pair[0] != pair[1]:
+            yield label, *pair
 
 
 def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -117,9 +129,10 @@ def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "system", f"the template puts in: {template.system_prompt}"
         if template.dated:
             yield "date", "the template puts in the date of today: a cached prefix ends with the day"
-    sampling = chat.get("sampling")
+    sampling, source = chat.get("sampling"), chat.get("read_from") or SAMPLING_FILE
     if sampling is None:
-        yield "sampling", "no generation_config.json: the engine's own defaults are in force"
+        missing = f"no {source}" if source == SAMPLING_FILE else f"nothing set in the {source}"
+        yield "sampling", f"{missing}: the engine's own defaults are in force"
     else:
         values = ", ".join(f"{name} {value:g}" for name, value in sampling.items())
-        yield "sampling", f"generation_config.json: {values or NO_SAMPLING}"
+        yield "sampling", f"{source}: {values or NO_SAMPLING}"

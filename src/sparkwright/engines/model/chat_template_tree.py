@@ -17,7 +17,9 @@ from jinja2 import Environment, TemplateError, nodes
 
 from sparkwright.engines.model.chat_template import (
     EFFORT,
+    GGUF,
     MOST_FIELDS,
+    SAMPLING_FILE,
     SWITCHES,
     ChatTemplate,
     Thinking,
@@ -71,7 +73,7 @@ _SYSTEM = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|To
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking"))
 _LAST_TURN = re.compile(r"\blast_(?:query|user)_(?:index|idx)\b|\blast_user_message_index\b")
 
-TEMPLATE_FILE, TOKENIZER_FILE, SAMPLING_FILE = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
+TEMPLATE_FILE, TOKENIZER_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 
 def read(text: str) -> ChatTemplate | None:
@@ -305,4 +307,14 @@ def of_files(text_of: Callable[[str], str | None]) -> dict[str, Any]:
     return {
         "template": template.to_json() if template else None,
         "sampling": sampling_of(parts_of(SAMPLING_FILE)) if has_sampling else None,
+    }
+
+
+def of_gguf(template: str, sampling: Mapping[str, float]) -> dict[str, Any]:
+    """Return what the header of a GGUF file tells, see `kept`. template: its text; "" for none. sampling: by `SAMPLING`."""
+    found = read(template) if template else None
+    return {
+        "template": found.to_json() if found else None,
+        "sampling": dict(sampling) or None,
+        "read_from": GGUF,
     }

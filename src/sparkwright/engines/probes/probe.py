@@ -28,6 +28,9 @@ Fault = Literal[
     "another dimension",
     "another language",
     "garbage",
+    "events out of order",
+    "path missing",
+    "another count",
 ]
 QUOTED_CHARS = 120
 #: marks that models write around their thinking before a parser takes it out
@@ -45,6 +48,10 @@ class Seen:
     words: str = ""  # of a server that refused the request
 
 
+#: where thinking comes in a message of a chat's form: the last is Anthropic's API
+THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer to a probe. status: of HTTP. message: an error's own words. body: its JSON; None where it is none."""
@@ -52,6 +59,8 @@ class Reply:
     status: int
     message: str
     body: Any
+    #: what is wrong with the order of a stream's events; empty for nothing
+    disorder: str = ""
 
     @property
     def choice(self) -> Mapping[str, Any]:
@@ -75,13 +84,13 @@ class Reply:
 
     @property
     def thinking(self) -> str:
-        """Its thinking, under either name."""
-        return _text(self.message_of.get("reasoning")) or _text(self.message_of.get("reasoning_content"))
+        """Its thinking, under any name."""
+        return _text(self.message_of.get(self.thinking_field))
 
     @property
     def thinking_field(self) -> str:
         """The name under which the thinking came; empty for none."""
-        return next((name for name in ("reasoning", "reasoning_content") if _text(self.message_of.get(name))), "")
+        return next((name for name in THINKING_FIELDS if _text(self.message_of.get(name))), "")
 
     @property
     def cut(self) -> bool:
@@ -95,7 +104,8 @@ class Probe:
 
     name: str  # as the recipe has it, with its value
     path: str
-    body: Mapping[str, Any]  # without the model
+    #: without the model; of an API that generates text in the form of a chat, whatever the path
+    body: Mapping[str, Any]
     rule: Callable[[Reply], Seen]  # of an answer under 200
     thinks: bool | None = False  # asked to think, or not to; None where that is not said
     refused: Fault | None = None  # of an answer that is not under 200
@@ -109,6 +119,8 @@ class Probe:
 
     def judge(self, reply: Reply) -> Seen:
         """Return what an answer shows. No content of any probe may hold marks of thinking."""
+        if reply.disorder:
+            return Seen("disproved", reply.disorder, "events out of order", reply.disorder)
         if THINKING_MARKS.search(reply.content[:SEARCHED_CHARS]):
             return Seen("disproved", f"the thinking is in the content: {quoted(reply.content)}", "thinking in content")
         return self.rule(reply)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.http import Task
 from sparkwright.engines.openai_api import CHAT
-from sparkwright.engines.probes import dimension, image, json_schema, language, reasoning, tool_call
+from sparkwright.engines.probes import apis, dimension, image, json_schema, language, reasoning, tool_call
 from sparkwright.engines.probes.probe import Probe
 
 #: without a value, and with one
 PLAIN: Mapping[str, Probe] = {
-    one.name: one for one in (tool_call.PROBE, reasoning.PROBE, json_schema.PROBE, image.PROBE)
+    probe.name: probe
+    for probe in (tool_call.PROBE, reasoning.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
 #: what a server for a task can be probed for
@@ -57,8 +58,15 @@ def of(asked: Sequence[Any]) -> list[Probe]:
     return found
 
 
-def variants(probe: Probe) -> tuple[Probe, ...]:
-    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools."""
+def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
+    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools.
+
+    Args:
+        probe: one of a recipe.
+        names: of all probes of that recipe.
+    """
+    if probe.name in apis.PROBES:
+        return apis.variants(probe, names)
     if probe.path != CHAT:
         return ()
     return tool_call.VARIANTS if probe is tool_call.PROBE else (probe.in_a_stream(),)

@@ -24,7 +24,7 @@ PROBE_FLAGS = ProbeFlags(
         (UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),
     ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
-    needs={"tool_call": ("enable-auto-tool-choice", "tool-call-parser")},
+    needs=dict.fromkeys(("tool_call", "messages", "responses"), ("enable-auto-tool-choice", "tool-call-parser")),
     causes={
         "tools refused": "--chat-template or the model's own template does not take tools; see the server's words",
         "tool call as text": TOOL_PARSER,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines import openai_api, tasks
+from sparkwright.engines import api_paths, dialects, messages_api, openai_api, tasks
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed
 from sparkwright.gateway.render import MODELS
@@ -29,6 +29,9 @@ NOBODY = Answer(503, {"error": {"code": NOT_UP[0]}})
 class GatewayProof(Module["GatewayProof.Args"]):
     """Each model of the gateway generates a token through it, a client without the key is refused, and it lists what is up.
 
+    A model whose recipe promises other APIs (`expect.probes: [messages, responses]`) generates one through each of them too, and
+    its tokens are counted where Anthropic's is one.
+
     A model of which no server is up proves nothing, neither for nor against the gateway: it is named, and the run ends with exit
     code 4, unless it is on demand and may be asleep. Without any model that generates it fails.
 
@@ -41,8 +44,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
     class Args:
         port: int = arg("where it listens")
         models: dict[str, dict[str, Any]] = arg(
-            "for each model its `task`, the `body` of the request that proves it, whether it is `on_demand`, and whether a "
-            "request for it `waits`"
+            "for each model its `task`, the `body` of the request that proves it, whether it is `on_demand`, whether a "
+            "request for it `waits`, and the other APIs that its recipe promises (`dialects`)"
         )
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
         tls: bool = arg("whether it is asked by https", default=False)
@@ -63,6 +66,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
                 )
         if not generated:
             raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
+        for name in generated:
+            self._prove_dialects(name, args.models[name], args, context)
         self._refuse_other_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
@@ -99,6 +104,23 @@ class GatewayProof(Module["GatewayProof.Args"]):
             if found.status:
                 break
         return found
+
+    def _prove_dialects(self, name: str, body: dict[str, Any], args: Args, context: Context) -> None:
+        """Raises Failed where a model that generates does not do so in an API that its recipe promises."""
+        for promised in body.get("dialects") or ():
+            dialect = dialects.OTHERS[promised]
+            answer = self._asked(dialect.path, dialect.request(body["body"]), args, context)
+            usage = dialect.answer(answer.data).get("usage") or {}
+            if answer.status != 200 or not usage.get("completion_tokens"):
+                raise Failed(f"{name} gives no token through the gateway's {dialect.path}: {answer.message}")
+            if dialect is dialects.MESSAGES:
+                counted = self._asked(api_paths.COUNT_TOKENS, messages_api.counted(body["body"]), args, context)
+                if not isinstance(counted.data, dict) or not counted.data.get("input_tokens"):
+                    raise Failed(f"{name} counts no tokens through the gateway: {counted.message}")
+
+    @staticmethod
+    def _asked(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+        return client.ask(_door(args, context), path, body, key=_key(args, context), timeout_s=args.timeout_s)
 
     def _refuse_other_list(self, generated: list[str], args: Args, context: Context) -> None:
         """One answer alone that is missing, or without a model, tells nothing: a server may be checked at this moment."""

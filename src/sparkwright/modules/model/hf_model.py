@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright import units
+from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.model import chat_template
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, kept_files
+from sparkwright.host.models import chat_files, file_transfer, kept_files
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.lanes import by_address
 from sparkwright.host.models.manifest import Manifest, sizes
@@ -24,16 +26,29 @@ from sparkwright.trust.names import place
 from sparkwright.visible import count, one_line
 
 MARGIN = 1.05
+#: labels of engines.model.chat_template.lines
+CHAT_LABELS = {
+    "template": "chat template",
+    "thinking": "chat template: thinking",
+    "turns": "chat template: earlier turns",
+    "system": "chat template: system prompt",
+    "date": "chat template: date",
+    "sampling": "sampling defaults",
+}
 CACHE_WORTH_SAYING_BYTES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """missing: paths that are not there or not right. dropped: those of the revision before that this one has not."""
+    """missing: paths that are not there or not right. dropped: those of the revision before that this one has not.
+
+    chat: what the chat files of the revision before tell; None where they are not read, or there is none.
+    """
 
     missing: list[str]
     dropped: list[str]
     manifest: Manifest
+    chat: dict[str, Any] | None = None
 
 
 class HfModel(StateModule["HfModel.Args", Found]):
@@ -50,6 +65,9 @@ class HfModel(StateModule["HfModel.Args", Found]):
     files of another mode or hub version are removed first: continuing one corrupts it silently.
 
     Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
+
+    What another revision changes in the chat template and in the sampling defaults is part of the difference, in a plan as in a
+    deploy: thinking that goes from off to on is no detail of a download.
 
     from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
     hashes. In a cluster, peer says where another member serves it (`share_model`).
@@ -83,6 +101,12 @@ class HfModel(StateModule["HfModel.Args", Found]):
             default=False,
         )
 
+        chat: dict[str, Any] | None = arg(
+            "what the lock knows of its chat template, to compare with the revision before; null: not read",
+            default=None,
+        )
+        engine: EngineName = arg("the engine that serves it", default="vllm")
+
     def __init__(self, retry_policy: RetryPolicy | None = None) -> None:
         self._retry_policy = retry_policy
 
@@ -99,12 +123,16 @@ class HfModel(StateModule["HfModel.Args", Found]):
             manifest.forget_gone()
             if not context.check:
                 manifest.save()
-        return Found(missing, dropped, manifest)
+        return Found(missing, dropped, manifest, _chat_before(manifest, args) if missing or dropped else None)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         here, wanted = found.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
         missing = [(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes") for path in found.missing]
         changes = [Change(*fields, "missing or changed") for fields in missing]
+        if found.chat is not None and args.chat is not None:
+            rows = chat_template.changes(found.chat, args.chat)
+            why = "changed by the new revision"
+            changes = [Change(CHAT_LABELS[label], before, after, why) for label, before, after in rows] + changes
         return changes + [Change(path, "there", None, "not in this revision") for path in found.dropped]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
@@ -159,6 +187,14 @@ def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
     wanted = {file["path"] for file in args.files}
     paths = manifest.about.get("paths", ())
     return [path for path in paths if path not in wanted and (manifest.folder / path).exists()]
+
+
+def _chat_before(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
+    """What the chat files of the revision in the folder tell; None where it is this one, or another model's."""
+    about = manifest.about
+    if args.chat is None or about.get("id") != args.id or about.get("commit") in (None, "", args.commit):
+        return None
+    return chat_files.here(manifest.folder, about.get("paths", ()), args.engine)
 
 
 def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sparkwright.engines import openai_api
+from sparkwright.engines import api_paths, dialects, messages_api, openai_api
+from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.engines.probes import table
@@ -15,6 +16,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, stream
 from sparkwright.modules.proof.verdict import ASIDE
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.bounds import count_of
 from sparkwright.visible import one_line
 
 SHOWN_CHARS = 200
@@ -38,11 +40,13 @@ class Probes(Module["Probes.Args"]):
 
     tool_call: a tool call arrives in `tool_calls`, with JSON arguments. reasoning: the thinking is in a field of its own and the
     answer in the content. json_schema: the content is JSON of the request's schema. image: the colour of a picture is named.
-    embedding_dimension: a vector has so many numbers. language: a question in that language is answered in it. Greedy, with a
-    bounded number of tokens; judged by rules, never by a text.
+    embedding_dimension: a vector has so many numbers. language: a question in that language is answered in it. messages,
+    responses: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API. Greedy, with a bounded number of
+    tokens; judged by rules, never by a text.
 
     Each is asked without `stream` and with it, as most clients ask; a tool call also where nothing is said about thinking, in a
-    second turn with the result of the first, with `tool_choice: none`, and among 40 tools.
+    second turn with the result of the first, with `tool_choice: none`, and among 40 tools. In the other APIs: a second turn, an
+    answer without `stream`, thinking apart where the recipe has `reasoning`, and that count_tokens says what the usage says.
 
     A failure quotes what came and names the flag that causes it with this engine. An answer that did not end within its tokens,
     or did not come in time, is inconclusive: the run goes on and ends with 4.
@@ -70,15 +74,17 @@ class Probes(Module["Probes.Args"]):
             raise Refused(str(error)) from None
         if not probes:
             return Result(msg="no probes", data={"verdict": ASIDE})
+        names = [probe.name for probe in probes]
         engine = engine_of.at(context, args.base_url)
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         seen = []
         for probe in probes:
             seen.append(_seen(engine.http, args, probe, key))
             if seen[-1][2].verdict == "proved":
-                seen += [_seen(engine.http, args, variant, key) for variant in table.variants(probe)]
+                seen += [_seen(engine.http, args, variant, key) for variant in table.variants(probe, names)]
         checks = [_check(engine, probe, found) for probe, _, found in seen]
-        fields = {reply.thinking_field for _, reply, _ in seen if isinstance(reply, Reply)} - {""}
+        replies = (reply for probe, reply, _ in seen if probe.path == openai_api.CHAT)
+        fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
         return result_of(checks, next(iter(sorted(fields)), ""))
 
 
@@ -100,10 +106,12 @@ def result_of(checks: list[Check], thinking_field: str = "") -> Result:
 
 def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe, Reply | http_probe.Answer, Seen]:
     """Ask for a probe, and judge what came. What was proved without a stream and fails in one is said so."""
-    reply = _asked(http, args, probe, key)
+    reply = ask(http, args, probe, key)
     seen = _judged(probe, reply, args.timeout_s)
     if (
         probe.streamed
+        and probe.variant
+        and probe.path == openai_api.CHAT
         and seen.verdict == "disproved"
         and seen.fault in ("content null", "no tool call", "tool call as text")
     ):
@@ -111,34 +119,72 @@ def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe,
     return probe, reply, seen
 
 
-def _asked(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Answer:
-    """The reply, or the answer of a server that gave none."""
+def ask(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Answer:
+    """Return the reply to a probe, or the answer of a server that gave none."""
     body: dict[str, Any] = {"model": args.model, **probe.body}
-    if probe.path == openai_api.CHAT:
-        thinking = {True: http.thinking, False: http.plain, None: {}}[probe.thinks]
-        body |= {"temperature": 0, **thinking}
-        if probe.streamed:
-            return _streamed(http, args, body, key)
-        answer = http_probe.ask_plainly(http, args.base_url, body, api_key=key, timeout_s=args.timeout_s)
+    if probe.path == api_paths.COUNT_TOKENS:
+        return _counted(http, args, body, key)
+    dialect = dialects.BY_PATH.get(probe.path)
+    if dialect is None:
+        return _reply(http_probe.ask(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s))
+    thinking = {True: http.thinking, False: http.plain, None: {}}[probe.thinks]
+    body = dialect.request({**body, "temperature": 0, **thinking}, thinks=probe.thinks)
+    if probe.streamed:
+        found = _streamed(http, args, dialect, body, key)
     else:
-        answer = http_probe.ask(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
+        how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s, "path": dialect.path}
+        found = _reply(http_probe.ask_plainly(http, args.base_url, body, **how), dialect)
+    return _cut(found, probe) if isinstance(found, Reply) else found
+
+
+def _cut(reply: Reply, probe: Probe) -> Reply:
+    """Return a reply that says it was cut where it has as many tokens as it may: llama-server's responses do not say so."""
+    usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
+    made = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    if made is None or made < probe.body["max_tokens"] or not reply.choice:
+        return reply
+    return replace(reply, body={**reply.body, "choices": [{**reply.choice, "finish_reason": "length"}]})
+
+
+def _reply(answer: http_probe.Answer, dialect: Dialect | None = None) -> Reply | http_probe.Answer:
+    """The reply of an answer, in a chat's form. dialect: its API; None for one that generates no text."""
     if answer.status == 0:
         return answer
-    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, answer.json())
+    body = answer.json()
+    read = dialect.answer(body) if dialect is not None and answer.status == 200 else body
+    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, read)
 
 
-def _streamed(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Answer:
+def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Answer:
+    """The reply about the tokens of a prompt: as counted, and as the usage of an answer to it has them."""
+    how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
+    chat = {**body, "max_tokens": 1, **http.plain}
+    asked = dialects.MESSAGES.request(chat)
+    answer = http_probe.ask_plainly(http, args.base_url, asked, **how, path=api_paths.MESSAGES)
+    counted = http_probe.ask(args.base_url, api_paths.COUNT_TOKENS, body=messages_api.counted(chat), **how)
+    for found in (answer, counted):
+        if found.status != 200:
+            return _reply(found)
+    usage, row = dialects.MESSAGES.answer(answer.json()).get("usage") or {}, counted.json()
+    tokens = row.get("input_tokens") if isinstance(row, dict) else None
+    return Reply(200, "", {"counted": count_of(tokens), "prompt": usage.get("prompt_tokens")})
+
+
+def _streamed(
+    http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
+) -> Reply | http_probe.Answer:
     """The reply to a streamed request, put together as it would be without `stream`."""
     how: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
     try:
-        recording = stream.record(args.base_url, {**body, "stream": True}, **how)
+        recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **how)
         if recording.capped:
             return http_probe.Answer(0, error="timeout")
-        return Reply(200, "", openai_api.assembled(stream.chunks(recording)))
+        events = stream.events(recording, dialect.last) if dialect.last else stream.chunks(recording)
+        return Reply(200, "", dialect.assembled(events), dialect.disorder(events))
     except stream.StreamError as error:
         plainer = openai_api.plainer(http, body) if error.status in openai_api.REFUSALS else None
         if plainer is not None:
-            return _streamed(http, args, plainer, key)
+            return _streamed(http, args, dialect, plainer, key)
         return Reply(error.status, str(error), None) if error.status else http_probe.Answer(0, error=str(error))
 
 
@@ -149,10 +195,16 @@ def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) ->
         return Seen("disproved", f"no answer: {one_line(reply.error, at_most=SHOWN_CHARS)}")
     if reply.status != 200 or reply.message:
         words = one_line(reply.message, at_most=SHOWN_CHARS)
+        # a model of another name is 404 too
+        if reply.status in (404, 405) and probe.path != openai_api.CHAT and "model" not in words:
+            return Seen("disproved", f"{probe.path} is not there ({reply.status}: {words})", "path missing")
         return Seen("disproved", f"refused with {reply.status}: {words}", probe.refused, reply.message)
     return probe.judge(reply)
 
 
 def _check(engine: Engine, probe: Probe, seen: Seen) -> Check:
     cause = engine.probe_flags.cause(seen.fault, seen.words)
+    if seen.fault == "path missing":
+        since = api_paths.since(engine.http.paths, probe.path)
+        cause = f"{engine.title} serves {probe.path} from {since} on" if since else ""
     return Check(probe.name, seen.verdict, seen.evidence, f"Likely cause: {cause}." if cause else "", probe.variant)

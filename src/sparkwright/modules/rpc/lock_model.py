@@ -9,9 +9,8 @@ from typing import Any
 from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.engine import of
-from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed, Refused
-from sparkwright.host.models import hub, hub_info
+from sparkwright.host.models import chat_files, hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
@@ -30,7 +29,7 @@ class LockModel(Module["LockModel.Args"]):
     has not changed since; it says so, and with which commit.
 
     Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id), chat
-    (what its chat template and generation_config.json tell; null where they are not read).
+    (what its chat template and its sampling defaults tell, in files of their own or in a GGUF file; null: not read).
 
     Refused where the engine serves single files, and the patterns do not name one of them.
 
@@ -66,7 +65,9 @@ class LockModel(Module["LockModel.Args"]):
                 "commit": copy.commit,
                 "config": _config_here(copy.folder, args.engine),
                 "files": files,
-                "chat": _chat_here(copy.folder, files) if of(args.engine).files is None else None,
+                "chat": chat_files.here(
+                    copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)
+                ),
             }
         total = sum(one["size_bytes"] for one in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
@@ -83,24 +84,28 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
     kept = config and of(args.engine).advice.essence(config)
     files = _needed(found["files"], args)
-    chat = None
-    if of(args.engine).files is None:
-        chat = hub_info.chat(replace(source, commit=found["commit"]), found["files"])
-    else:
-        kept = _beginning(replace(source, commit=found["commit"]), files, args)
+    source = replace(source, commit=found["commit"])
+    if of(args.engine).files is not None:
+        kept = _beginning(source, files, args)
+    chat = chat_files.of_hub(source, files, args.engine, _served_file(files, args))
     return {"commit": found["commit"], "config": kept, "files": files, "chat": chat}
 
 
 def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
     """What the beginning of the model's file tells; None where the hub does not hand out a part of it."""
-    chooses = of(args.engine).files
-    model = chooses.chosen(files, args.file, args.mmproj, args.draft).flags.get("model") if chooses else None
-    if chooses is None or model is None:
+    chooses, model = of(args.engine).files, _served_file(files, args)
+    if chooses is None or not model:
         return None
     try:
         return chooses.config_of(hub.answer(source, source.address(model), first_bytes=chooses.BEGINNING_BYTES))
     except Failed:
         return None
+
+
+def _served_file(files: list[dict[str, Any]], args: LockModel.Args) -> str:
+    """The model's file, of an engine that serves single files; "" of another."""
+    chooses = of(args.engine).files
+    return chooses.chosen(files, args.file, args.mmproj, args.draft).flags.get("model", "") if chooses else ""
 
 
 def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
@@ -124,21 +129,6 @@ def _config_here(folder: Path, engine: EngineName) -> dict[str, Any] | None:
         return of(engine).advice.essence(bounds.config_of(folder / hub.CONFIG))
     except (OSError, ValueError):
         return None
-
-
-def _chat_here(folder: Path, files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the chat template and generation_config.json of a copy tell. files: of its lock entry."""
-    names = {row["path"] for row in files}
-
-    def text_of(path: str) -> str | None:
-        if path not in names:
-            return None
-        try:
-            return bounds.bytes_of(folder / path, bounds.CONFIG_BYTES).decode(errors="replace")
-        except (OSError, ValueError):
-            return ""
-
-    return chat_template_tree.of_files(text_of)
 
 
 def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:

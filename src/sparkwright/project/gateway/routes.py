@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sparkwright import visible
-from sparkwright.engines import api_paths
+from sparkwright.engines import api_paths, dialects
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.openai_api import generated
@@ -122,6 +122,7 @@ def _model(project: Path, inventory: Inventory, gateway: Gateway, name: str, gro
         task=task,
         on_demand=all(one.host.turns for one in group),
         aliases=_aliases(gateway, group[0]),
+        dialects=tuple(name for name in dialects.OTHERS if name in first.file.expect.probes),
     )
 
 

@@ -136,7 +136,7 @@ class Expect(Strict):
     probes: list[words.Probe] = Field(
         default_factory=list,
         description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
-        "{embedding_dimension: N}, {language: de}",
+        "messages, responses, {embedding_dimension: N}, {language: de}",
     )
     load: Load | None = Field(
         None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright import visible
-from sparkwright.engines import concepts, engine
+from sparkwright.engines import api_paths, concepts, dialects, engine
 from sparkwright.engines.flags import spelling, twice
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
@@ -160,6 +160,10 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         name, place = table.name_of(asked), ("expect", "probes", n)
         if name not in table.OF_TASK[task]:
             yield f"`expect.probes`: {name} cannot be asked with `task: {task}`.", place, "Remove it."
+        dialect = dialects.OTHERS.get(name)
+        if dialect is not None and dialect.path not in api_paths.union([own.http.paths]):
+            message = f"`expect.probes`: {name} cannot pass: {own.title} is not known to serve {dialect.path}."
+            yield message, place, "Remove the probe."
         for flag in own.probe_flags.needs.get(name, ()):
             if given.get(flag) in (None, False):
                 message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."

@@ -25,6 +25,15 @@ class Counters:
         with self.mutex:
             self.prompt += tokens
 
+    @property
+    def gain(self) -> float:
+        """The pace of its steps, as a share of the usual one."""
+        return 1.0
+
+    def step(self) -> int:
+        """Begin a step of one request. Returns how many tokens it gives."""
+        return 1
+
     def token(self, count: int, after_s: float) -> None:
         """A request's token. count: of this request so far. after_s: seconds since its arrival or the token before."""
         del count, after_s

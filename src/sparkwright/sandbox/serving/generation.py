@@ -77,19 +77,37 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
             cached = engine.cache.take(request.prompt)
             engine.counters.computed(len(request.prompt), cached)
             last_s, due_s = arrived_s, _prefill(engine, request, len(request.prompt) - cached)
+            held, left = "", 0
             for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
-                _until(engine, request, due_s)
-                if n > 1 and (late_s := engine.steps.after(due_s)) > due_s:
-                    due_s = late_s
-                    _until(engine, request, due_s)
+                if not left:
+                    due_s = _step_due(engine, request, due_s, first=n == 1)
+                    left = engine.counters.step() if n > 1 else 1
                 last_s, streams = _counted(engine, n, arrived_s, last_s)
-                made, ended = n, request.reason if n == request.tokens else None
-                yield Token("reasoning" if n <= request.thought else "content", word, n, ended)
-                if not (request.compared and engine.instant):
-                    due_s = max(due_s + 1 / engine.tok_per_s / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
+                made, left, held = n, left - 1, held + word
+                if left and not request.compared and n not in (request.tokens, request.thought):
+                    continue  # a step's tokens come in one piece
+                yield Token("reasoning" if n <= request.thought else "content", held, n, _ended(request, n))
+                held = ""
+                if not left and not (request.compared and engine.instant):
+                    rate = engine.tok_per_s * engine.counters.gain
+                    due_s = max(due_s + 1 / rate / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
             reason = request.reason
     finally:
         engine.counters.ended(reason, made, time.monotonic() - arrived_s)
+
+
+def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
+    """Wait for a step's time. Returns when it came: a prompt that is computed meanwhile delays it."""
+    _until(engine, request, due_s)
+    if not first and (late_s := engine.steps.after(due_s)) > due_s:
+        _until(engine, request, late_s)
+        return late_s
+    return due_s
+
+
+def _ended(request: Request, tokens: int) -> str | None:
+    """Why a request with so many tokens ends; None while it goes on."""
+    return request.reason if tokens == request.tokens else None
 
 
 def _prefill(engine: Process, request: Request, tokens: int) -> float:

@@ -14,8 +14,6 @@ from sparkwright.gateway import answers, operations, render
 from sparkwright.sandbox.stand_in.routing import NoServer, Routing, asked
 from sparkwright.sandbox.web import Handler
 
-NOT_UP = "No server of this model is up. Try again."
-
 
 class Owner(Protocol):
     """The process that it answers for."""
@@ -50,11 +48,11 @@ class GatewayApi(Handler):
         if path == render.HEALTH:
             return None
         if files.keys is not None and hashed not in files.keys:
-            return 401, "The gateway asks for its API key.", "invalid_api_key"
+            return 401, answers.NO_KEY, "invalid_api_key"
         if path == render.MODELS:
             return None
         if path not in files.paths:
-            return 404, "The gateway has no such path.", "unknown_url"
+            return 404, answers.unknown_path(files.paths), "unknown_url"
         if self.command != "POST":
             return 405, "Use POST.", "method_not_allowed"
         return self._too_large() if int(length) > files.body_bytes else None
@@ -81,21 +79,16 @@ class GatewayApi(Handler):
         body = self.body()
         model = body.get("model") if isinstance(body, dict) else None
         if not isinstance(model, str):
-            self.error(
-                400,
-                "The gateway reads no `model` in the body: it must be JSON with `model` as a string.",
-                "model_missing",
-            )
+            self.error(400, answers.NO_MODEL, "model_missing")
             return
         backend = self.routing.files.models.get(model)
         if backend is None:
-            message = f"The gateway serves no model of this name; {render.MODELS} lists those that it serves."
-            self.error(404, message, "model_not_found")
+            self.error(404, answers.UNKNOWN_MODEL, "model_not_found")
             return
         try:
             self._ask(backend)
         except NoServer as no:
-            self.error(503, NOT_UP if no.code == "model_not_up" else answers.OWN[503][0], no.code)
+            self.error(503, answers.NOT_UP if no.code == "model_not_up" else answers.OWN[503][0], no.code)
             self.routing.errors[backend] += 1
 
     def _ask(self, backend: str) -> None:
@@ -133,7 +126,7 @@ class GatewayApi(Handler):
             yield part
 
     def _too_large(self) -> tuple[int, str, str]:
-        return 413, f"The request is larger than {self.routing.files.body_bytes} bytes.", "request_too_large"
+        return 413, answers.too_large(self.routing.files.body_bytes), "request_too_large"
 
     def error(self, status: int, message: str, code: str) -> None:
         name, _, value = answers.HEADERS.get(status, "").removeprefix("hdr ").partition(" ")

@@ -59,7 +59,7 @@ class Files:
     keys: frozenset[str] | None  #: SHA-256 of the clients'; None: it asks for none
     models: dict[str, str]  #: backends' names by model
     backends: dict[str, Backend]
-    paths: frozenset[str]  #: that are routed
+    paths: tuple[str, ...]  #: that are routed
     operators: dict[str, str]  #: hosts by the SHA-256 of their keys
     operations: dict[str, str]  #: by host, method and URL
 
@@ -85,7 +85,7 @@ def read(files: Mapping[str, str]) -> Files:
         keys=None if hashes is None else frozenset(hashes.split()),
         models=_pairs(files, render.ROUTES),
         backends=backends,
-        paths=frozenset(_first(r"!\{ path -m str ([^}]+) \}", clients).split()),
+        paths=tuple(_first(r"!\{ path -m str ([^}]+) \}", clients).split()),
         operators=_pairs(files, operations.OPERATORS),
         operations=_pairs(files, operations.OPERATIONS),
     )

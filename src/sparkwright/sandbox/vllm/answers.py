@@ -13,6 +13,8 @@ from sparkwright.sandbox.serving.asked import call_deltas
 from sparkwright.sandbox.serving.generation import Token
 
 DONE = b"data: [DONE]\n\n"
+#: kind, param and message of the error when the engine's core is gone
+DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
 CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
 
 
@@ -126,6 +128,13 @@ class Answer:
             yield _event(about, [{**choice, "stop_reason": None, "token_ids": None}], None, {})
         if self.usage:
             yield _event(about, [], self._usage(count), {"system_fingerprint": self.fingerprint})
+        yield DONE
+
+    @staticmethod
+    def broken() -> Iterator[bytes]:
+        """Yield the last events of a stream whose engine is gone."""
+        kind, param, message = DEAD
+        yield b"data: " + json.dumps(error(message, kind, param, 500)).encode() + b"\n\n"
         yield DONE
 
     def _about(self, kind: str) -> dict[str, Any]:

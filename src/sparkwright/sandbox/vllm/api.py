@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import socket
 import time
@@ -15,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
-from sparkwright.sandbox.vllm import pooling, requested
-from sparkwright.sandbox.vllm.answers import DONE, Answer, Chat, Plain, error
+from sparkwright.sandbox.vllm import messages, pooling, requested, responses
+from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
+from sparkwright.sandbox.vllm.messages import Message
 from sparkwright.sandbox.vllm.requested import Requested
+from sparkwright.sandbox.vllm.responses import Response
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
 THOUGHT_TOKENS = 200
 QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # of an answer that need not come at a real one's pace
 POLL_S = 0.05
-#: kind, param and message of the error when the engine's core is gone
-DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
+#: the kind of an error in a body that is no request
+INVALID = "Bad Request"
 LOCKED = ("v1", "v2", "inference")
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
@@ -39,7 +40,14 @@ class BadRequest(Exception):
     def __init__(self, status: int, kind: str, param: str | None, message: str) -> None:
         super().__init__(message)
         self.status = status
-        self.payload = error(message, kind, param, status)
+        self.kind = kind
+        self.payload: dict[str, Any] = error(message, kind, param, status)
+
+    def as_message(self) -> BadRequest:
+        """Return it as the Messages API shapes it, where the handler of that API answers: what is no request is refused before."""
+        if self.kind != INVALID:
+            self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
+        return self
 
 
 class VllmApi(Handler):
@@ -53,7 +61,7 @@ class VllmApi(Handler):
 
     def route(self) -> None:
         routes = self._routes()
-        found = routes.get("/" + "/".join(self.parts))
+        found = routes.get("/" + "/".join(self.parts)) or self._of_one_response()
         if self.parts[:1] and self.parts[0] in LOCKED and not self._allowed():
             self._send(401, {"error": "Unauthorized"})
         elif found is None:
@@ -80,7 +88,22 @@ class VllmApi(Handler):
         }
 
     def _generating(self) -> dict[str, dict[str, Callable[[], None]]]:
-        return {"/v1/chat/completions": {"POST": self._chat}, "/v1/completions": {"POST": self._plain}}
+        return {
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/completions": {"POST": self._plain},
+            "/v1/messages": {"POST": self._message},
+            "/v1/messages/count_tokens": {"POST": self._count},
+            "/v1/responses": {"POST": self._response},
+        }
+
+    def _of_one_response(self) -> dict[str, Callable[[], None]] | None:
+        """Return the routes of a response that was made before; None where this path is none."""
+        match self.parts:
+            case ["v1", "responses", name] if not self.engine.config.pooling:
+                return {"GET": lambda: self._kept(name)}
+            case ["v1", "responses", name, "cancel"] if not self.engine.config.pooling:
+                return {"POST": lambda: self._cancel(name)}
+        return None
 
     def _pooled(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {"/v1/embeddings": {"POST": self._embed}, "/v1/rerank": {"POST": self._rerank}}
@@ -125,15 +148,80 @@ class VllmApi(Handler):
         body = self._body()
         self._named(body)
         self._required(body, "messages")
-        asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
         most = body.get("max_completion_tokens") or body.get("max_tokens")
-        self._complete(Chat(), body, most, THOUGHT_TOKENS if self.engine.config.thinks and asked else 0)
+        self._complete(self._shaped(Chat(), body), body, most, self._thought(body))
+
+    def _thought(self, body: dict[str, Any]) -> int:
+        """Return how many tokens a chat's answer thinks."""
+        asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
+        return THOUGHT_TOKENS if self.engine.config.thinks and asked else 0
+
+    def _message(self) -> None:
+        body = self._body()
+        for field in ("messages", "max_tokens"):
+            self._required(body, field)
+        try:
+            self._named(body)
+            chat = messages.chat_of(body)
+            most = self._most(body["max_tokens"], "max_completion_tokens")
+            self._complete(lambda prompt: Message(self._name, prompt), chat, most, self._thought(chat))
+        except BadRequest as bad:
+            raise bad.as_message() from None
+
+    def _count(self) -> None:
+        body = self._body()
+        self._required(body, "messages")
+        try:
+            self._named(body)
+            self._send(200, messages.counted(len(self._prompt(messages.chat_of(body)))))
+        except BadRequest as bad:
+            raise bad.as_message() from None
+
+    def _response(self) -> None:
+        body = self._body()
+        if not body.get("tools"):
+            body["tool_choice"] = "none"
+        self._required(body, "input")
+        self._named(body)
+        if body.get("background") and not self.engine.keeps:
+            raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE)
+        chat = responses.chat_of(body)
+        most = self._most(body.get("max_output_tokens"), "max_output_tokens")
+        self._complete(lambda prompt: Response(self._name, prompt, body), chat, most, self._thought(chat))
+
+    def _kept(self, name: str) -> None:
+        found = self.engine.kept.get(name)
+        if found is None:
+            raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
+        self._send(200, found)
+
+    def _cancel(self, name: str) -> None:
+        found = self.engine.kept.get(name)
+        if found is None:
+            raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
+        if found["status"] not in ("queued", "in_progress"):
+            message = "Cannot cancel a synchronous response."
+            raise BadRequest(400, "invalid_request_error", "response_id", message)
+        found["status"] = "cancelled"
+        self._send(200, found)
+
+    @property
+    def _name(self) -> str:
+        return self.engine.config.served_names[0]
+
+    def _shaped(self, shape: Chat | Plain, body: dict[str, Any]) -> Callable[[int], Answer]:
+        """Return what makes the answer of OpenAI's completions, from the tokens of its prompt."""
+        options = body.get("stream_options") or {}
+        usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
+        top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
+        print_of = _fingerprint(self.engine)
+        return lambda prompt: Answer(shape, self._name, print_of, prompt, usage, usage and each, top)
 
     def _plain(self) -> None:
         body = self._body()
         self._named(body)
         self._required(body, "prompt")
-        self._complete(Plain(), body, body.get("max_tokens", 16), 0)
+        self._complete(self._shaped(Plain(), body), body, body.get("max_tokens", 16), 0, plain=True)
 
     def _embed(self) -> None:
         body = self._body()
@@ -170,34 +258,50 @@ class VllmApi(Handler):
     @staticmethod
     def _required(body: dict[str, Any], field: str) -> None:
         if not body.get(field):
-            message = f"[{{'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'}}]"
-            raise BadRequest(400, "Bad Request", None, message)
+            about = f"'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required', 'input': '<dict of {len(body)} items>'"
+            raise BadRequest(400, INVALID, f"body.{field}", f"1 validation error:\n  {{{about}}}")
 
-    def _complete(self, shape: Chat | Plain, body: dict[str, Any], most: Any, thought: int) -> None:
+    def _complete(
+        self,
+        written: Callable[[int], Answer | Message | Response],
+        body: dict[str, Any],
+        most: Any,
+        thought: int,
+        *,
+        plain: bool = False,
+    ) -> None:
+        """Generate, and write the answer in its API's form. body: a chat's, or of `plain` a text's. written: see `_shaped`."""
         engine, config = self.engine, self.engine.config
         tokens = self._most(most)
         prompt = self._prompt(body)
+        answer = written(len(prompt))
         self._fits(prompt, tokens or 1)
         if engine.fault() == "engine-exits" or engine.dead or engine.alone:
             engine.die()
             raise BadRequest(500, *DEAD)
-        own = OWN_TOKENS + thought if tokens is None else tokens
-        options = body.get("stream_options") or {}
-        usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
-        top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
-        compared = top is not None and not body.get("stream")
+        # agents name the most that they take; a measurement names how many tokens it wants
+        own = OWN_TOKENS + thought if tokens is None or not isinstance(answer, Answer) else tokens
+        compared = body.get("logprobs") is True and not body.get("stream")
         most = tokens or config.max_model_len - len(prompt)
-        asked = Requested() if isinstance(shape, Plain) else self._requested(body)
+        asked = Requested() if plain else self._requested(body, refuses=not isinstance(answer, Response))
         if asked.quick:
             thought = 0 if asked.words else QUICK_THOUGHT * bool(thought)
             own, compared = len(asked.words) or thought + QUICK_ANSWER, True
         request = Request(prompt, most, own, thought, self._gone, compared, asked.words)
-        answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
-        if body.get("stream"):
+        self._write(answer, request, asked, streamed=bool(body.get("stream")))
+
+    def _write(
+        self, answer: Answer | Message | Response, request: Request, asked: Requested, *, streamed: bool
+    ) -> None:
+        engine = self.engine
+        if isinstance(answer, Response) and answer.asked.get("background"):
+            self._send(200, engine.keep(answer.begun("queued")))
+            return
+        if streamed:
             self._log(200)
             pieces = generate(engine, request)
             hidden = (replace(token, kind="reasoning") for token in pieces)
-            events = self._until_broken(answer.stream(hidden if asked.null else pieces, asked.calls))
+            events = self._until_broken(answer, answer.stream(hidden if asked.null else pieces, asked.calls))
             self.stream(events, "text/event-stream; charset=utf-8")
             return
         try:
@@ -207,35 +311,37 @@ class VllmApi(Handler):
             raise BadRequest(500, *DEAD) from None
         if asked.null:
             made = [replace(one, kind="reasoning") for one in made]
-        self._send(200, answer.complete(made, asked.calls))
+        payload = answer.complete(made, asked.calls)
+        self._send(200, engine.keep(payload) if isinstance(answer, Response) else payload)
 
-    def _requested(self, body: dict[str, Any]) -> Requested:
+    def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
+        """Return what a chat asks for. refuses: tools without a parser are refused; the Responses API leaves the call in the text."""
         try:
-            return requested.of(self.engine, body)
+            return requested.of(self.engine, body, refuses=refuses)
         except requested.Refused as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
-    def _until_broken(self, events: Iterator[bytes]) -> Iterator[bytes]:
-        """A stream; where a member is lost meanwhile it ends with an error and with [DONE], as the real one."""
+    def _until_broken(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield a stream; where a member is lost meanwhile it ends as the real one."""
         try:
             yield from events
         except Broken:
             self.engine.die()
-            kind, param, message = DEAD
-            yield b"data: " + json.dumps(error(message, kind, param, 500)).encode() + b"\n\n"
-            yield DONE
+            yield from answer.broken()
 
     def _body(self) -> dict[str, Any]:
         found = self.body()
         if not isinstance(found, dict):
-            message = "[{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error'}]"
-            raise BadRequest(400, "Bad Request", None, message)
+            message = "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.0', 'msg': 'JSON decode error'}"
+            raise BadRequest(400, INVALID, "body.0", message)
         return found
 
     def _named(self, body: dict[str, Any]) -> None:
         names = self.engine.config.served_names
         if body.get("model") and body["model"] not in names:
+            # the engine hides paths, and with one the full stop behind it
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
+            aliases += "" if names[-1].startswith("/") else "."
             message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
             raise BadRequest(404, "NotFoundError", "model", message)
 
@@ -261,17 +367,17 @@ class VllmApi(Handler):
             )
             raise BadRequest(400, "BadRequestError", "input_text", message)
 
-    def _most(self, given: Any) -> int | None:
+    def _most(self, given: Any, name: str = "max_tokens") -> int | None:
         length = self.engine.config.max_model_len
         if given is None:
             return None
         if isinstance(given, int) and 1 <= given <= length:
             return given
-        message = f"max_tokens={given} cannot be greater than max_model_len={length}."
+        message = f"{name}={given} cannot be greater than max_model_len={length}."
         message = f"{message} Please request fewer output tokens."
         if not isinstance(given, int) or given < 1:
-            message = f"max_tokens must be at least 1, got {given}."
-        raise BadRequest(400, "BadRequestError", "max_tokens", f"{message} (parameter=max_tokens, value={given})")
+            message = f"{name} must be at least 1, got {given}."
+        raise BadRequest(400, "BadRequestError", name, f"{message} (parameter={name}, value={given})")
 
     def _fits(self, prompt: list[int], tokens: int) -> None:
         length, total = self.engine.config.max_model_len, len(prompt) + tokens

@@ -11,6 +11,7 @@ from sparkwright.engines.vllm.flags import flag_values
 from sparkwright.sandbox.vllm import hybrid
 from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, crashed
 from sparkwright.sandbox.vllm.command_line.flags import Release, release
+from sparkwright.sandbox.vllm.speculation import Drafts
 from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
@@ -71,6 +72,8 @@ class Config:
     hidden: int = 128
     #: of its files, bytes
     weights: int = 0
+    #: of speculative decoding; None without it
+    drafts: Drafts | None = None
     #: options that the dump repeats as they were given
     echoed: Mapping[str, Any] = field(default_factory=dict)
 

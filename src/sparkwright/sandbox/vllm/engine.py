@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
-from sparkwright.sandbox.vllm import compiled, nccl, rules, startup
+from sparkwright.sandbox.vllm import compiled, nccl, responses, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
 from sparkwright.sandbox.vllm.group import Group
 from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
+from sparkwright.sandbox.vllm.speculation import drafts_of
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 
@@ -26,6 +29,11 @@ class Engine(Process):
     metrics: Metrics
     group: Group | None = None
     warm = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        #: responses by their ids, where they are kept
+        self.kept: dict[str, dict[str, Any]] = {}
 
     def serve(self) -> int:
         try:
@@ -45,6 +53,17 @@ class Engine(Process):
     def crashing(self) -> Sequence[str]:
         return list(startup.crashing())
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps responses, so that they can be read again."""
+        return self.env.get(responses.STORE) == "1"
+
+    def keep(self, response: dict[str, Any]) -> dict[str, Any]:
+        """Return a response, and keep it where that is on."""
+        if self.keeps and len(self.kept) < responses.MOST_KEPT:
+            self.kept[response["id"]] = response
+        return response
+
     def lose_rank(self) -> None:
         """The process of its own rank is killed: a worker ends with exit code 0, a head as an engine that has failed."""
         if self.group is None or self.group.world == 1:
@@ -63,7 +82,13 @@ class Engine(Process):
         folder = self._folder_of(arguments.model)
         model = read_model(arguments.model, folder)
         self.say(startup.resolved(str(model["architectures"][0])))
-        self.config = self.limits = build(arguments, model, folder, self.version)
+        drafts = drafts_of(
+            arguments.values.get("speculative_config"),
+            arguments.model,
+            self._folder_of,
+            good=self.fault() != "bad-drafts",
+        )
+        self.config = self.limits = replace(build(arguments, model, folder, self.version), drafts=drafts)
         self.say(startup.decided(self.config, arguments, self.version))
         rules.before_weights(self.config, self.version)
         if self.fault() == "crash-loop":
@@ -115,6 +140,9 @@ class Engine(Process):
         self.say((0, line) for line in nccl.lines(group.rank, group.world, self.env, sockets=sockets))
         self.say(startup.of_member([group.assigned()]))
 
+    def _say_drafts(self, statistics: str) -> None:
+        self.log(startup.speculated(statistics))
+
     def _loaded(self, server: Server | None) -> int:
         """Load, open the port and stay until stopped."""
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
@@ -127,7 +155,10 @@ class Engine(Process):
         if self.held_back():
             return self._code or TERMINATED
         cache = PrefixCache(self.config)
-        self.cache, self.metrics = cache, Metrics(self.config, self.version, cache)
+        self.cache, self.metrics = (
+            cache,
+            Metrics(self.config, self.version, cache, self.config.drafts, self._say_drafts),
+        )
         self.counters = self.metrics
         if server is not None:
             server.start()

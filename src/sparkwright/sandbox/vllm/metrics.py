@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from sparkwright.sandbox.serving.counters import Counters
 from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
+from sparkwright.sandbox.vllm.speculation import Drafts
 
+POSITIONS = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown as before it was set
 SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
@@ -54,14 +57,30 @@ class Histogram:
 class Metrics(Counters):
     """With the engine's histograms beside."""
 
-    def __init__(self, config: Config, version: str, cache: PrefixCache) -> None:
+    def __init__(
+        self,
+        config: Config,
+        version: str,
+        cache: PrefixCache,
+        drafts: Drafts | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
         super().__init__()
+        self._drafts, self._log = drafts, log
         self.first_token = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
         self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", BETWEEN_S)
         self.end_to_end = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", LONG_S)
         self._config = config
         self._cache = cache
         self._info = _cache_config(config, version)
+
+    @property
+    def gain(self) -> float:
+        return self._drafts.gain if self._drafts else 1.0
+
+    def step(self) -> int:
+        with self.mutex:
+            return self._drafts.step() if self._drafts else 1
 
     def token(self, count: int, after_s: float) -> None:
         with self.mutex:
@@ -73,6 +92,10 @@ class Metrics(Counters):
         if reason != "abort":
             with self.mutex:
                 self.end_to_end.add(seconds)
+        with self.mutex:
+            line = self._drafts.log_line(time.monotonic()) if self._drafts else ""
+        if line:
+            self._log(line)
 
     def text(self) -> bytes:
         """The page."""
@@ -98,10 +121,22 @@ class Metrics(Counters):
         yield from _head("vllm:request_success_total", "counter", "Requests that ended, by why.")
         for reason, count in self.finished.items():
             yield f"vllm:request_success_total{_labels({**labels, 'finished_reason': reason})} {float(count)}"
+        yield from self._speculated(labels)
         for histogram in (self.first_token, self.between, self.end_to_end):
             yield from histogram.rows(labels)
         yield from _head("vllm:cache_config_info", "gauge", "The cache's settings.")
         yield f"vllm:cache_config_info{_labels(self._info)} 1.0"
+
+    def _speculated(self, labels: dict[str, str]) -> Iterator[str]:
+        """The counters of speculative decoding; none without it."""
+        if self._drafts is None:
+            return
+        for name, (about, value) in self._drafts.counters().items():
+            yield from _head(name, "counter", about)
+            yield f"{name}{_labels(labels)} {float(value)}"
+        yield from _head(POSITIONS, "counter", "Accepted tokens per draft position.")
+        for position, value in enumerate(self._drafts.positions):
+            yield f"{POSITIONS}{_labels({**labels, 'position': str(position)})} {float(value)}"
 
 
 def _cache_config(config: Config, version: str) -> dict[str, str]:

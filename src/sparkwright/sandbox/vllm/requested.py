@@ -41,14 +41,14 @@ class Requested:
     quick: bool = False
 
 
-def of(engine: Engine, body: Mapping[str, Any]) -> Requested:
-    """What a chat asks for. Raises Refused."""
+def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requested:
+    """What a chat asks for. Raises Refused. refuses: tools without a parser are refused; else their call stays in the text."""
     picture = picture_of(body)
     if picture and not engine.config.sees:
         raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
     null = engine.fault() == "content-null"
     if body.get("tools") and body.get("tool_choice") != "none":
-        return _called(engine, body, null)
+        return _called(engine, body, null, refuses=refuses)
     if (schema := schema_of(body)) is not None:
         return Requested(words(json.dumps(instance(schema))), null=null, quick=True)
     if picture:
@@ -59,9 +59,10 @@ def of(engine: Engine, body: Mapping[str, Any]) -> Requested:
     return Requested(words(text), null=null, quick=bool(text))
 
 
-def _called(engine: Engine, body: Mapping[str, Any], null: bool) -> Requested:
+def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: bool) -> Requested:
     config, choice = engine.config, body.get("tool_choice") or "auto"
-    if choice == "auto" and not (config.auto_tools and config.tool_parser):
+    parses = bool(config.auto_tools and config.tool_parser)
+    if choice == "auto" and not parses and refuses:
         raise Refused(NEEDS_BOTH)
     if choice == "required" and not config.tool_parser:
         raise Refused(NEEDS_PARSER.format(choice))
@@ -69,7 +70,7 @@ def _called(engine: Engine, body: Mapping[str, Any], null: bool) -> Requested:
     fits = next(
         (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
     )
-    if choice == "auto" and (config.tool_parser not in fits or _unparsed(engine.fault(), body)):
+    if choice == "auto" and (not parses or config.tool_parser not in fits or _unparsed(engine.fault(), body)):
         values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
         return Requested(
             words(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"), null=null, quick=True

@@ -165,6 +165,11 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
     yield 0.2, _info(CORE, "core.py:402", message)
 
 
+def speculated(line: str) -> str:
+    """A line of the statistics of speculative decoding."""
+    return _info(API, "metrics.py:101", line)
+
+
 def serving(config: Config, version: str) -> Lines:
     """The server comes up."""
     where = f"http://0.0.0.0:{config.port}"
@@ -183,7 +188,7 @@ def _dump(config: Config, version: str, device: str) -> str:
     label = "enable_chunked_prefill" if release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
     parser = "qwen3" if config.thinks else ""
     rows: dict[str, Any] = {
-        "model": repr(config.model), "speculative_config": None, "tokenizer": repr(config.model),
+        "model": repr(config.model), "speculative_config": config.drafts, "tokenizer": repr(config.model),
         "skip_tokenizer_init": False, "tokenizer_mode": "auto", "revision": None, "tokenizer_revision": None,
         "trust_remote_code": False, "dtype": "torch.bfloat16", "max_seq_len": config.max_model_len, "download_dir": None,
         "load_format": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1,

@@ -1,0 +1,99 @@
+"""OpenAI's Responses API as servers of open models speak it: a chat in its form, and its answers in the form of a chat.
+
+Read in vLLM 0.32.0 (entrypoints/openai/responses) and off the answers of vLLM 0.32.0 and llama-server b11549. Clients such as
+Codex take each item from the event that ends it, so a stream is put together from those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkwright.trust.bounds import count_of
+
+#: the types of the events that begin and end a stream
+FIRST, LAST = "response.created", frozenset(("response.completed", "response.incomplete", "response.failed"))
+#: in one answer
+MOST_ITEMS = 64
+#: keys of a chat request that have another form here
+CONVERTED = frozenset(("messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "stream_options"))
+
+
+def request(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:
+    """Return a chat request in this API's form.
+
+    Args:
+        chat: a request for /v1/chat/completions.
+        thinks: whether it asks for thinking, as Codex does; None, and False, where that is not said.
+    """
+    body = {name: value for name, value in chat.items() if name not in CONVERTED}
+    body["input"] = [item for message in chat["messages"] for item in _items(message)]
+    if "max_tokens" in chat:
+        body["max_output_tokens"] = chat["max_tokens"]
+    if chat.get("tools"):
+        body["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
+        chosen = chat.get("tool_choice") or "auto"
+        named = None if isinstance(chosen, str) else {"type": "function", "name": chosen["function"]["name"]}
+        body["tool_choice"] = named or chosen
+    if thinks:
+        body["reasoning"] = {"effort": "medium"}
+    return body
+
+
+def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if message["role"] == "tool":
+        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+        return
+    if message.get("content"):
+        yield {"role": message["role"], "content": message["content"]}
+    for call in message.get("tool_calls") or ():
+        yield {"type": "function_call", "call_id": call["id"], **call["function"]}
+
+
+def answer(body: Any) -> dict[str, Any]:
+    """Return a whole answer in the form of a chat's; what is no answer has no choices."""
+    if not isinstance(body, dict) or not isinstance(body.get("output"), list):
+        return {"choices": []}
+    items = [item for item in body["output"][:MOST_ITEMS] if isinstance(item, dict)]
+    message: dict[str, Any] = {"role": "assistant", "content": _text(items, "message", "output_text")}
+    message["reasoning"] = _text(items, "reasoning", "reasoning_text") or _summary(items)
+    calls = [_call(item) for item in items if item.get("type") == "function_call"]
+    if calls:
+        message["tool_calls"] = calls
+    cut = body.get("status") == "incomplete"
+    reason = "length" if cut else "tool_calls" if calls else "stop"
+    given = body.get("usage")
+    row = given if isinstance(given, dict) else {}
+    counts = {
+        "prompt_tokens": count_of(row.get("input_tokens")),
+        "completion_tokens": count_of(row.get("output_tokens")),
+    }
+    return {"choices": [{"message": message, "finish_reason": reason}], "usage": counts}
+
+
+def _text(items: Sequence[Mapping[str, Any]], kind: str, part: str) -> str | None:
+    """Return the text of the items of a kind, in their parts of a kind."""
+    contents = [item.get("content") for item in items if item.get("type") == kind]
+    parts = [one for content in contents if isinstance(content, list) for one in content]
+    texts = [one.get("text") for one in parts if isinstance(one, dict) and one.get("type") == part]
+    return "".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _summary(items: Sequence[Mapping[str, Any]]) -> str | None:
+    summaries = [item.get("summary") for item in items if item.get("type") == "reasoning"]
+    parts = [one for summary in summaries if isinstance(summary, list) for one in summary]
+    return "".join(str(one.get("text") or "") for one in parts if isinstance(one, dict)) or None
+
+
+def _call(item: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": item.get("name"), "arguments": item.get("arguments")}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def assembled(events: Sequence[Any]) -> dict[str, Any]:
+    """Return the events of a stream in the form of a chat's whole answer, put together as clients do it."""
+    rows = [event for event in events if isinstance(event, dict)]
+    items = [row.get("item") for row in rows if row.get("type") == "response.output_item.done"]
+    ended = next((row for row in reversed(rows) if row.get("type") in LAST), {})
+    last = ended.get("response")
+    return answer({**(last if isinstance(last, dict) else {}), "output": items})

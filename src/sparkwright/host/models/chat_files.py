@@ -1,0 +1,93 @@
+"""The chat template and the sampling defaults of a model: read at the hub when it is pinned, or from a copy on this host.
+
+They stand in small files of their own, or in the header of a GGUF file, by the engine. Whoever wrote them is a stranger: what is
+read is bounded, and a template is parsed, never rendered (engines/model/chat_template_tree.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.engine import of
+from sparkwright.engines.files import Files
+from sparkwright.engines.model import chat_template_tree
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.models import hub, hub_info
+from sparkwright.host.models.bounded_http import ANSWER_BYTES
+from sparkwright.host.models.hub import Source
+from sparkwright.trust import bounds
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+def of_hub(source: Source, files: list[dict[str, Any]], engine: EngineName, model: str = "") -> dict[str, Any] | None:
+    """Return what the chat files of a model tell, see engines.model.chat_template.kept; None where they can't be read.
+
+    Args:
+        source: of the pinned commit.
+        files: the rows of its lock entry.
+        engine: the engine that will serve it.
+        model: for an engine that serves single files, the model's.
+    """
+    chooses = of(engine).files
+    if chooses is None:
+        return hub_info.chat(source, files)
+    size = next((int(row["size_bytes"]) for row in files if row["path"] == model), 0)
+    for first_bytes in dict.fromkeys((chooses.BEGINNING_BYTES, min(chooses.HEADER_BYTES, ANSWER_BYTES))):
+        try:
+            beginning = hub.answer(source, source.address(model), first_bytes=min(first_bytes, size))
+        except Failed:  # it does not hand out a part of a file
+            return None
+        if found := _in_header(chooses, beginning):
+            return found
+    return None
+
+
+def here(folder: Path, paths: Iterable[str], engine: EngineName, model: str = "") -> dict[str, Any] | None:
+    """As `of_hub`, from a copy on this host.
+
+    Args:
+        folder: of the copy.
+        paths: its files, below the folder.
+        engine: the engine that serves it.
+        model: for an engine that serves single files, the model's; "" finds it among the paths.
+    """
+    chooses, names = of(engine).files, set(paths)
+    if chooses is not None:
+        model = model or _model_of(chooses, folder, names)
+        return _in_header(chooses, _beginning(folder / model, chooses.HEADER_BYTES)) if model else None
+
+    def text_of(path: str) -> str | None:
+        if path not in names:
+            return None
+        try:
+            return bounds.bytes_of(folder / path, bounds.CONFIG_BYTES).decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
+
+    return chat_template_tree.of_files(text_of)
+
+
+def _in_header(chooses: Files, beginning: bytes) -> dict[str, Any] | None:
+    chat = chooses.chat_of(beginning)
+    return chat_template_tree.of_gguf(chat.template, chat.sampling) if chat else None
+
+
+def _beginning(path: Path, most_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError:
+        return b""
+
+
+def _model_of(chooses: Files, folder: Path, paths: set[str]) -> str:
+    """The file of the model among those of a copy; "" where more than one could be meant."""
+    rows = [{"path": path, "size_bytes": (folder / path).stat().st_size} for path in paths if (folder / path).is_file()]
+    try:
+        return chooses.chosen(rows, "").flags.get("model", "")
+    except Refused:
+        return ""

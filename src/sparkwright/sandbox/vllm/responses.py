@@ -1,0 +1,244 @@
+"""OpenAI's Responses API in the shape of 0.32.0: a request becomes a chat's, and its answer items."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.sandbox.serving.generation import Token
+
+#: the environment variable that makes a server keep responses, and how many this one keeps
+STORE, MOST_KEPT = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
+NO_STORE = (
+    "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
+    f"features, set the environment variable `{STORE}=1` when launching the vLLM server."
+)
+#: what is null where nobody asks for it, in the order in which a response has it
+BEFORE = ("incomplete_details", "instructions", "metadata")
+AFTER = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
+
+
+def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request in the form of a chat's."""
+    chat = {name: body[name] for name in ("model", "stream", "temperature", "chat_template_kwargs") if name in body}
+    given = body.get("input")
+    items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    messages = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    chat["messages"] = messages + [_message(item) for item in items if isinstance(item, dict)]
+    tools = body.get("tools")
+    if isinstance(tools, list) and tools:
+        chat["tools"] = [{"type": "function", "function": tool} for tool in tools]
+        choice = body.get("tool_choice") or "auto"
+        chat["tool_choice"] = {"function": {"name": choice.get("name")}} if isinstance(choice, dict) else choice
+    effort = (body.get("reasoning") or {}).get("effort")
+    if effort and "chat_template_kwargs" not in chat:
+        chat["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
+    form = (body.get("text") or {}).get("format") or {}
+    if form.get("type") == "json_schema":
+        chat["response_format"] = {"type": "json_schema", "json_schema": form}
+    return chat
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    match item.get("type"):
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
+        case "function_call_output":
+            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+    content = item.get("content")
+    if isinstance(content, list):
+        content = [_part(part) for part in content if isinstance(part, dict)]
+    return {"role": item.get("role"), "content": content}
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part.get("type") == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
+    return {"type": "text", "text": part.get("text")}
+
+
+@dataclass
+class Response:
+    """One answer. asked: the request. prompt: its tokens."""
+
+    model: str
+    prompt: int
+    asked: Mapping[str, Any]
+    name: str = field(default_factory=lambda: _id("resp"))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the JSON of one that is not streamed. calls: of tools, which come in place of the tokens' text."""
+        items = [] if calls else [_item(kind, text) for kind, text in _texts(tokens)]
+        return self._ended([*items, *(_called(call, "completed") for call in calls)], tokens)
+
+    def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
+        """Yield the events of one that is."""
+        numbers, made, items = itertools.count(), list[Token](), list[dict[str, Any]]()
+        begun = self.begun("in_progress")
+        yield _event(numbers, "response.created", response=begun)
+        yield _event(numbers, "response.in_progress", response=begun)
+        for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
+            if calls:
+                made += pieces
+                continue
+            yield from _text_events(numbers, kind, pieces, made, items)
+        for call in calls:
+            yield from _call_events(numbers, call, items)
+        yield _event(numbers, "response.completed", response=self._ended(items, made))
+
+    @staticmethod
+    def broken() -> Iterator[bytes]:
+        """Yield the last events of a stream whose engine is gone: none, the connection ends."""
+        raise ConnectionResetError
+
+    def begun(self, status: str) -> dict[str, Any]:
+        """Return it before its first token."""
+        return self._about([], status, None, cut=False)
+
+    def _ended(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
+        cut = bool(tokens) and tokens[-1].reason == "length"
+        thought = sum(token.kind == "reasoning" for token in tokens)
+        per_turn: list[int] = []
+        read = {"cached_tokens": 0, "cache_write_tokens": 0}
+        written = {"reasoning_tokens": thought, "tool_output_tokens": 0}
+        usage = {
+            "input_tokens": self.prompt,
+            "input_tokens_details": {**read, "input_tokens_per_turn": per_turn, "cached_tokens_per_turn": per_turn},
+            "output_tokens": len(tokens),
+            "output_tokens_details": {
+                **written,
+                "output_tokens_per_turn": per_turn,
+                "tool_output_tokens_per_turn": per_turn,
+            },
+            "total_tokens": self.prompt + len(tokens),
+        }
+        return self._about(items, "incomplete" if cut else "completed", usage, cut=cut)
+
+    def _about(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
+        asked, tools = self.asked, self.asked.get("tools") or []
+        return {
+            "id": self.name,
+            "created_at": self.created,
+            **dict.fromkeys(BEFORE),
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": asked.get("instructions"),
+            "model": self.model,
+            "object": "response",
+            "output": items,
+            "parallel_tool_calls": True,
+            "temperature": float(asked.get("temperature", 1.0)),
+            "tool_choice": asked.get("tool_choice") or ("auto" if tools else "none"),
+            "tools": [_echoed(tool) for tool in tools],
+            "top_p": float(asked.get("top_p", 1.0)),
+            "background": bool(asked.get("background")),
+            "max_output_tokens": asked.get("max_output_tokens"),
+            **dict.fromkeys(("max_tool_calls", "previous_response_id", "prompt")),
+            "reasoning": _reasoning(asked.get("reasoning")),
+            "service_tier": "auto",
+            "status": status,
+            "text": asked.get("text"),
+            "top_logprobs": None,
+            "truncation": "disabled",
+            "usage": usage,
+            "user": None,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            **dict.fromkeys(AFTER),
+        }
+
+
+def _echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"name": tool.get("name"), "parameters": tool.get("parameters"), "strict": None, "type": "function"}
+    unset = dict.fromkeys(("allowed_callers", "async", "defer_loading"))
+    return {**named, **unset, "description": tool.get("description"), "output_schema": None}
+
+
+def _reasoning(given: Any) -> dict[str, Any] | None:
+    if not isinstance(given, dict):
+        return None
+    return {**dict.fromkeys(("context", "effort", "generate_summary", "mode", "summary")), **given}
+
+
+def _texts(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
+    for kind in ("reasoning", "content"):
+        if text := "".join(token.text for token in tokens if token.kind == kind):
+            yield kind, text
+
+
+def _item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
+    """Return an item that has ended. status: None for the usual one."""
+    if kind == "reasoning":
+        about: dict[str, Any] = {"id": name or _id("rs"), "summary": [], "type": "reasoning"}
+        content = [{"text": text, "type": "reasoning_text"}]
+        return {**about, "content": content, "encrypted_content": None, "status": status}
+    part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+    about = {"id": name or _id("msg"), "content": [part], "role": "assistant"}
+    return {**about, "status": "completed", "type": "message", "phase": None}
+
+
+def _called(call: Mapping[str, Any], status: str, *, name: str = "") -> dict[str, Any]:
+    function = call["function"]
+    given = "" if status == "in_progress" else function["arguments"]
+    about = {"arguments": given, "call_id": call["id"], "name": function["name"], "type": "function_call"}
+    unset = dict.fromkeys(("async", "caller", "namespace"))
+    return {**about, "id": name or _id("fc"), **unset, "status": status}
+
+
+def _text_events(
+    numbers: Iterator[int], kind: str, pieces: Iterable[Token], made: list[Token], items: list[dict[str, Any]]
+) -> Iterator[bytes]:
+    """Yield the events of an item of text or thinking. made, items: get its tokens, and itself."""
+    thinking, index = kind == "reasoning", len(items)
+    name = _id("rs" if thinking else "msg")
+    at: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}
+    extra: dict[str, Any] = {} if thinking else {"logprobs": []}
+    stem = "response.reasoning_text" if thinking else "response.output_text"
+    empty = {"text": "", "type": "reasoning_text"}
+    part = empty if thinking else {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+    yield _event(numbers, "response.output_item.added", item=_opened(kind, name), output_index=index)
+    yield _event(numbers, "response.content_part.added", **at, part=part)
+    texts = []
+    for token in pieces:
+        made.append(token)
+        texts.append(token.text)
+        yield _event(numbers, f"{stem}.delta", **at, delta=token.text, **extra)
+    item = _item(kind, "".join(texts), name=name, status="completed")
+    yield _event(numbers, f"{stem}.done", **at, **extra, text="".join(texts))
+    yield _event(numbers, "response.content_part.done", **at, part=item["content"][0])
+    yield _event(numbers, "response.output_item.done", item=item, output_index=index)
+    items.append(item)
+
+
+def _opened(kind: str, name: str) -> dict[str, Any]:
+    if kind == "reasoning":
+        return {**_item(kind, "", name=name, status="in_progress"), "content": None}
+    return {**_item(kind, "", name=name), "content": [], "status": "in_progress"}
+
+
+def _call_events(numbers: Iterator[int], call: Mapping[str, Any], items: list[dict[str, Any]]) -> Iterator[bytes]:
+    index, name, given = len(items), _id("fc"), call["function"]["arguments"]
+    at = {"item_id": name, "output_index": index}
+    stem = "response.function_call_arguments"
+    opened, item = (_called(call, status, name=name) for status in ("in_progress", "completed"))
+    yield _event(numbers, "response.output_item.added", item=opened, output_index=index)
+    yield _event(numbers, f"{stem}.delta", delta=given, **at)
+    yield _event(numbers, f"{stem}.done", arguments=given, **at, name=item["name"])
+    yield _event(numbers, "response.output_item.done", item=item, output_index=index)
+    items.append(item)
+
+
+def _event(numbers: Iterator[int], kind: str, **fields: Any) -> bytes:
+    data = json.dumps({**fields, "sequence_number": next(numbers), "type": kind}, separators=(",", ":"))
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(8)}"

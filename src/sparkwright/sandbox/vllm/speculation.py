@@ -1,0 +1,114 @@
+"""Speculative decoding of the pretend engine: its drafts, their counters, and the line that the log gets of them.
+
+Names and words are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.vllm.speculation import METHODS
+from sparkwright.sandbox.vllm.command_line.arguments import crashed
+from sparkwright.trust import bounds
+
+#: the share of drafts whose first token is accepted, and of those before it at each further position
+GOOD, BAD, FURTHER = 0.85, 0.15, 0.8
+#: what a step with drafts costs more than one without
+STEP_COST = 1.25
+#: of the log's statistics
+LOG_S = 10.0
+#: a step through [0, 1) that spreads evenly
+GOLDEN = 0.618034
+
+
+@dataclass
+class Drafts:
+    """What was drafted, and what was accepted of it."""
+
+    method: str
+    model: str | None  #: of the drafter; None for one without
+    depth: int  #: tokens of a draft
+    good: bool = True  #: most first tokens are accepted
+    drafts: int = 0
+    positions: list[int] = field(default_factory=list)  #: accepted tokens by position
+    _logged: tuple[float, int, list[int]] = (0.0, 0, [])
+
+    def __post_init__(self) -> None:
+        self.positions = [0] * self.depth
+        self._logged = (time.monotonic(), 0, list(self.positions))
+
+    def __repr__(self) -> str:
+        shown = None if METHODS[self.method].drafter == "text" else self.model
+        return f"SpeculativeConfig(method={self.method!r}, model={shown!r}, num_spec_tokens={self.depth})"
+
+    @property
+    def gain(self) -> float:
+        """The pace of one step's tokens against that of as many steps without drafts."""
+        return 1 / STEP_COST
+
+    def step(self) -> int:
+        """Count a draft. Returns the tokens of its step: the accepted ones, and the model's own."""
+        spread, share = self.drafts * GOLDEN % 1.0, GOOD if self.good else BAD
+        self.drafts += 1
+        accepted = 0
+        while accepted < self.depth and spread < share * FURTHER**accepted:
+            self.positions[accepted] += 1
+            accepted += 1
+        return accepted + 1
+
+    def counters(self) -> dict[str, tuple[str, int]]:
+        """Its counters but those by position: what each counts, and how many."""
+        accepted = sum(self.positions)
+        return {
+            "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
+            "vllm:spec_decode_num_draft_tokens_total": ("Number of draft tokens.", self.drafts * self.depth),
+            "vllm:spec_decode_num_accepted_tokens_total": ("Number of accepted tokens.", accepted),
+        }
+
+    def log_line(self, now_s: float) -> str:
+        """The line of the log for the time since the last one; empty while that is too short, or nothing was drafted."""
+        since_s, drafts, positions = self._logged
+        drafted, seconds = self.drafts - drafts, now_s - since_s
+        if seconds < LOG_S or not drafted:
+            return ""
+        at = [now - before for now, before in zip(self.positions, positions, strict=True)]
+        self._logged = (now_s, self.drafts, list(self.positions))
+        tokens, accepted = drafted * self.depth, sum(at)
+        rates = ", ".join(f"{count / drafted:.3f}" for count in at)
+        return (
+            f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / drafted:.2f}, "
+            f"Accepted throughput: {accepted / seconds:.2f} tokens/s, Drafted throughput: {tokens / seconds:.2f} tokens/s, "
+            f"Accepted: {accepted} tokens, Drafted: {tokens} tokens, Per-position acceptance rate: {rates}, "
+            f"Avg Draft acceptance rate: {accepted / tokens * 100:.1f}%"
+        )
+
+
+def drafts_of(given: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
+    """Return the drafts of a --speculative-config; None without one. Raises Refused where its drafter is not there.
+
+    Args:
+        given: the value of the flag.
+        model: what the server itself serves.
+        folder_of: a path of the container as it is on this machine.
+        good: whether its drafts are any good.
+    """
+    if not isinstance(given, Mapping):
+        return None
+    method, drafter = str(given.get("method") or "draft_model"), given.get("model")
+    depth = bounds.count_of(given.get("num_speculative_tokens")) or 1
+    if method not in METHODS:
+        raise crashed(f"ValueError: Unsupported speculative method: {method!r}")
+    if (
+        isinstance(drafter, str)
+        and METHODS[method].drafter != "text"
+        and not (folder_of(drafter) / "config.json").is_file()
+    ):
+        raise crashed(
+            f"OSError: Can't load the configuration of '{drafter}'. If you were trying to load it from 'https://huggingface.co/models',"
+            " make sure you don't have a local directory with the same name."
+        )
+    return Drafts(method, drafter if isinstance(drafter, str) else model, min(depth, 32), good)

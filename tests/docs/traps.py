@@ -1,0 +1,134 @@
+"""The table of a public registry's traps against this project: docs/traps.md, made of traps.yml and the names of tests.
+
+python -m tests.docs.traps        # writes the page (`make docs` does, too)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+TOP = Path(__file__).parents[2]
+PAGE = TOP / "docs" / "traps.md"
+DATA = Path(__file__).with_name("traps.yml")
+#: how many traps the registry numbers
+REGISTERED = 124
+#: prevented or named at least, of those in reach
+FLOOR = 64
+
+Answer = Literal["prevented", "named", "seen", "silent", "out"]
+MET: tuple[Answer, ...] = ("prevented", "named")
+TITLES: Mapping[Answer, str] = {
+    "prevented": "prevented",
+    "named": "named",
+    "seen": "seen",
+    "silent": "silent",
+    "out": "out of reach",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """One trap of the registry, and the answer of this project to it."""
+
+    number: int
+    trap: str
+    answer: Answer
+    #: what prevents or tells it; the reason for one that is silent or out of reach
+    how: str
+    tests: tuple[str, ...] = ()  # as pytest names them, without parameters
+    rules: tuple[str, ...] = ()  # of lint
+
+    @property
+    def row(self) -> str:
+        """The trap as a row of the table."""
+        rules = [f"[`{rule}`](rules.md#{rule})" for rule in self.rules]
+        tests = [f"`{test.removeprefix('tests/').replace('.py::', '::')}`" for test in self.tests]
+        cells = (str(self.number), self.trap, TITLES[self.answer], self.how, "<br>".join((*rules, *tests)))
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+@cache
+def traps() -> tuple[Trap, ...]:
+    """Return all traps, by their number."""
+    rows: Mapping[int, Mapping[str, Any]] = yaml.safe_load(DATA.read_text())
+    return tuple(
+        Trap(number, row["trap"], row["answer"], row["how"], tuple(row.get("tests", ())), tuple(row.get("rules", ())))
+        for number, row in sorted(rows.items())
+    )
+
+
+def missing(test: str) -> bool:
+    """Return whether a test does not exist."""
+    path, _, name = test.partition("::")
+    file = TOP / path
+    return not file.is_file() or not re.search(rf"^(?:async )?def {re.escape(name)}\(", file.read_text(), re.MULTILINE)
+
+
+def in_reach() -> list[Trap]:
+    """Return the traps that are a matter of this project."""
+    return [trap for trap in traps() if trap.answer != "out"]
+
+
+def text() -> str:
+    """Return the page."""
+    found = in_reach()
+    counts = {answer: sum(trap.answer == answer for trap in traps()) for answer in get_args(Answer)}
+    met = sum(counts[answer] for answer in MET)
+    lines = [
+        HEAD.format(registered=REGISTERED, reach=len(found), met=met, **counts),
+        "| no. | trap | here | by | tests and rules |\n|---|---|---|---|---|",
+        *(trap.row for trap in traps()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+HEAD = """# Silent faults of served models
+
+[model-serving-minefield](https://github.com/Blackwellboy/model-serving-minefield) is a public registry of faults that health checks do not
+see: status 200, and the wrong service. Its {registered} entries are an outside measure for a tool that deploys, proves, watches and
+diagnoses. Each is told here in other words, with what happens to it under sparkwright:
+
+| | traps | |
+|---|---|---|
+| prevented | {prevented} | refused before anything is touched, or it can't happen here |
+| named | {named} | found, with its cause |
+| seen | {seen} | a check fails, and the cause is not named |
+| silent | {silent} | in reach, and nothing tells it yet |
+| out of reach | {out} | how benchmarks are written and scored, training data, other engines and other makers' GPUs, properties of a model |
+
+So {met} of the {reach} in reach are prevented or named.
+
+How it is counted: one answer to each number, given by reading the registry's entry (as of August 2026) and the tests in the last
+column. An answer of *prevented* or *named* needs a test that fails without it, or a rule of lint, each of which is tested by its own
+example; a test holds this page against the tests that exist. A trap with several forms counts by the form that a server on a GB10
+meets. What is told only where a recipe requests it (`expect.probes`, `expect.load`), or by a command that describes a model
+(`model.inspect`, `client`), counts too. Whether such a fault is found in a model that nobody here has served is more than tests can
+say.
+
+The page is written by `python -m tests.docs.traps` from `tests/docs/traps.yml`.
+"""
+
+
+def wrong() -> Iterator[str]:
+    """Yield what is wrong with the table, one sentence each."""
+    numbers = [trap.number for trap in traps()]
+    if numbers != list(range(1, REGISTERED + 1)):
+        yield f"numbers from 1 to {REGISTERED} are expected, each once."
+    for trap in traps():
+        if trap.answer not in get_args(Answer):
+            yield f"{trap.number}: '{trap.answer}' is no answer."
+        if (trap.answer in ("silent", "out")) == bool(trap.tests or trap.rules):
+            yield f"{trap.number}: {trap.answer}, with {len(trap.tests)} tests and {len(trap.rules)} rules."
+        for test in filter(missing, trap.tests):
+            yield f"{trap.number}: there is no {test}."
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text())

@@ -1,0 +1,93 @@
+"""A chat in the form of other APIs, and their answers, as real servers gave them, in the form of a chat."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import dialects, messages_api
+from sparkwright.engines.dialects import MESSAGES, RESPONSES, Dialect
+from sparkwright.engines.probes import apis, tool_call
+from sparkwright.engines.probes.probe import Reply
+from tests.sandbox.serve_help import HELP
+
+RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
+BY_PREFIX = {"m": MESSAGES, "r": RESPONSES}
+CHAT: dict[str, Any] = {"model": "m", **tool_call.PROBE.body, "max_tokens": 9, "messages": tool_call.TURNS}
+
+
+def read(name: str) -> dict[str, Any]:
+    """A recorded answer in a chat's form."""
+    dialect, text = BY_PREFIX[name[0]], RECORDED[name]["text"]
+    if not name.endswith("-stream"):
+        return dialect.answer(json.loads(text))
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    assert not dialect.disorder(events) and events[-1]["type"] in dialect.last
+    return dialect.assembled(events)
+
+
+@pytest.mark.parametrize("api", ["m", "r"])
+@pytest.mark.parametrize("stream", ["", "-stream"])
+def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) -> None:
+    call, thought, cut = (Reply(200, "", read(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length"))
+    assert tool_call.judge(call).verdict == "proved"
+    assert (thought.content.strip(), thought.thinking.strip()) == (
+        "The larger number is 9.9.",
+        "9.90 is more than 9.11.",
+    )
+    assert cut.cut and not thought.cut
+    assert read(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
+
+
+def test_tokens_of_a_prompt_in_a_cache_count() -> None:
+    row = {"input_tokens": 3, "cache_read_input_tokens": 7, "cache_creation_input_tokens": None, "output_tokens": 2}
+    assert messages_api.usage({"usage": row}) == {"prompt_tokens": 10, "completion_tokens": 2}
+
+
+def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
+    body = MESSAGES.request(CHAT)
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+    assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
+    assert body["tools"][0]["input_schema"]["required"] == ["city"] and body["tool_choice"] == {"type": "auto"}
+    assert "max_tokens" not in messages_api.counted(CHAT)
+
+
+def test_turns_with_tools_take_the_form_of_the_responses_api() -> None:
+    body = RESPONSES.request(CHAT)
+    assert [item.get("type") for item in body["input"]] == [None, "function_call", "function_call_output", None]
+    assert (body["max_output_tokens"], body["tools"][0]["name"]) == (9, "get_weather")
+
+
+def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
+    text = RECORDED["m-tool-stream"]["text"]
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
+    disorder = MESSAGES.disorder(events)
+    assert "content_block_start" in disorder
+    found = apis.PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
+    assert (found.verdict, found.fault) == ("disproved", "events out of order")
+
+
+@pytest.mark.parametrize("dialect", dialects.BY_PATH.values(), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(None, [], {}, {"content": [3], "output": [3]}, {"content": "x", "output": "x", "usage": 4}),
+        {"type": "content_block_delta", "index": 10**9, "delta": {"text": 1}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": ["text"]}},
+        {"content": [{"type": ["x"]}], "stop_reason": ["x"], "output": [{"type": "message", "content": [{"text": 3}]}]},
+    ],
+)
+def test_what_is_no_answer_proves_nothing_and_breaks_nothing(dialect: Dialect, given: Any) -> None:
+    for body in (dialect.answer(given), dialect.assembled([given])):
+        assert tool_call.judge(Reply(200, "", body)).verdict != "proved"
+
+
+def test_a_count_that_differs_from_the_usage_is_disproved() -> None:
+    judged = [
+        apis.judge_count(Reply(200, "", body))
+        for body in ({"counted": 9, "prompt": 10}, {}, {"counted": 3, "prompt": 3})
+    ]
+    assert [one.verdict for one in judged] == ["disproved", "disproved", "proved"]
+    assert "counts 9 tokens where the answer's usage has 10" in judged[0].evidence
