@@ -57,10 +57,14 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
 def _moved(source: Channel, target: Channel, clock: Progress | None) -> int:
     """Carry one chunk; returns its bytes, 0 at the end. Raises TimedOut where both together are slower than SLOWEST."""
     started_s = time.monotonic()
-    source.settimeout(clock.left_s() if clock else SILENCE_S)
-    data = source.recv(CHUNK_BYTES)
-    target.settimeout(clock.left_s() if clock else SILENCE_S)
-    target.sendall(data)
+    try:
+        source.settimeout(clock.left_s() if clock else SILENCE_S)
+        data = source.recv(CHUNK_BYTES)
+        target.settimeout(clock.left_s() if clock else SILENCE_S)
+        target.sendall(data)
+    except (TimeoutError, TimedOut):
+        slow = f"less than {SLOWEST.bytes} bytes in {SLOWEST.seconds:g} s" if clock else f"nothing in {SILENCE_S:g} s"
+        raise TimedOut(slow) from None
     if clock:
         clock.waited(time.monotonic() - started_s, len(data))
     return len(data)
