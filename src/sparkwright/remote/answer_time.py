@@ -19,7 +19,7 @@ VERBS: Mapping[str, float] = {
     **dict.fromkeys(("incident", "diagnose", "serving", "unlock"), LONG_S),
     "health": MEASURED_S,
 }
-#: modules that only look, where a plan has one of them as its only task
+#: modules that change nothing, where a plan has one of them as its only task
 MODULES: Mapping[str, float] = {
     **dict.fromkeys(("gateway_own_key", "copy_key", "bench_cells"), QUICK_S),
     **dict.fromkeys(("doctor", "survey", "inspect_image", "inspect_server", "container_settings"), LONG_S),
