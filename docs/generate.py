@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright.app import docs, schemas
-from sparkwright.app.json_output import schemas as json_output
 from sparkwright.app.findings import explained, rule_text, rules
+from sparkwright.app.json_output import schemas as json_output
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
-from sparkwright.cli.help_groups import GROUPS
 from sparkwright.cli.framework.layout import spelled
-from sparkwright.engines import engine
+from sparkwright.cli.help_groups import GROUPS
+from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project.inventory.gateway_models import GatewayFile, GatewayLimits, TlsFile
@@ -37,6 +37,7 @@ MODELS = (
 )
 SECTIONS = re.compile(r"<!-- sections -->.*?<!-- end -->", re.S)
 ENGINES = re.compile(r"<!-- engines -->.*?<!-- end -->", re.S)
+PATHS = re.compile(r"<!-- paths -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 
 
@@ -55,6 +56,8 @@ def pages() -> dict[Path, str]:
         found[page] = TABLE.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}\n<!-- end -->", text)
     engines = HERE / "engines.md"
     found[engines] = ENGINES.sub(f"<!-- engines -->\n{_engines()}\n<!-- end -->", engines.read_text())
+    gateway = HERE / "gateway.md"
+    found[gateway] = PATHS.sub(f"<!-- paths -->\n{_paths()}\n<!-- end -->", gateway.read_text())
     index = [
         f"# Modules\n\nGenerated from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
     ]
@@ -65,6 +68,27 @@ def pages() -> dict[Path, str]:
         HERE / "rules.md": _rules(),
         HERE / "metrics.md": _metrics(),
     }
+
+
+#: how a request names its model, and by method where it is not POST
+NAMED = {"json": "JSON body", "form": "form", "response": "by the response"}
+
+
+def _paths() -> str:
+    """The paths that a gateway routes, and the releases from which each engine serves them."""
+    engines = {name: engine.of(name) for name in engine.TITLES}
+    titles = [one.title for one in engines.values()]
+    rows = [f"| path | `model` | {' | '.join(titles)} |", f"|---|---|{'---|' * len(titles)}"]
+    for path in api_paths.union(one.http.paths for one in engines.values()):
+        served = [_served(one.http.paths, path.path) for one in engines.values()]
+        method = f"{path.method} " if path.method != "POST" else ""
+        rows.append(f"| {method}`{path.path}` | {NAMED[path.model]} | {' | '.join(served)} |")
+    return "\n".join(rows)
+
+
+def _served(paths: tuple[api_paths.ApiPath, ...], path: str) -> str:
+    found = next((one for one in paths if one.path == path), None)
+    return "" if found is None else f"from {found.since}" if found.since else "yes"
 
 
 def _commands() -> Iterator[str]:

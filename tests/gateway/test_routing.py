@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.api_paths import ApiPath
 from sparkwright.host.gateway import client
 from sparkwright.host.gateway.client import Door
 from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
@@ -70,7 +71,9 @@ def test_paths_of_the_engines_are_routed(lab: Running, path: str) -> None:
 
 
 def test_a_path_that_no_engine_of_the_group_serves_is_refused(servers: dict[str, Server], tmp_path: Path) -> None:
-    with running(tmp_path, gateway(model("small", servers["small"]), paths=("/v1/chat/completions",))) as found:
+    with running(
+        tmp_path, gateway(model("small", servers["small"]), paths=(ApiPath("/v1/chat/completions"),))
+    ) as found:
         found.up("small")
         assert found.ask("POST", "/v1/messages", {"model": "small"}).json["error"]["code"] == "unknown_url"
 

@@ -1,4 +1,4 @@
-"""Paths that clients of the engines use, each a POST with the served name as `model` in a JSON body.
+"""Paths that clients of the engines use, and where each names its model.
 
 A gateway routes what an engine of its group serves, and nothing else: paths that load adapters, put a server to sleep or profile
 it are no client's. Read off the route tables of the engines' packages: vLLM 0.10.2 to 0.33.0, SGLang 0.5.6 to 0.5.23, and of
@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
+
+#: where a request names its model: `json`, in a JSON body; `form`, in a field of a multipart form; `response`, nowhere: the path
+#: names a response, which only the server that made it has
+Names = Literal["json", "form", "response"]
+#: stands in a path for the name of a response
+ID = "{id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,8 @@ class ApiPath:
     path: str
     #: the first release that is known to serve it; empty where every supported release does
     since: str = ""
+    method: str = "POST"
+    model: Names = "json"
 
 
 #: served by every engine that speaks OpenAI's API
@@ -36,6 +45,12 @@ OPENAI = tuple(
         "/v1/score",
     )
 )
+#: of a response that a server keeps, where an engine does that
+KEPT = (
+    ApiPath(f"{RESPONSES}/{ID}", method="GET", model="response"),
+    ApiPath(f"{RESPONSES}/{ID}/cancel", model="response"),
+)
+TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 
 
 def since(table: Iterable[ApiPath], path: str) -> str:
@@ -43,6 +58,15 @@ def since(table: Iterable[ApiPath], path: str) -> str:
     return next((served.since for served in table if served.path == path), "")
 
 
-def union(tables: Iterable[Iterable[ApiPath]]) -> tuple[str, ...]:
+def union(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
     """Return the paths of several engines, each once, in the order in which they come."""
-    return tuple(dict.fromkeys(served.path for table in tables for served in table))
+    found: dict[str, ApiPath] = {}
+    for table in tables:
+        for served in table:
+            found.setdefault(served.path, served)
+    return tuple(found.values())
+
+
+def names(table: Iterable[ApiPath]) -> tuple[str, ...]:
+    """Return the paths as they are written."""
+    return tuple(served.path for served in table)

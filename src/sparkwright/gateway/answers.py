@@ -31,6 +31,7 @@ HEADERS = {401: "hdr WWW-Authenticate Bearer", 405: "hdr Allow POST", 503: f"hdr
 #: sentences of answers that the stand-in of the sandbox gives too
 NO_KEY = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
 NO_MODEL = "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
+NO_FIELD = "The gateway reads no field `model` in the form."
 UNKNOWN_MODEL = "The gateway serves no model of this name; /v1/models lists those that it serves."
 NOT_UP = "No server of this model is up. Try again."
 
@@ -59,9 +60,10 @@ def body(status: int, message: str, code: str) -> str:
     return json.dumps({"type": "error", "error": about}, separators=(",", ":"))
 
 
-def words(status: int, message: str, code: str) -> str:
-    """An error, as `http-request return` and `http-error` take it."""
+def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
+    """Return an error, as `http-request return` and `http-error` take it. allow: the method that is, where another was used."""
     headers = f" {HEADERS[status]}" if status in HEADERS else ""
+    headers = headers.replace("Allow POST", f"Allow {allow}")
     return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"
 
 

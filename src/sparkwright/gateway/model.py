@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright.engines.api_paths import ApiPath
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.units import MIB
 
@@ -99,7 +100,7 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
-    paths: tuple[str, ...]  #: of its servers, those that clients may use
+    paths: tuple[ApiPath, ...]  #: of its servers, those that clients may use
     waits: bool = False  #: where no server of a model is up, a request waits for one
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, listeners, operations
+from sparkwright.gateway import answers, listeners, operations, requests
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
@@ -20,6 +20,7 @@ CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS = "haproxy.cfg", "models.map", "keys", 
 NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
+    *(requests.MAKERS, requests.SCRIPT),
 )
 #: the words after `haproxy`
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
@@ -73,7 +74,8 @@ def container_bytes(gateway: Gateway) -> int:
 
 def files(gateway: Gateway) -> dict[str, str]:
     """The files of its folder that hold no secret, by name."""
-    return {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway), **operations.files(gateway)}
+    own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
+    return {**own, **operations.files(gateway), **requests.files(gateway)}
 
 
 def _routes(gateway: Gateway) -> str:
@@ -93,6 +95,7 @@ def _sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     yield "defaults", _defaults(gateway)
     yield "frontend gateway", _frontend(gateway)
     yield "frontend hosts", operations.frontend(gateway)
+    yield from requests.sections(gateway)
     for model in gateway.models:
         yield f"backend {model.backend}", _backend(gateway, model)
 
@@ -107,6 +110,7 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield f"hard-stop-after {gateway.answer_s}s"
     yield "log stdout format raw local0"
     yield from operations.in_global()
+    yield from requests.in_global(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
@@ -139,11 +143,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
     yield from _listed(gateway)
     yield from _refusals(gateway)
-    yield "http-request set-var(txn.model) req.body,json_query('$.model')"
-    yield f"http-request return {answers.words(400, answers.NO_MODEL, 'model_missing')} if !{{ var(txn.model) -m found }}"
-    yield f"http-request set-var(txn.backend) var(txn.model),map_str({ROUTES})"
-    unknown = answers.words(404, answers.UNKNOWN_MODEL, "model_not_found")
-    yield f"http-request return {unknown} if !{{ var(txn.backend) -m found }}"
+    yield from requests.routes(gateway, ROUTES)
     if not gateway.keyed:
         yield listeners.known()
     if gateway.affinity == "prefix":
@@ -154,10 +154,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
 
 def _refusals(gateway: Gateway) -> Iterator[str]:
     """What is refused before the body is read; the last waits for it."""
-    paths = gateway.paths
-    unknown = answers.words(404, answers.unknown_path(paths), "unknown_url")
-    yield f"http-request return {unknown} if !{{ path -m str {' '.join(paths)} }}"
-    yield f"http-request return {answers.words(405, 'Use POST.', 'method_not_allowed')} if !{{ method POST }}"
+    yield from requests.refusals(gateway)
     large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
     headers = answers.words(431, f"The headers are larger than {HEADERS_BYTES} bytes.", "headers_too_large")
@@ -218,6 +215,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     if model.key:
         yield f'http-request set-header Authorization "{key}"'
     yield from _balance(gateway, len(model.upstreams))
+    yield from requests.servers(gateway, model)
     yield "option httpchk"
     authorized = f' hdr Authorization "{key}"' if model.key else ""
     yield (
@@ -230,9 +228,10 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     yield f"default-server check {spaced} init-addr last,libc,none"
     for one in model.upstreams:
         limit = f" maxconn {one.slots}" if one.slots else ""
-        yield f"server {one.name} {one.address}:{one.port}{limit}"
-        if one.interim_port:
-            yield f"server {one.name}{INTERIM} {one.address}:{one.interim_port}{limit} disabled"
+        first, *interim = (f" id {requests.number(model, name)}" for name in one.names)
+        yield f"server {one.name} {one.address}:{one.port}{limit}{first}"
+        for number in interim:
+            yield f"server {one.name}{INTERIM} {one.address}:{one.interim_port}{limit}{number} disabled"
     if gateway.waits:
         yield f"server {WAITING} {NOBODY} backup no-check"
 

@@ -11,6 +11,8 @@ from sparkwright.gateway.model import INTERIM, WAITING, model_of
 #: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
 MOST_ROWS, LONGEST_HEAD = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
+#: how backends that hold a table, and no model, are called
+TABLES = "-"
 #: of a server in `show stat`: its state begins so
 UP, DRAIN = "UP", "DRAIN"
 STATES = ("up", "draining", "maintenance", "down", "unknown")
@@ -34,7 +36,8 @@ def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     """For each model: requests (all, since HAProxy's start), running, queued, errors (answers of 5xx and refused in the queue),
     servers. rows: of `show stat`.
     """
-    return [_model(row, rows) for row in rows if row.get("svname") == BACKEND]
+    own = (row for row in rows if not row.get("pxname", "").startswith(TABLES))
+    return [_model(row, rows) for row in own if row.get("svname") == BACKEND]
 
 
 def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:

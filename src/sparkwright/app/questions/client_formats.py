@@ -39,7 +39,7 @@ class Endpoint:
     key_variable: str
     pictures: bool
     #: what its engine serves
-    paths: tuple[str, ...] = api_paths.union([api_paths.OPENAI])
+    paths: tuple[str, ...] = api_paths.names(api_paths.OPENAI)
 
 
 @dataclass(frozen=True, slots=True)

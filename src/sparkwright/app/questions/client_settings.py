@@ -87,7 +87,7 @@ def _endpoint(chosen: Chosen, name: str, served: Served) -> Endpoint:
         answer_tokens=openai_api.answer_tokens(served.max_model_len),
         key_variable=key,
         pictures=served.pictures,
-        paths=api_paths.union([recipes.recipe_of(chosen.project, host).engine.http.paths]),
+        paths=api_paths.names(recipes.recipe_of(chosen.project, host).engine.http.paths),
     )
 
 

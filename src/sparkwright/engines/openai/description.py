@@ -26,6 +26,8 @@ MOST = 32
 WORDS = 512
 ROLES = (*http.COUNTERS, http.RUNNING, http.WAITING, http.KV_CACHE_USED)
 
+#: what a gateway answers itself
+OWN = ("/v1/models", "/metrics", "/health", "/")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
 _METRIC = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
 _FIELD = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}")
@@ -93,9 +95,24 @@ def _any_text(value: Any) -> Iterator[Mistake]:
 
 
 _path = _text(_PATH, "a path, as /health")
+_served = _text(
+    re.compile(f"(?!{'|'.join(map(re.escape, OWN))}$){_PATH.pattern}"),
+    "a path of the server's API, as /v1/audio/speech",
+)
 _off = _text(re.compile(f"(?:{_PATH.pattern})?"), "a path, as /version, or empty")
 _metric = _text(_METRIC, 'the name of a metric, as requests_running or steps_total{mode="decode"}')
 _field = _text(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_len")
+
+
+def _added_path(value: Any) -> Iterator[Mistake]:
+    """A path that clients use beside those of every engine: its name, or a mapping that says where `model` stands."""
+    if isinstance(value, Mapping):
+        yield from _mapping({"path": _served, "model": _text(re.compile("json|form"), "json or form")}, ("path",))(
+            value
+        )
+    else:
+        yield from _served(value)
+
 
 #: what the host needs of a description; this is what a label holds
 CARRIED: Mapping[str, Check] = {
@@ -107,6 +124,7 @@ CARRIED: Mapping[str, Check] = {
     "settings": _mapping({"path": _path, **dict.fromkeys(SETTINGS, _field)}, ("path",)),
     "metrics": _mapping({"path": _path, **dict.fromkeys(ROLES, _metric)}, ("path",)),
     "public": _several(_path, "paths"),
+    "paths": _several(_added_path, "paths"),
     "key": _mapping(
         {"env": _text(_VARIABLE, "the name of a variable"), "file_flag": _text(_FLAG, "a flag without its dashes")},
         one=True,

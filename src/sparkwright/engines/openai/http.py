@@ -6,6 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.engines import api_paths
+from sparkwright.engines.api_paths import ApiPath
 from sparkwright.engines.http import Http, Sample
 from sparkwright.engines.openai import description
 from sparkwright.trust.bounds import MOST_NUMBER
@@ -49,7 +51,15 @@ def described(label: str) -> Http:
         public=frozenset((health, *given.get("public", ()))),
         speculation=("--speculative-", "--spec-"),
         key_variable=(given.get("key") or {}).get("env", ""),
+        paths=api_paths.union([api_paths.OPENAI, map(_path, given.get("paths", ()))]),
     )
+
+
+def _path(given: Any) -> ApiPath:
+    """A path that a recipe adds: its name, or a mapping with where the model stands."""
+    if isinstance(given, str):
+        return ApiPath(given)
+    return ApiPath(given["path"], model=given.get("model", "json"))
 
 
 def _sample(name: str) -> Sample:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines import http
-from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
+from sparkwright.engines.api_paths import COUNT_TOKENS, KEPT, MESSAGES, OPENAI, TRANSCRIPTIONS, ApiPath
 from sparkwright.engines.http import Http, Sample
 from sparkwright.trust.bounds import count_of, number_of
 
@@ -75,6 +75,8 @@ PATHS = (
     *OPENAI,
     ApiPath(MESSAGES, since="0.5.9"),
     ApiPath(COUNT_TOKENS, since="0.5.9"),
+    *KEPT,
+    ApiPath(TRANSCRIPTIONS, since="0.5.11", model="form"),
     *map(ApiPath, ("/v1/classify", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize")),
 )
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from sparkwright.engines import http
-from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
+from sparkwright.engines.api_paths import COUNT_TOKENS, KEPT, MESSAGES, OPENAI, TRANSCRIPTIONS, TRANSLATIONS, ApiPath
 from sparkwright.engines.command_words import value
 from sparkwright.engines.http import Http, Sample
 
@@ -37,6 +37,8 @@ PATHS = (
     *OPENAI,
     ApiPath(MESSAGES, since="0.11.2"),
     ApiPath(COUNT_TOKENS, since="0.17.1"),
+    *KEPT,
+    *(ApiPath(path, model="form") for path in (TRANSCRIPTIONS, TRANSLATIONS)),
     *map(ApiPath, ("/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/tokenize", "/detokenize")),
 )
 

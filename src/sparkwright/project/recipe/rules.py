@@ -161,7 +161,7 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         if name not in table.OF_TASK[task]:
             yield f"`expect.probes`: {name} cannot be asked with `task: {task}`.", place, "Remove it."
         dialect = dialects.OTHERS.get(name)
-        if dialect is not None and dialect.path not in api_paths.union([own.http.paths]):
+        if dialect is not None and dialect.path not in api_paths.names(own.http.paths):
             message = f"`expect.probes`: {name} cannot pass: {own.title} is not known to serve {dialect.path}."
             yield message, place, "Remove the probe."
         for flag in own.probe_flags.needs.get(name, ()):

@@ -6,13 +6,20 @@ import contextlib
 import hashlib
 import http.client
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from threading import Event
 from typing import Protocol
 
-from sparkwright.gateway import answers, operations, render
-from sparkwright.sandbox.stand_in.routing import NoServer, Routing, asked
+from sparkwright.engines import api_paths
+from sparkwright.gateway import answers, operations, render, requests
+from sparkwright.sandbox.stand_in.files import Server
+from sparkwright.sandbox.stand_in.routing import NoServer, Routing, Sent, asked
 from sparkwright.sandbox.web import Handler
+
+#: in an answer, and in a form
+RESPONSE = re.compile(rb'"id": ?"(resp_[A-Za-z0-9_-]+)"')
+FIELD = re.compile(rb'name="model".*?\r\n\r\n([^\r\n]{1,200})\r\n', re.S)
 
 
 class Owner(Protocol):
@@ -51,10 +58,11 @@ class GatewayApi(Handler):
             return 401, answers.NO_KEY, "invalid_api_key"
         if path == render.MODELS:
             return None
-        if path not in files.paths:
-            return 404, answers.unknown_path(files.paths), "unknown_url"
-        if self.command != "POST":
-            return 405, "Use POST.", "method_not_allowed"
+        if path not in files.paths and not re.fullmatch(files.kept or "(?!)", path):
+            return 404, files.unknown_path, "unknown_url"
+        wanted = "GET" if re.fullmatch(files.read or "(?!)", path) else "POST"
+        if self.command != wanted:
+            return 405, f"Use {wanted}.", "method_not_allowed"
         return self._too_large() if int(length) > files.body_bytes else None
 
     def route(self) -> None:
@@ -76,10 +84,14 @@ class GatewayApi(Handler):
         return hashlib.sha256(key.encode()).hexdigest() if key else ""
 
     def _pass_on(self) -> None:
-        body = self.body()
-        model = body.get("model") if isinstance(body, dict) else None
-        if not isinstance(model, str):
-            self.error(400, answers.NO_MODEL, "model_missing")
+        path = self.path.partition("?")[0]
+        if path not in self.routing.files.paths:
+            self._of_response(path.removeprefix(api_paths.RESPONSES).split("/")[1])
+            return
+        form = path in self.routing.files.forms
+        model = _field(self.raw) if form else _named(self.body())
+        if model is None:
+            self.error(400, answers.NO_FIELD if form else answers.NO_MODEL, "model_missing")
             return
         backend = self.routing.files.models.get(model)
         if backend is None:
@@ -91,13 +103,25 @@ class GatewayApi(Handler):
             self.error(503, answers.NOT_UP if no.code == "model_not_up" else answers.OWN[503][0], no.code)
             self.routing.errors[backend] += 1
 
-    def _ask(self, backend: str) -> None:
-        """Ask one server after another until one answers. Raises NoServer."""
-        files, tried = self.routing.files, set[str]()
+    def _of_response(self, name: str) -> None:
+        """Ask the server that made a response."""
+        backend, server = self.routing.makers.get(name, ("", ""))
+        if not backend:
+            self.error(404, requests.UNKNOWN_RESPONSE, "response_not_found")
+            return
+        others = {one.name for one in self.routing.files.backends[backend].servers} - {server}
+        try:
+            self._ask(backend, others)
+        except NoServer as no:
+            self.error(503, answers.NOT_UP, no.code)
+
+    def _ask(self, backend: str, others: Collection[str] = ()) -> None:
+        """Ask one server after another until one answers. Raises NoServer. others: servers that are not asked."""
+        files, tried = self.routing.files, {*others}
         while True:
             with self.routing.taken(backend, tried) as server:
                 try:
-                    answer = asked(server, files.backends[backend].key, self.path, self.raw, files.answer_s)
+                    answer = self._asked(server, files.backends[backend].key)
                 except TimeoutError:
                     self.error(504, *answers.OWN[504])
                     return
@@ -105,22 +129,35 @@ class GatewayApi(Handler):
                     tried.add(server.name)
                     continue
                 with answer:
-                    self._answer(answer)
+                    self._answer(answer, (backend, server.name))
                 return
 
-    def _answer(self, answer: http.client.HTTPResponse) -> None:
+    def _asked(self, server: Server, key: str) -> http.client.HTTPResponse:
+        kind = self.headers.get("Content-Type", "application/json")
+        about = Sent(self.command, self.path, self.raw, kind)
+        return asked(server, key, about, self.routing.files.answer_s)
+
+    def _answer(self, answer: http.client.HTTPResponse, maker: tuple[str, str]) -> None:
         """Pass an answer on as it comes. Where its server ends in the middle of it, so does the connection."""
         kind = answer.getheader("Content-Type") or "application/json"
         try:
             if answer.status == 200 and answer.length is None:
-                self.stream(self._parts(answer), kind)
+                self.stream(self._parts(answer, maker), kind)
             else:
-                self.reply(answer.status, answer.read(), {"Content-Type": kind})
+                payload = answer.read()
+                self._remember(payload, maker)
+                self.reply(answer.status, payload, {"Content-Type": kind})
         except http.client.HTTPException:
             self.close_connection = True
 
-    def _parts(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    def _remember(self, begin: bytes, maker: tuple[str, str]) -> None:
+        """Remember who made a response, from how its answer begins."""
+        if self.path.partition("?")[0] == api_paths.RESPONSES and (found := RESPONSE.search(begin)):
+            self.routing.makers[found[1].decode()] = maker
+
+    def _parts(self, answer: http.client.HTTPResponse, maker: tuple[str, str]) -> Iterator[bytes]:
         while part := answer.read1(65536):
+            self._remember(part, maker)
             if self.owner.stopped.is_set():
                 raise ConnectionResetError
             yield part
@@ -132,6 +169,18 @@ class GatewayApi(Handler):
         name, _, value = answers.HEADERS.get(status, "").removeprefix("hdr ").partition(" ")
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.reply(status, json.loads(answers.body(status, message, code)), {name: value} if name else {})
+
+
+def _named(body: object) -> str | None:
+    """The model of a JSON body."""
+    found = body.get("model") if isinstance(body, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _field(form: bytes) -> str | None:
+    """The model of a multipart form."""
+    found = FIELD.search(form)
+    return found[1].decode(errors="replace") if found else None
 
 
 class ControlApi(GatewayApi):

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.model import WAITING
+from sparkwright.gateway.statistics import TABLES
 
 #: before the row of a model in the configuration
 LISTED = "%[var(txn.models)],"
@@ -59,7 +60,14 @@ class Files:
     keys: frozenset[str] | None  #: SHA-256 of the clients'; None: it asks for none
     models: dict[str, str]  #: backends' names by model
     backends: dict[str, Backend]
-    paths: tuple[str, ...]  #: that are routed
+    paths: tuple[str, ...]  #: that are routed, and name a model
+    #: of those, the ones on which a form names it
+    forms: tuple[str, ...]
+    #: patterns of paths of a response that was made before, and of those that are read
+    kept: str
+    read: str
+    #: what the 404 of another path says
+    unknown_path: str
     operators: dict[str, str]  #: hosts by the SHA-256 of their keys
     operations: dict[str, str]  #: by host, method and URL
 
@@ -67,6 +75,7 @@ class Files:
 def read(files: Mapping[str, str]) -> Files:
     """The files by name. Raises Unread."""
     front, *behind = files.get(render.CONFIG, "").split("\nbackend ")
+    behind = [text for text in behind if not text.startswith(TABLES)]
     clients, _, hosts = front.partition("\nfrontend hosts")
     if re.search(r"(?m)^ *bind .* ssl ", front):
         raise Unread("the sandbox's stand-in for HAProxy speaks no TLS: install haproxy, or set `tls: none`.")
@@ -86,6 +95,10 @@ def read(files: Mapping[str, str]) -> Files:
         models=_pairs(files, render.ROUTES),
         backends=backends,
         paths=tuple(_first(r"!\{ path -m str ([^}]+) \}", clients).split()),
+        forms=tuple(_optional(r"acl form path -m str (.*)", clients).split()),
+        kept="|".join(_optional(r"acl kept path -m reg (.*)", clients).split()),
+        read="|".join(_optional(r"acl read path -m reg (.*)", clients).split()),
+        unknown_path=_first(r'"(The gateway has no such path[^"]*)"', clients),
         operators=_pairs(files, operations.OPERATORS),
         operations=_pairs(files, operations.OPERATIONS),
     )
@@ -95,7 +108,7 @@ def _backend(text: str, rows: Mapping[str, list[Any]], keys: Mapping[str, str]) 
     name = text.partition("\n")[0]
     words = shlex.split(_first(r"http-check send (.*)", text))
     check = words[words.index("uri") + 1], words[words.index("body") + 1], _first(r"expect rstring (.*)", text)
-    found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?( disabled)?$", text)
+    found = re.findall(r"(?m)^ *server (\S+) (\S+):([0-9]+)(?: maxconn ([0-9]+))?(?: id [0-9]+)?( disabled)?$", text)
     servers = tuple(Server(host, at, int(port), int(slots or 0), bool(off)) for host, at, port, slots, off in found)
     return name, Backend(check, servers, rows.get(name, []), keys.get(name, ""), f"server {WAITING} " in text)
 
@@ -109,6 +122,11 @@ def _listed(line: str) -> tuple[str, list[Any]]:
         raise Unread(
             f"the sandbox's stand-in for HAProxy can't read a row of {render.MODELS} in {render.CONFIG}."
         ) from None
+
+
+def _optional(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
 
 
 def _first(pattern: str, text: str) -> str:

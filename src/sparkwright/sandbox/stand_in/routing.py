@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sparkwright.gateway import operations, render
 from sparkwright.gateway.statistics import BACKEND
@@ -61,6 +62,8 @@ class Routing:
     def __init__(self, files: Files, drained: str) -> None:
         self.files = files
         self.ended = threading.Event()
+        #: backends and servers by the responses that they made
+        self.makers: dict[str, tuple[str, str]] = {}
         self._changed = threading.Condition()
         forced = _forced(drained)
         self._servers = {
@@ -161,12 +164,27 @@ class Routing:
             self.ended.wait(soon_s if one.failures or one.forced else self.files.check_s)
 
 
-def asked(server: Server, key: str, path: str, body: bytes, timeout_s: float) -> http.client.HTTPResponse:
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request as it goes to a server."""
+
+    method: str
+    path: str
+    body: bytes
+    kind: str = "application/json"
+
+
+def asked(server: Server, key: str, sent: Sent, timeout_s: float) -> http.client.HTTPResponse:
     """The answer of a server as it begins. Raises OSError or HTTPException; the connection is closed with the answer."""
     link = http.client.HTTPConnection(server.address, server.port, timeout=timeout_s)
-    headers = {"Content-Type": "application/json", "Connection": "close"}
+    headers = {"Content-Type": sent.kind, "Connection": "close"}
     try:
-        link.request("POST", path, body, {**headers, **({"Authorization": f"Bearer {key}"} if key else {})})
+        link.request(
+            sent.method,
+            sent.path,
+            sent.body or None,
+            {**headers, **({"Authorization": f"Bearer {key}"} if key else {})},
+        )
         return link.getresponse()
     except BaseException:
         link.close()
@@ -176,7 +194,7 @@ def asked(server: Server, key: str, path: str, body: bytes, timeout_s: float) ->
 def _well(backend: Backend, server: Server) -> bool:
     path, body, expected = backend.check
     try:
-        with asked(server, backend.key, path, body.encode(), render.CHECK_S) as answer:
+        with asked(server, backend.key, Sent("POST", path, body.encode()), render.CHECK_S) as answer:
             return re.search(expected, answer.read(CHECK_BYTES).decode(errors="replace")) is not None
     except (OSError, http.client.HTTPException):
         return False
