@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.engines.flags import ModelFlag, Role
 from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
 
 MODEL = "model"
@@ -33,6 +34,10 @@ ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = MEMORY_UTILIZATION
 BUDGET = BATCHED_TOKENS
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+MODEL_FLAGS: Mapping[Role, ModelFlag] = {
+    "draft": ModelFlag("speculative-config", key="model"),
+    "tokenizer": ModelFlag("tokenizer"),
+}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
