@@ -62,8 +62,8 @@ def kind(model: Mapping[str, Any]) -> HubModel:
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
     """The longest sequence, and the size of a table of n-gram embeddings, where they are told."""
     held = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    told = {name: count_of((held or {}).get(name)) for name in ("max_position_embeddings", *TABLE)}
-    return {name: size for name, size in told.items() if size is not None}
+    sizes = {name: count_of((held or {}).get(name)) for name in ("max_position_embeddings", *TABLE)}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def decide(
