@@ -151,7 +151,10 @@ CLOCK = re.compile(
 )
 
 #: who says it, when and where: left out where a line is short
-PREFIX = re.compile(r"^.{0,80}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ")
+#: without brackets until 0.8
+PREFIX = re.compile(
+    r"^.{0,120}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\]|\w{1,80}\.py:\d{1,6}\]) "
+)
 
 # -- what a person should see ----------------------------------------------------------------------------------------------
 
