@@ -1,4 +1,4 @@
-"""What a client needs of a server beside its own settings: a path, a context, tools, a prefix cache. Sources: docs/gateway.md, "Clients"."""
+"""Needs of a client that its server has to meet: a path, a context, tools, a prefix cache. Sources: docs/gateway.md, Clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _of_agent(client: str, form: Format, one: Checked) -> Iterator[Finding]:
     context = own.flags.context(flags) or effective.max_model_len
     if context is not None and context < AGENT_CONTEXT:
         sentence = f"{client} needs a context of {AGENT_CONTEXT} tokens or more, and this one has {context}."
-        yield Finding("error", sentence, (Way("raise it"),), SOURCE, own.flags.CONTEXT)
+        yield Finding("error", sentence, (Way("raise it"),), SOURCE)
     named = {} if own.needs_description else own.flags.named(flags)
     missing = [flag for flag in own.probe_flags.needs.get("tool_call", ()) if named.get(flag) in (None, False)]
     if missing:
