@@ -76,6 +76,8 @@ class Desk:
         for name in ("hosts", "recipes", "playbooks", "templates"):
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
+        for recipe in (folder / "recipes").rglob("*.yml"):  # proved by tests/e2e/test_memory.py
+            recipe.write_text(re.sub(r"(?m)^  load: .*\n", "", recipe.read_text()))
         for book in (folder / "playbooks").rglob("*.yml"):
             for module, shorter in haste.items():
                 book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from sparkwright.guard import ring as rings
-from sparkwright.host.memory import service_guard, start_guard
+from sparkwright.host.memory import host_lost, service_guard, start_guard
+from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
@@ -37,7 +38,7 @@ def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_serve
     print(done.recap)
 
 
-def _guarding(desk: Desk) -> dict[str, str]:
+def guarding(desk: Desk) -> dict[str, str]:
     """What the guard of the start that is under way says of itself."""
     rings_there = start_guard.folder(StateFolder.of(desk.sandbox / "home")).glob("*.ring")
     return next((about for path in rings_there if (about := rings.read(str(path))[0])["state"] == "guarding"), {})
@@ -49,8 +50,8 @@ def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault:
     control.fault(desk.sandbox, fault)
     desk.edit(*SEQS)
     with desk.start("deploy", "--host", "sandbox", "--json") as deploy:
-        until(lambda: _guarding(desk), "a guard")
-        os.kill(int(_guarding(desk)["pid"]), signal.SIGKILL)
+        until(lambda: guarding(desk), "a guard")
+        os.kill(int(guarding(desk)["pid"]), signal.SIGKILL)
         until(lambda: control.lost(desk.sandbox), "the end of the host")
         deploy.communicate(timeout=60)
     gone = desk.run("status", "--host", "sandbox")
@@ -71,20 +72,31 @@ def test_a_configuration_that_took_the_host_down_starts_again_only_when_somebody
     assert "the host went down at" in again.recap["msg"]
     assert "while qwen35 was starting" in again.recap["msg"]
     assert "went down" in desk.run("history", "--host", "sandbox").out
+    desk.docker().api.start("qwen35")
+    refused(desk, "restart")  # it runs and matches: somebody started it by hand
+    desk.edit(SEQS[0], SEQS[2], "max-num-seqs: 5")
+    assert desk.deploy().proved, "another configuration needs no word"
+    desk.edit(SEQS[0], "max-num-seqs: 5", SEQS[2])
+    refused(desk, "deploy")  # the verification of another one has not forgotten it
     done = desk.deploy("--anyway")
     assert done.proved, done.out
     assert "went down" not in desk.run("status", "--host", "sandbox").out
     assert desk.deploy().proved
 
+    state = StateFolder.of(desk.sandbox / "home")
+    row = {"key": start_guard.key_of(good_states.before(state)[0]["spec"]), "why": "the host went down at 02:14"}
+    state.write(host_lost.FORBIDDEN, {"rows": [row]})
+    refused(desk, "rollback")
+    assert desk.run("rollback", "--host", "sandbox", "--json", "--anyway").proved
+    assert state.read(host_lost.FORBIDDEN) is None
 
-def test_another_budget_needs_no_word(desk: Desk) -> None:
-    desk.deployed()
-    control.fault(desk.sandbox, "unkillable")
-    desk.edit(*SEQS)
-    desk.deploy()
-    control.fault(desk.sandbox, None)
-    desk.edit("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 5")
-    assert desk.deploy().proved
+
+def refused(desk: Desk, command: str) -> None:
+    before = desk.containers()
+    done = desk.run(command, "--host", "sandbox", "--json")
+    assert (done.code, "the host went down at" in done.recap["msg"]) == (5, True), done.out[-3000:]
+    assert "--anyway" in done.recap["msg"]
+    assert desk.containers() == before, "nothing was touched"
 
 
 def test_a_server_that_leaks_is_stopped_by_the_guard_of_the_service_and_the_check_says_why(desk: Desk) -> None:

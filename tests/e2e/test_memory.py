@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.budget import Budget
+from sparkwright.sandbox import control
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import HOST_SIDE
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.e2e.test_host_saved import guarding
+from tests.faults.bench import until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 FITS = "Check that it fits in memory"
@@ -129,17 +132,20 @@ def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_de
     assert again.code == 5 and "does not fit a context of 131072" in again.out, again.out
 
 
-def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow(served: Desk) -> None:
-    """An engine that takes the memory while it serves is killed before the simulated host is lost."""
-    host = "hosts/sandbox.yml"
-    text = (served.root / host).read_text()
-    (served.root / host).write_text(f"{text}\nvars: {{guard_gib: 14}}\n")
-    assert served.run("sandbox.fault", "leak").code == 0
+def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow_and_it_serves_again(served: Desk) -> None:
+    """An engine that takes the memory while it serves is killed before the simulated host is lost, and started as it was."""
+    before = served.serving()
+    words = ("--depth", "120000", "--repeat", "9", "--name", "grows")
     try:
-        said = served.run("bench.context", "--host", "sandbox", "--depth", "120000", "--name", "grows")
-        status = served.run("status", "--host", "sandbox", "--json").events()[0]
+        with served.start("bench.context", "--host", "sandbox", *words) as bench:
+            until(lambda: guarding(served).get("what") == "serving", "the guard of the measurement")
+            control.fault(served.sandbox, "leak")
+            until(lambda: served.containers() == ["qwen35 exited"], "the guard's act")
+            control.fault(served.sandbox, None)
+            out, err = bench.communicate(timeout=120)
     finally:
-        served.run("sandbox.fault", "none")
-        (served.root / host).write_text(text)
-    assert said.code == 1 and "was stopped to save the host" in said.out, said.out + said.err
-    assert "while it served 1 x " in said.out and status["state"] == "down"
+        control.fault(served.sandbox, None)
+    assert bench.returncode == 1 and "was stopped to save the host" in out, out + err
+    assert "while it served 1 x " in out
+    assert served.serving() == before != "", out + err
+    assert "restored after the lab" in served.run("history", "--host", "sandbox").out

@@ -19,16 +19,23 @@ from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loa
         ("Qwen3_5MoeForConditionalGeneration", "0.33.0+cu130", True),
         ("Qwen3_5MoeForConditionalGeneration", "0.40.0", None),
         ("KimiLinearForCausalLM", "0.11.0", False),
-        ("KimiLinearForCausalLM", "0.13.0", None),
+        ("KimiLinearForCausalLM", "0.13.0", True),
+        ("ExaoneMoEForCausalLM", "0.28.0", None),
+        ("ExaoneMoEForCausalLM", "0.33.0", True),
+        ("Glm5NextForCausalLM", "0.29.0", False),
+        ("Glm5NextForCausalLM", "0.29.1", None),
+        ("Glm5NextForCausalLM", "0.30.0", True),
+        ("Phi3SmallForCausalLM", "0.11.0", False),
         ("KimiLinearForCausalLM", "0.17.1", True),
         ("BambaForCausalLM", "0.23.0.post1", True),
         ("BambaForCausalLM", "0.26.0", False),
         ("Plamo2ForCausalLM", "0.26.0", True),
         ("Plamo2ForCausalLM", "0.27.0", False),
         ("QWenLMHeadModel", "0.32.0", False),
-        ("QWenLMHeadModel", "0.20.0", None),
+        ("QWenLMHeadModel", "0.20.0", True),
         ("RecurrentGemmaForCausalLM", "0.32.0", False),
-        ("LlamaForCausalLM", "0.32.0", None),
+        ("LlamaForCausalLM", "0.32.0", True),
+        ("LlamaForCausalLM", "0.9.0", None),
         ("NobodysModel", "0.32.0", None),
         ("Qwen3NextForCausalLM", "of today", None),
     ],
@@ -55,6 +62,6 @@ def test_no_name_is_both_dense_and_recurrent() -> None:
 
 def test_releases_in_words() -> None:
     assert in_words("Qwen3_5ForConditionalGeneration") == "0.17.0 and newer; none up to 0.16.0"
-    assert in_words("BambaForCausalLM") == "0.11.0 to 0.23.0, not since"
+    assert in_words("BambaForCausalLM") == "0.10.2 to 0.23.0, not since"
     assert in_words("ZambaForCausalLM") == "none up to 0.33.0"
     assert in_words("NobodysModel") == ""

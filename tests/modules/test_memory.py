@@ -17,7 +17,7 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import cgroups
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import footprint, holders
-from sparkwright.modules.memory import wait_memory_released
+from sparkwright.modules.memory import memory, wait_memory_released
 from sparkwright.modules.memory.assert_memory_fits import AssertMemoryFits
 from sparkwright.modules.memory.memory import Memory
 from sparkwright.modules.memory.wait_memory_released import WaitMemoryReleased
@@ -102,6 +102,32 @@ def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})
     said = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
     assert (said.failed, said.data["available_bytes"]) == (False, 115 * GIB)
+
+
+@pytest.mark.parametrize(
+    "stopped", [{}, {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 50 * GIB, "run": "run-1"}]
+)
+def test_what_cannot_come_back_is_not_waited_for(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch, stopped: dict[str, object]
+) -> None:
+    """60 GiB are available once all is released, and 113 are needed: another program holds the rest."""
+    if stopped:
+        spark.state.write("stopping", stopped)
+    looks = iter([25, 25, 40, 60])
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 60) * GIB})
+    monkeypatch.setattr(memory, "QUIET_S", 0.3)
+    said = Memory().run(Memory.Args(utilization=0.85, timeout_s=600, ollama="leave"), spark)
+    assert (said.failed, said.exit, said.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
+
+
+def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 105 * GIB, "run": "run-1"})
+    looks = iter([10] * 8)
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 115) * GIB})
+    monkeypatch.setattr(memory, "QUIET_S", 0.0)
+    assert not Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark).failed
 
 
 def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> None:

@@ -64,3 +64,15 @@ def test_every_hosts_recipe_of_a_new_folder_is_there(tmp_path: Path) -> None:
     starter.lay(tmp_path)
     for host in Inventory.load(tmp_path).hosts.values():
         assert host.recipe in recipe.names(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*recipe.names(TOP), FROZEN])
+def test_a_context_that_a_description_promises_is_proved(name: str) -> None:
+    """`expect.load`: what a client reads is what a deploy has seen served."""
+    wanted = recipe.load(TOP, name)
+    promised = re.search(r"(\d+)k context", wanted.file.description)
+    load = wanted.file.expect.load
+    if promised is None:
+        return
+    assert load is not None
+    assert load.context >= 0.95 * int(promised[1]) * 1000

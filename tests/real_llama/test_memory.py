@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.llama_cpp import command_words, flags, gguf, memory
+from sparkwright.engines.llama_cpp.log import LOG
+from sparkwright.engines.log.reader import read
 from sparkwright.units import MIB
 from tests.real_llama import server as servers
 from tests.real_llama import tiny_gguf
@@ -51,3 +53,16 @@ def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Pa
     assert held / MIB == pytest.approx(told, abs=0.006)
     assert flags.slots(given) == count
     assert min(flags.context(given) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT) == slot
+
+
+def test_a_model_with_windows_has_two_caches_and_both_are_read(tmp_path: Path) -> None:
+    model = tiny_gguf.make(tmp_path / "windows.gguf", tiny_gguf.Shape(layers=4, window=256))
+    with servers.started(tmp_path, "-m", str(model), "-lv", "4", "--no-warmup", "-c", "8192", "-np", "1") as server:
+        assert server.until_served()
+        log = server.log
+    caches = [float(size) for size in re.findall(r"KV buffer size = +([\d.]+) MiB", log)]
+    assert len(caches) == 2
+    found = read(log, LOG).value("kv_cache_mib")
+    assert found == pytest.approx(sum(caches), abs=0.01)
+    most = memory.kv_bytes(gguf.header(model.read_bytes()), command_words.parsed(["-c", "8192", "-np", "1"]).flags)
+    assert most is not None and most / MIB >= found, "what is said before the start is the most"

@@ -22,13 +22,17 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Shape:
-    """layers: transformer blocks. heads, kv_heads: of attention. head: values a head. inner: of the feed-forward."""
+    """layers: transformer blocks. heads, kv_heads: of attention. head: values a head. inner: of the feed-forward.
+
+    window: three layers of four see so many tokens back (a cohere2); 0: a llama, which sees all.
+    """
 
     layers: int = 2
     heads: int = 4
     kv_heads: int = 2
     head: int = 32
     inner: int = 128
+    window: int = 0
 
     @property
     def width(self) -> int:
@@ -37,7 +41,7 @@ class Shape:
 
 def make(path: Path, shape: Shape = Shape()) -> Path:
     """Write it, always the same bytes for the same shape. Returns the path."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "cohere2" if shape.window else "llama")
     writer.add_name("tiny llama")
     writer.add_context_length(TRAINED_CONTEXT)
     writer.add_embedding_length(shape.width)
@@ -45,6 +49,10 @@ def make(path: Path, shape: Shape = Shape()) -> Path:
     writer.add_feed_forward_length(shape.inner)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
+    if shape.window:
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_logit_scale(1.0)
+        writer.add_sliding_window(shape.window)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.head)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
@@ -94,14 +102,16 @@ def _weights(writer: Any, shape: Shape, tokens: int) -> None:
 
     matrix("token_embd", tokens, width)
     norm("output_norm")
-    matrix("output", tokens, width)
+    if not shape.window:
+        matrix("output", tokens, width)
     for block in (f"blk.{number}" for number in range(shape.layers)):
         norm(f"{block}.attn_norm")
         matrix(f"{block}.attn_q", width, width)
         matrix(f"{block}.attn_k", kv_width, width)
         matrix(f"{block}.attn_v", kv_width, width)
         matrix(f"{block}.attn_output", width, width)
-        norm(f"{block}.ffn_norm")
+        if not shape.window:
+            norm(f"{block}.ffn_norm")
         matrix(f"{block}.ffn_gate", shape.inner, width)
         matrix(f"{block}.ffn_up", shape.inner, width)
         matrix(f"{block}.ffn_down", width, shape.inner)

@@ -188,13 +188,22 @@ class Fleet:
         """
         return self._play("restart", hosts, options, keep=keep, anyway=anyway)
 
-    def switch(self, hosts: str, to: str, **options: Unpack[Options]) -> Run:
-        """Wake the server of a recipe that shares its host's memory by turns. to: the recipe."""
-        return self._play("switch", with_recipe(hosts, to), options)
+    def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
+        """Wake the server of a recipe that shares its host's memory by turns.
 
-    def rollback(self, hosts: str, **options: Unpack[Options]) -> Run:
-        """Return to the last verified server."""
-        return self._play("rollback", hosts, options)
+        Args:
+            to: the recipe.
+            anyway: start a configuration with which the host went down before.
+        """
+        return self._play("switch", with_recipe(hosts, to), options, anyway=anyway)
+
+    def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
+        """Return to the last verified server.
+
+        Args:
+            anyway: start a configuration with which the host went down before.
+        """
+        return self._play("rollback", hosts, options, anyway=anyway)
 
     def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
         """Check running servers: health, GPU, log, throughput, text. new_baseline: keep what is measured as the new one."""

@@ -27,8 +27,8 @@ def text(tasks: list[Task], hosts: str, name: str, also: Mapping[str, Any] | Non
     return HEAD + yaml.safe_dump([play], sort_keys=False, width=130, allow_unicode=True)
 
 
-def on_the_server(experiment: Experiment, series: str) -> list[Task]:
-    """Measure what runs; nothing is restarted."""
+def on_the_server(experiment: Experiment, series: str, parts: str) -> list[Task]:
+    """Measure what runs; nothing is restarted, but a server that the guard of the memory had to stop. parts: see `with_arms`."""
     server = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
     compared: Task = {"register": "server", "check_mode": True, "changed_when": False}
     return [
@@ -36,8 +36,36 @@ def on_the_server(experiment: Experiment, series: str) -> list[Task]:
         task("Compare running container with recipe", "container", {"spec": "{{ container }}"}, **compared),
         task("Check that it generates", "verify_health", server),
         task("Read engine settings", "engine_config", NAME, register="config_server", ignore_errors=True),
-        *(measured(cell, series, server) for turn in experiment.turns for cell in turn.cells),
+        {
+            "name": "Measure the server",
+            "block": [measured(cell, series, server) for turn in experiment.turns for cell in turn.cells],
+            "always": list(_started_again(parts)),
+        },
     ]
+
+
+def _started_again(parts: str) -> Iterator[Task]:
+    """Start the server that a failed measurement has ended, as it was."""
+    left: Task = {"register": "left", "check_mode": True, "changed_when": False, "ignore_errors": True}
+    failed = "failed_result.failed"
+    yield task("Wait for the Docker Engine", "docker_ready", when=failed)
+    yield task("Check whether it still runs", "container", {"spec": "{{ container }}"}, when=failed, **left)
+    stop = {**NAME, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
+    why = "{{ failed_result.msg }}"
+    yield {
+        "name": "Start the server again",
+        "when": [failed, "left.exists | default(false) and not left.running"],
+        "block": [
+            task("Collect incident diagnostics", "incident", {**NAME, "why": why}, ignore_errors=True),
+            task("Stop it for a clean start", "stopped", stop),
+            task("Find how it ran", "restore_previous", {**NAME, "why": why}, register="restored"),
+            {
+                "include": f"{parts}/serve_again.yml",
+                "vars": {"what": "restored after the lab"},
+                "when": "restored.to_start",
+            },
+        ],
+    }
 
 
 def with_arms(

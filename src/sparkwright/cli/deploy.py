@@ -71,7 +71,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "rollback",
-        ROLLING,
+        (*ROLLING, ANYWAY),
         """Return to the last verified image, settings and model.
 
         The last verified state is recorded by each deploy and restart that passed its checks (see `history`).
@@ -119,7 +119,10 @@ def _switch(to: str, **given: Any) -> list[int]:
 
 TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
 #: of one server, whole: there is no part of a switch
-SWITCH = tuple(one for one in OPTIONS if one[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json"))
+SWITCH = (
+    *(one for one in OPTIONS if one[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json")),
+    ANYWAY,
+)
 PARTS = {"tags": "", "skip_tags": "", "start_at_task": ""}
 
 PLAYBOOK: Option = ("playbook", "", "playbooks/NAME.yml, or a path")
@@ -133,5 +136,5 @@ SWITCHING = command_of(
     """,
     (SWITCH[0], TO, *SWITCH[1:]),
 )
-PLAY = command_of(_play, "play", "Run a playbook of your own.", (PLAYBOOK, *OPTIONS, *ROLLING), "playbook")
+PLAY = command_of(_play, "play", "Run a playbook of your own.", (PLAYBOOK, *OPTIONS, *ROLLING, ANYWAY), "playbook")
 TASKS = {"": [*(_command(*row) for row in COMMANDS), SWITCHING, PLAY]}

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
+from sparkwright.engines.log import gpu_memory
 from sparkwright.engines.log.reader import EngineState, message, read
+from sparkwright.units import MIB
 
 DATA = Path(__file__).parents[2] / "data"
 LOG = engine.of("llama_cpp").log
@@ -154,3 +156,18 @@ def test_the_device_is_named_by_its_buffers_and_not_by_the_layers_that_were_to_b
     assert all(row.match(log) for row in LOG.on_cpu)
     gpu = "0.01.000.000 I load_tensors:        CUDA0 model buffer size = 15943.20 MiB"
     assert all(row.match(gpu) for row in LOG.on_gpu)
+
+
+def test_a_cache_in_parts_and_the_buffers_of_all_devices_are_added_up() -> None:
+    """Of gpt-oss and Gemma (windows), of Qwen (recurrent layers), of a draft model: as GB10 users posted them."""
+    log = """\
+0.27.1 I load_tensors:        CUDA0 model buffer size =  1242.03 MiB
+0.27.2 I llama_kv_cache: size = 3072.00 MiB (131072 cells,  12 layers,  1/1 seqs), K (f16): 1536.00 MiB, V (f16): 1536.00 MiB
+0.27.3 I llama_kv_cache: size =   18.00 MiB (   768 cells,  12 layers,  1/1 seqs), K (f16):    9.00 MiB, V (f16):    9.00 MiB
+0.27.4 I llama_memory_recurrent: size =   50.25 MiB (     1 cells,  32 layers,  1 seqs  0 rs_seq), R (f32):    2.25 MiB
+0.27.5 I sched_reserve:      CUDA0 compute buffer size =   456.98 MiB
+0.27.6 I sched_reserve:  CUDA_Host compute buffer size =   263.15 MiB
+"""
+    state = read(log, LOG)
+    assert (state.value("kv_cache_mib"), state.value("recurrent_mib")) == (3090.0, 50.25)
+    assert gpu_memory.of_state(state) == int(1242.03 * MIB) + int(3090 * MIB) + int(50.25 * MIB) + int(456.98 * MIB)

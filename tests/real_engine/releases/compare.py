@@ -25,11 +25,11 @@ def changes(old: Report, new: Report) -> dict[str, list[str]]:
         "defaults that differ": list(_values(old.defaults, new.defaults)),
         "architectures that are new": sorted(set(new.architectures) - set(old.architectures)),
         "architectures that are gone": sorted(set(old.architectures) - set(new.architectures)),
-        "lines of the log that are no longer found": sorted(set(old.lines) - set(new.lines)),
+        "lines of the log that are no longer found": [] if new.of_source else sorted(set(old.lines) - set(new.lines)),
         "lines of the log that are found again": sorted(set(new.lines) - set(old.lines)),
         "cases that end otherwise": list(_cases(old.cases, new.cases)),
     }
-    if old.key_shown != new.key_shown:
+    if None not in (old.key_shown, new.key_shown) and old.key_shown != new.key_shown:
         found["the API key"] = [f"its log {'shows' if new.key_shown else 'no longer shows'} it"]
     return {heading: lines for heading, lines in found.items() if lines}
 
@@ -40,6 +40,8 @@ def _more(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
 
 def _shapes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(set(old) & set(new)):
+        if not old[name] or not new[name]:
+            continue
         was, now = _words(old[name]), _words(new[name])
         if was is None or now is None:
             if old[name] != new[name]:

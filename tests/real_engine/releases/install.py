@@ -13,6 +13,7 @@ release's own, kernels are not: LAYERED in the venv says so.
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import shutil
 import subprocess
@@ -26,6 +27,19 @@ ROOT = Path(__file__).parents[3] / ".engine"
 NEWEST = "0.32.0"
 #: in a venv whose kernels are another release's: that release
 LAYERED = ".sparkwright-kernels-of"
+#: in a layered venv: where Python finds what the release has not itself
+BELOW = "sparkwright-below.pth"
+#: the program of a layered venv: a shell hands itself to the Python beside it
+PROGRAM = """#!/bin/sh
+'''exec' "$(dirname "$0")/python" "$0" "$@"
+' '''
+import sys
+
+from vllm.entrypoints.cli.main import main
+
+if __name__ == "__main__":  # its processes are spawned: each imports this file again
+    sys.exit(main())
+"""
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 NEEDED_BYTES = 12 * 10**9  # 3 GB in the end, 8 with an ordinary torch; pip unpacks beside what it downloads
 INSTALLS_WITHIN_S = 1800
@@ -93,6 +107,8 @@ def installed(version: str, say: Say = lambda text: None) -> Path:
     venv = folder(version) / "venv"
     done = venv / ".sparkwright-installed"
     if done.exists():
+        if kernels_of(venv) and not _linked(venv):
+            _link(venv, installed(kernels_of(venv), say))
         return venv
     _fits_here(venv.parent)
     python = _python()
@@ -141,7 +157,7 @@ def _has_cpu_build(venv: Path, version: str) -> bool:
 
 def _layer(venv: Path, version: str, base: Path) -> None:
     """Fill a venv with a release's Python files and another one's kernels and requirements."""
-    site, below = (next(one.glob("lib/python3.*/site-packages")) for one in (venv, base))
+    site = next(venv.glob("lib/python3.*/site-packages"))
     wheels = venv / "wheel"
     pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     quietly([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", wheels, f"vllm=={version}"])
@@ -155,17 +171,34 @@ def _layer(venv: Path, version: str, base: Path) -> None:
     if more := [one for one in lacking if not one.lower().startswith(GPU_PACKAGES)]:
         quietly([*pip, "install", "--no-deps", *more])
     shutil.rmtree(wheels)
+    _link(venv, base)
+    (venv / LAYERED).write_text(NEWEST)
+
+
+def _link(venv: Path, base: Path) -> None:
+    """Link a layered venv to the kernels and requirements of its base, by relative paths: `.engine` may be moved."""
+    site, below = (next(one.glob("lib/python3.*/site-packages")) for one in (venv, base))
     for library in (below / "vllm").rglob("*.so"):
         target = site / library.relative_to(below)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(library)
-    (site / "sparkwright-below.pth").write_text(f"{below}\n")
+        target.unlink(missing_ok=True)
+        target.symlink_to(os.path.relpath(library, target.parent))
+    (site / BELOW).write_text(f"{os.path.relpath(below, site)}\n")
     program = venv / "bin" / "vllm"
-    program.write_text(
-        f"#!{venv}/bin/python\nimport sys\nfrom vllm.entrypoints.cli.main import main\n\nsys.exit(main())\n"
-    )
+    program.write_text(PROGRAM)
     program.chmod(0o755)
-    (venv / LAYERED).write_text(NEWEST)
+
+
+def _linked(venv: Path) -> bool:
+    """Return whether the kernels that a layered venv names are there, by paths that stay true when it is moved."""
+    site = next(venv.glob("lib/python3.*/site-packages"))
+    written = site / BELOW
+    relative = written.exists() and not written.read_text().startswith("/")
+    return (
+        relative
+        and (venv / "bin" / "vllm").read_text() == PROGRAM
+        and all(library.exists() for library in (site / "vllm").rglob("*.so"))
+    )
 
 
 def holds(venv: Path, version: str) -> bool:

@@ -39,19 +39,29 @@ class Did:
 
 @dataclass(frozen=True)
 class Report:
-    """options: the shape of each (flag_shapes). defaults: of its parser, as Python shows them. architectures: that it has a
+    """options: the shape of each (flag_shapes), "" where it is not known. defaults: of its parser, as Python shows them. architectures: that it has a
     model for. lines: the patterns of LOG that its logs were found to hold. key_shown: whether its log shows the API key. figures: what the clients measured, by case."""
 
     version: str
     date: str
     torch: str
-    key_shown: bool
+    #: None where no log stood for it
+    key_shown: bool | None
     options: Mapping[str, str]
     defaults: Mapping[str, str]
     cases: Mapping[str, Did]
     architectures: tuple[str, ...]
     lines: tuple[str, ...]
     figures: Mapping[str, str]
+    #: the release whose compiled kernels it ran over; "" where they were its own
+    kernels: str = ""
+    #: environment variables that its source reads, where that was read
+    variables: tuple[str, ...] = ()
+
+    @property
+    def of_source(self) -> bool:
+        """Whether its source was read, and nothing of it was run."""
+        return not self.cases
 
 
 def reports(folder: Path = DATA) -> list[Report]:
@@ -64,9 +74,8 @@ def load(path: Path) -> Report:
     """A report from its file."""
     data = json.loads(path.read_text())
     cases = {name: Did(**{**did, "wrong": tuple(did.get("wrong", ()))}) for name, did in data.pop("cases").items()}
-    return Report(
-        **{**data, "cases": cases, "architectures": tuple(data["architectures"]), "lines": tuple(data["lines"])}
-    )
+    lists = {name: tuple(data.get(name, ())) for name in ("architectures", "lines", "variables")}
+    return Report(**{**data, "cases": cases, **lists})
 
 
 def save(report: Report, folder: Path = DATA) -> Path:

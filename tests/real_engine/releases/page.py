@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tests.real_engine.cases import CASES, Prediction
 from tests.real_engine.group import readings
-from tests.real_engine.releases import tables
+from tests.real_engine.releases import sources, tables
 from tests.real_engine.releases.cases import ALL
-from tests.real_engine.releases.kept import Did, Report, reports
+from tests.real_engine.releases.kept import Did, Report
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "engine-agreement.md"
 #: what people write below this line stays
@@ -30,6 +30,10 @@ INTRODUCTION = """# What was predicted, and what the real engine did
 Written by `make test-engine VERSION=...` (docs/testing.md), one release at a time; what each run showed is kept in
 `tests/data/engine-agreement`. vLLM's builds for a CPU, with tiny models and the arguments of a recipe's container. The predictions
 are those of the tables as they are now: `rules.check` (refused or not) and `predict.effective` (the settings).
+
+kernels: a release without a build for a CPU runs over the compiled kernels of another one; arguments, configuration, scheduler, log,
+metrics and streams are its own. Of the releases with "its source was read" nothing was run: options, architectures and environment
+variables were read in their wheels (`tests/real_engine/releases/wheel.py`), which for the releases above agrees with what they answered.
 """
 
 IN_EACH = """## Case by case, in each release
@@ -60,11 +64,11 @@ them. What it says of ranks was read in the members' logs.
 
 def text(document: Path = DOCUMENT) -> str:
     """The page as the kept reports and the tables say it; the section that people wrote is carried over."""
-    found = reports()
+    found = sources.all_reports()
     before = document.read_text() if document.exists() else ""
     kept = before[before.index(KEPT) :] if KEPT in before else f"{KEPT}\n"
     parts = [INTRODUCTION, _releases(found), IN_EACH, _cases(found), DATED, _dated(found)]
-    newest = found[-1]
+    newest = [report for report in found if not report.of_source][-1]
     return "\n".join(
         [*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(found), GROUP, _groups(), kept]
     )
@@ -76,19 +80,34 @@ def _releases(found: Sequence[Report]) -> str:
             one.version,
             one.date,
             one.torch,
+            "none" if one.of_source else f"of {one.kernels}" if one.kernels else "its own",
             str(len(one.options)),
             str(tables.unknown(one)),
             str(len(one.architectures)),
-            f"{sum(did.how == 'started' for did in one.cases.values())} of {len(one.cases)}",
+            "nothing"
+            if one.of_source
+            else f"{sum(did.how == 'started' for did in one.cases.values())} of {len(one.cases)}",
             _agree(one),
         )
         for one in found
     ]
-    head = ("release", "run on", "torch", "options", "not known", "architectures", "started", "cases that agree")
+    head = (
+        "release",
+        "run on",
+        "torch",
+        "kernels",
+        "options",
+        "not known",
+        "architectures",
+        "started",
+        "cases that agree",
+    )
     return _table(head, rows)
 
 
 def _agree(one: Report) -> str:
+    if one.of_source:
+        return "its source was read"
     wrong = sum(bool(_wrong(name, one)) for name in one.cases)
     cannot = sum(bool(did.not_here) for did in one.cases.values())
     return f"{len(one.cases) - wrong} of {len(one.cases)}" + (f"; {cannot} can't run on a CPU" if cannot else "")
@@ -101,6 +120,7 @@ def _wrong(name: str, report: Report) -> list[str]:
 
 def _cases(found: Sequence[Report]) -> str:
     rows = []
+    found = [report for report in found if not report.of_source]
     for case in ALL:
         cells = [_cell(case.name, one) for one in found]
         flags = next((one.cases[case.name].flags for one in found if case.name in one.cases), "")

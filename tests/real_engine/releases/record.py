@@ -11,6 +11,7 @@ from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.log import LOG
 from tests.real_engine.agreement import SETTINGS, Outcome, effective
 from tests.real_engine.engine import VERSION, Engine
+from tests.real_engine.releases import install, wheel
 from tests.real_engine.releases.asked import HELP, PLAIN, Answers
 from tests.real_engine.releases.cases import KEY, STARTED
 from tests.real_engine.releases.kept import Did, Report
@@ -36,6 +37,8 @@ def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Rep
         cases={one.case.name: did(one, engine) for one in outcomes},
         lines=tuple(sorted(found_lines(_texts(outcomes, answers)))),
         figures={one.case.name: f"{one.health}; {one.figures}" for one in outcomes if one.figures},
+        kernels=install.kernels_of(engine.venv),
+        variables=_variables(engine),
     )
 
 
@@ -90,6 +93,14 @@ def _line(one: Outcome) -> str:
     return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]}..."
 
 
+def _variables(engine: Engine) -> tuple[str, ...]:
+    source = next(engine.venv.glob("lib/python3.*/site-packages/vllm/envs.py"), None)
+    return tuple(sorted(wheel.variables(source.read_bytes()))) if source else ()
+
+
 def _torch(engine: Engine) -> str:
-    found = next(engine.venv.glob("lib/python3.*/site-packages/torch-*.dist-info"), None)
+    """Return the version of torch that a venv has, or finds in the venv whose kernels it uses."""
+    kernels = install.kernels_of(engine.venv)
+    venvs = (engine.venv, install.folder(kernels) / "venv") if kernels else (engine.venv,)
+    found = next((path for venv in venvs for path in venv.glob("lib/python3.*/site-packages/torch-*.dist-info")), None)
     return found.name.removeprefix("torch-").removesuffix(".dist-info") if found else "unknown"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.engines.vllm import architecture_support, versions
+from sparkwright.engines.vllm import architecture_support, environment, versions
 from sparkwright.engines.vllm.flags import flag_history, flag_shapes, flag_types, known_flags
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.rules import access
@@ -17,6 +17,8 @@ from tests.real_engine.releases.cases import ALL
 from tests.real_engine.releases.kept import Did, Report
 
 TINY = Path(__file__).parents[2] / "data" / "tiny"
+#: set by images for themselves; and one of ROCm's that 0.29 and 0.30 lack, between releases that have it
+OF_NO_CHECK = {f"{environment.PREFIX}{name}" for name in (*environment.OF_IMAGES, "ROCM_USE_AITER_FP4_ASM_GEMM")}
 COMPARED = ("chunked_prefill", "prefix_caching", "mamba_cache_mode")
 Seen = Callable[[Report], bool | None]
 
@@ -37,7 +39,7 @@ class Change:
 
     def evidence(self, reports: Sequence[Report]) -> str:
         """How far real releases stand for it, in words for a table. reports: oldest first."""
-        told = [(one.version, self.seen(one)) for one in reports]
+        told = [(f"{one.version}{' (source)' if one.of_source else ''}", self.seen(one)) for one in reports]
         without = [version for version, seen in told if seen is False]
         having = [version for version, seen in told if seen]
         if any(self.wrong(one) for one in reports):
@@ -55,6 +57,7 @@ def disagreements(report: Report) -> list[str]:
         *(f"{one.what} from {one.release} on ({one.source})" for one in changes() if one.wrong(report)),
         *_options(report),
         *_architectures(report),
+        *_variables(report),
         *_config_file(report),
         *(f"{case.name}: {sentence}" for case in ALL for sentence in against(case, report)),
     ]
@@ -101,7 +104,7 @@ def _options(report: Report) -> Iterator[str]:
             yield f"--{name}: the tables say it {'exists' if said else 'does not exist'}, and it {'does' if has else 'does not'}"
     usual = flag_shapes.usual()
     everywhere = known_flags.KNOWN[known_flags.OLDER] & known_flags.KNOWN[known_flags.NEWER]
-    for name in sorted(everywhere & set(report.options) & set(usual)):
+    for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
         here, there = _class(report.options[name]), _class(usual[name])
         if here != there:
             yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {flag_types.VERSION}"
@@ -131,6 +134,17 @@ def _architectures(report: Report) -> Iterator[str]:
         said, has = architecture_support.loads(name, report.version), name in report.architectures
         if said is not None and said != has:
             yield f"{name}: the tables say it {'loads' if said else 'does not load'}, and it {'does' if has else 'does not'}"
+
+
+def _variables(report: Report) -> Iterator[str]:
+    """Of a release whose variables are not known, nothing is said."""
+    version, read = versions.parse(report.version), set(report.variables)
+    for name in sorted(
+        (read | {environment.PREFIX + short for short in environment.histories()}) - OF_NO_CHECK if read else ()
+    ):
+        said = environment.unread(name, version) is None
+        if said != (name in read) and name.startswith(environment.PREFIX):
+            yield f"{name}: the tables say that it is {'read' if said else 'not read'}, and it is {'not ' if said else ''}read"
 
 
 def _config_file(report: Report) -> Iterator[str]:
@@ -186,7 +200,9 @@ def _of_settings() -> Iterator[Change]:
             row.since,
             f"`--gpu-memory-utilization` is {usual} by default",
             row.source,
-            lambda report, usual=usual: report.defaults.get("gpu_memory_utilization") == usual,  # type: ignore[misc]
+            lambda report, usual=usual: (  # type: ignore[misc]
+                report.defaults["gpu_memory_utilization"] == usual if report.defaults else None
+            ),
         )
     for row in defaults.DEFAULTS[defaults.PREFIX_CACHING_HYBRID][1:]:
         what = "prefix caching of a recurrent hybrid is on by default"
@@ -205,7 +221,11 @@ def _of_settings() -> Iterator[Change]:
     since = defaults.ALL_REFUSED_SINCE
     yield Change(since, "`--mamba-cache-mode all` is refused", "the help of 0.32.0", _refused("mamba-cache-all"))
     what = "the log hides the API key of the command line"
-    yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", lambda report: not report.key_shown)
+    yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", _key_hidden)
+
+
+def _key_hidden(report: Report) -> bool | None:
+    return None if report.key_shown is None else not report.key_shown
 
 
 def _setting(case: str, name: str, value: object) -> Seen:

@@ -2,6 +2,9 @@
 
     PYTHONPATH=src python -m tests.real_engine.releases.take_in 0.33.0        # make engine-release VERSION=0.33.0
 
+Three ways, the first that works: its build for a CPU; its Python files over the kernels of the newest release that has one (install.py);
+its wheel alone, whose source tells options, architectures and variables, and no case is run (wheel.py). The report says which.
+
 Exit code 0: the tables hold for it. 1: they don't (what to correct is printed), or it can't be installed.
 """
 
@@ -10,11 +13,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from tests.real_engine.releases import compare, tables
-from tests.real_engine.releases.install import EngineMissing, installed
-from tests.real_engine.releases.kept import DATA, load, reports
+from tests.real_engine.releases import compare, page, sources, tables, wheel
+from tests.real_engine.releases.install import EngineMissing, installed, quietly
+from tests.real_engine.releases.kept import DATA, Report, load
 
 TESTS = Path(__file__).parents[1] / "test_agreement.py"
 
@@ -26,14 +30,30 @@ def main(version: str) -> int:
             installed(version, lambda text: print(text, flush=True))
     except EngineMissing as error:
         print(error, file=sys.stderr)
-        return 1
+        return _from_source(version)
     path = DATA / f"{version}.json"
     before = _written_ns(path)
     ran = _run_cases(version)
     if ran not in (0, 1) or _written_ns(path) == before:
         print(f"the cases of {version} could not be run (pytest: exit code {ran})", file=sys.stderr)
+        return _from_source(version)
+    return _tell(load(path)) or ran
+
+
+def _from_source(version: str) -> int:
+    """Keep what a release's wheel tells without being run; a report of a run that is kept stays."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
+            quietly([*pip, "--only-binary", ":all:", "--dest", folder, f"vllm=={version}"])
+            found = wheel.read(next(Path(folder).glob("*.whl")))
+    except (EngineMissing, ValueError) as error:
+        print(error, file=sys.stderr)
         return 1
-    return _tell(version) or ran
+    print(f"the source of {version} alone was read: no case was run, and no report of a run is changed", flush=True)
+    sources.take_in({version: found})
+    page.DOCUMENT.write_text(page.text())
+    return _tell(found.report(version, ""))
 
 
 def _written_ns(path: Path) -> int:
@@ -47,11 +67,10 @@ def _run_cases(version: str) -> int:
     return subprocess.run(line, env={**os.environ, "SPARKWRIGHT_ENGINE_VERSION": version}, check=False).returncode
 
 
-def _tell(version: str) -> int:
+def _tell(new: Report) -> int:
     """Print what changed and what the tables have wrong; 1 when there is something of the latter."""
-    new = load(DATA / f"{version}.json")
-    old = compare.before(version, reports())
-    print(f"\n# vLLM {version}" + (f" after {old.version}" if old else ": no older release is kept"))
+    old = compare.before(new.version, sources.all_reports())
+    print(f"\n# vLLM {new.version}" + (f" after {old.version}" if old else ": no older release is kept"))
     for heading, lines in compare.changes(old, new).items() if old else ():
         print(f"\n## {heading} ({len(lines)})\n")
         print("\n".join(f"- {line}" for line in lines))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.real_engine.releases import compare, page, tables
+from tests.real_engine.releases import compare, install, page, sources, tables, wheel
 from tests.real_engine.releases.kept import Did, Report, load, reports, save
 from tests.real_engine.releases.record import found_lines
 
 KEPT = reports()
 NEWEST = KEPT[-1]
+EVERY = sources.all_reports()
 REFUSED = Did("dense", "--swap-space 4", "asked", False, 2, said="the engine does not know: --swap-space 4.")
 TAKEN = Did("dense", "--swap-space 4", "asked", True, None, {"chunked_prefill": True})
 
 
-@pytest.mark.parametrize("report", KEPT, ids=lambda report: report.version)
+@pytest.mark.parametrize("report", EVERY, ids=lambda report: report.version)
 def test_the_tables_agree_with_what_a_release_showed(report: Report) -> None:
     assert tables.disagreements(report) == []
 
@@ -29,6 +31,78 @@ def test_the_log_of_a_release_was_read_as_it_is(report: Report) -> None:
 
 def test_the_page_is_of_the_kept_reports() -> None:
     assert page.DOCUMENT.read_text() == page.text(), "stale: .venv/bin/python -m tests.real_engine.releases.page"
+
+
+@pytest.mark.parametrize("report", KEPT, ids=lambda report: report.version)
+def test_the_source_of_a_release_tells_what_its_parser_and_registry_answered(report: Report) -> None:
+    source = sources.load()[report.version]
+    assert source.options == set(report.options)
+    assert source.architectures == set(report.architectures)
+
+
+def test_the_table_of_architectures_is_of_the_sources_that_are_kept(tmp_path: Path) -> None:
+    found = sources.load()
+    assert sources.TABLE.read_text() == sources.table(found), "stale: python -m tests.real_engine.releases.sources"
+    sources.save(found, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == sources.FILE.read_text()
+
+
+def test_a_wheel_tells_its_options_architectures_and_variables_and_nothing_of_it_is_run(tmp_path: Path) -> None:
+    parser = """raise SystemExit("run")
+group.add_argument("--max-num-seqs", **kwargs["max_num_seqs"])
+group.add_argument("--gpu-memory-utilization", "--device-memory-utilization", dest="x")
+group.add_argument("--disable-log-stats", action="store_true")
+group.add_argument("--enable-lora", **kwargs["enable_lora"])
+class EngineArgs:
+    model: str = "m"
+"""
+    frontend = "class FrontendArgs(BaseFrontendArgs):\n    disable_docs: bool = False\n    disable_paths: str = ''\n"
+    registry = (
+        "_TEXT_MODELS = {'NewForCausalLM': ('new', 'NewForCausalLM')}\n_PREVIOUSLY_SUPPORTED_MODELS = {'Old': '0.1'}\n"
+    )
+    files = {
+        "vllm/engine/arg_utils.py": parser,
+        "vllm/entrypoints/common/cli_args.py": frontend,
+        "vllm/utils/argparse_utils.py": "class EnableDisableAction: ...\n",
+        wheel.REGISTRY: registry,
+        wheel.VARIABLES: "environment_variables: dict = {'VLLM_NEW': lambda: 1, 'HOME': lambda: 2}\n",
+    }
+    path = tmp_path / "vllm-0.40.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    found = wheel.read(path)
+    assert found.options == {
+        *("max-num-seqs", "gpu-memory-utilization", "device-memory-utilization", "disable-log-stats", "help"),
+        *("enable-lora", "disable-lora", "disable-docs", "enable-docs", "disable-paths"),
+    }
+    assert (found.architectures, found.variables) == ({"NewForCausalLM"}, {"VLLM_NEW"})
+    report = found.report("0.40.0", "2026-11-26")
+    assert report.of_source
+    assert "architectures that are gone" in compare.changes(NEWEST, report)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("vllm/engine/arg_utils.py", parser)
+    with pytest.raises(ValueError, match="has no parser, registry or environment"):
+        wheel.read(path)
+
+
+def test_a_layered_engine_stays_whole_when_its_folder_is_moved(tmp_path: Path) -> None:
+    root, moved = tmp_path / "a" / ".engine", tmp_path / "b"
+    site = "venv/lib/python3.11/site-packages"
+    for release, names in (("0.32.0", ["_C.so"]), ("0.33.0", [])):
+        (root / release / site / "vllm").mkdir(parents=True)
+        (root / release / "venv" / "bin").mkdir()
+        for name in names:
+            (root / release / site / "vllm" / name).write_text(release)
+    install._link(root / "0.33.0" / "venv", root / "0.32.0" / "venv")
+    (tmp_path / "a").rename(moved)
+    venv = moved / ".engine" / "0.33.0" / "venv"
+    assert install._linked(venv)
+    assert (venv.parent / site / "vllm" / "_C.so").read_text() == "0.32.0"
+    below = (venv.parent / site / install.BELOW).read_text().strip()
+    assert (venv.parent / site / below).resolve() == (moved / ".engine" / "0.32.0" / site).resolve()
+    (moved / ".engine" / "0.32.0" / site / "vllm" / "_C.so").unlink()
+    assert not install._linked(venv)
 
 
 def test_a_report_comes_back_as_it_was_kept(tmp_path: Path) -> None:

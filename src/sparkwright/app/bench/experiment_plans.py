@@ -202,15 +202,15 @@ class Bench:
         known = {name: one["settings"] for name, one in settled.items()}
         for name, one in settled.items():
             self.collector.settle(name, one)
+        books = "../" * len(self.place.folder.relative_to(self.root).parts) + "playbooks"
         if not self.order.has_arms:
-            return play.on_the_server(left, self.place.series), {}
+            return play.on_the_server(left, self.place.series, f"{books}/parts"), {}
         changed = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
         if experiment.compares and len(known) == 2:
             first, second = experiment.arms[:2]
             verdict = judged(known[first.name], known[second.name], changed, second.recipe.engine)
             self.collector.judged({**verdict, "arm": second.name})
             left = replace(left, turns=()) if verdict["same"] else left
-        books = "../" * len(self.place.folder.relative_to(self.root).parts) + "playbooks"
         kind: ModuleType = cluster_play if self.cluster else play
         parts = f"{books}/{clusters.FOLDER}/parts" if self.cluster else f"{books}/parts"
         if not left.turns:

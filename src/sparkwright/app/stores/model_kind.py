@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,7 +37,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "evidence": [one._asdict() for one in found.evidence],
         "substring_rule": _substring_rule(config),
         "block_tokens": {dtype: block_size(config, dtype) for dtype in ("auto", "fp8")},
-        "vllm": dataclasses.asdict(support) if support else None,
+        "vllm": {name: getattr(support, name) for name in ("since", "until", "lacking")} if support else None,
     }
 
 

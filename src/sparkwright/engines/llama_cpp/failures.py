@@ -6,6 +6,7 @@ Sources: real logs of b10068, b10434 and b11549 in tests/data; llama.cpp's sourc
 from __future__ import annotations
 
 from sparkwright.engines.log.last_words import Death, death
+from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
 
 NO_MEMORY = "it ran out of memory: a buffer of {0} MiB could not be allocated."
 
@@ -101,14 +102,21 @@ FAILURES: tuple[Death, ...] = (
         r"hostname: (\S+), port: (\d+)",
         "it cannot listen on {0}, port {1}: the port is in use, or the address is not the container's.",
     ),
+    *HOST,
+    *IMAGE,
     death(
         "error while loading shared libraries: ",
         r"error while loading shared libraries: ([^:]+):",
         "its image lacks {0}.",
     ),
-    death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
     death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}.", "always"),
     death("GGML_ASSERT(", r"GGML_ASSERT\((.{1,300}?)\) failed", "an assertion of the engine failed: {0}.", "always"),
+    death(  # issue 24324
+        ": fatal error",
+        r"(?:^|/)([\w.-]{1,80}\.(?:cu|cuh|c|cpp):\d{1,6}): fatal error$",
+        "it ended with a fatal error of its own ({0}).",
+        "always",
+    ),
     # what follows from a cause
     death(
         "error loading model: ",
@@ -133,5 +141,6 @@ FAILURES: tuple[Death, ...] = (
     death("failed to load model, '", r"load_model: failed to load model, '([^']+)'", "it cannot load the model {0}."),
     death("failed to create context with model '", "", "it cannot make its context."),
     death("failed to create_context with model '", "", "it cannot make its context."),
-    death("exiting due to ", r"(?:llama_server|init): exiting due to (.+?)\.?$", "it ended: {0}."),
+    death("exiting due to ", r"(?:llama_server|init|main): exiting due to (.+?)\.?$", "it ended: {0}."),
+    *CRASHES,
 )

@@ -34,6 +34,9 @@ REFUSED = (
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
 #: the address follows. real.
 LISTENING = line(": listening on ", _BY + "listening on ")
+#: a device of its own; `CUDA_Host` is the host's side
+_GPU = r"(?:CUDA|Vulkan|ROCm)\d+ "
+#: a model with sliding windows has two caches, and a draft model one of its own: a line for each. real.
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
 CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
@@ -78,11 +81,18 @@ VALUES: tuple[tuple[str, Line], ...] = (
     # says nothing of the device: printed without any GPU too
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
-    ("gpu_weights_mib", line(" model buffer size = ", r"(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +([\d.]+) MiB")),
+    ("gpu_weights_mib", line(" model buffer size = ", _GPU + r"model buffer size = +([\d.]+) MiB")),
+    # what it computes with, and the state of recurrent layers. real, of a CPU; of a GPU seen, b8467 to b11549
+    ("gpu_compute_mib", line(" compute buffer size = ", _GPU + r"compute buffer size = +([\d.]+) MiB")),
+    ("recurrent_mib", line("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
     ("slots", SLOTS),
     ("max_model_len", line(SLOTS.needle, r"n_ctx_slot = (\d+)")),
     ("kv_unified", line(SLOTS.needle, r"kv_unified = '(true|false)'")),
 )
+
+
+#: readings of sizes, each the sum of its lines
+SIZES = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", "gpu_compute_mib")
 
 
 def _switched(given: Any) -> Any:
@@ -115,11 +125,12 @@ LOG = LogBook(
         "version": _build,
         "kv_cache_dtype": _of_both,
         "gpu_layers": lambda text: text.replace("/", " of "),
-        **dict.fromkeys(("kv_cache_mib", "cpu_weights_mib", "gpu_weights_mib"), number),
+        **dict.fromkeys(SIZES, number),
         "kv_unified": lambda text: text == "true",
         **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), integer),
     },
-    also=("slots", "kv_unified", "kv_cache_mib", "flash_attention", "gpu_layers", "cpu_weights_mib", "gpu_weights_mib"),
+    summed=frozenset(SIZES),
+    also=("slots", "kv_unified", "flash_attention", "gpu_layers", *SIZES),
     always={
         "chunked_prefill": (
             True,

@@ -72,6 +72,8 @@ class LogBook:
     #: how flags are compared with what the engine resolved them to
     resolution: Resolution = Resolution()
     spans: tuple[tuple[str, Line, Line], ...] = ()
+    #: readings that are the sum of the lines that name them: a cache in parts, a buffer of each device
+    summed: frozenset[str] = frozenset()
     types: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     always: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     also: tuple[str, ...] = ()

@@ -19,17 +19,25 @@ WINDOWS: tuple[tuple[str, int], ...] = ((TRACEBACK, 200), (" ERROR ", 12), ("Err
 #: lines kept below an exception, and how many exceptions and processes are kept at most
 DETAIL_LINES, EXCEPTIONS, PROCESSES = 8, 64, 32
 DETAIL_CHARS = 200
-#: "(EngineCore pid=16) " of vLLM; SGLang names its rank in the prefix that a log's book strips
-PROCESS = re.compile(r"^\(([^)]{1,80})\) ")
+#: "(EngineCore pid=16) " of vLLM, the innermost of several; SGLang names its rank in the prefix that a log's book strips
+PROCESS = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
 LEVEL = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
 #: after a traceback any name is an exception's; elsewhere only one that is called so, or that has a module and a message
 ANY_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,199})(?:: ?(.*))?$")
 CALLED_SO = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
 WITH_MODULE = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
+#: code that a frame quotes, where the beginning of its traceback is cut off
+QUOTED = re.compile(r"^ +raise \w")
 #: between two tracebacks of a chain, the older first
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 #: lines below an exception that explain nothing
-POINTLESS = re.compile(r"^(?:For further information visit|The above exception|Repro command|\^+$|~*\^+~*$|[-=*]{5,}$)")
+POINTLESS = re.compile(
+    r"^(?:For further information visit|The above exception|Repro command|\^+$|~*\^+~*$|[-=*]{5,}$|\{\}$"
+    r"|CUDA kernel errors might be|For debugging consider|Compile with `TORCH_USE_CUDA_DSA`|Search for `cudaError"
+    r"|Device-side assert(?:ion)?s? (?:tracking|can be))"
+)
+#: from such a line on, an exception gives advice of its own, and no reason
+ADVICE = ("Possible solutions", "Possible fixes", "You can suppress this exception", "Open an issue on GitHub")
 
 
 @dataclass
@@ -43,12 +51,14 @@ class Raised:
     process: str  # "EngineCore pid=16", "" where the log does not tell
     logged: bool  # by the engine's logger, instead of printed by a process that ends with it
     prefixed: bool  # whether the line has the log's prefix: the lines below it then have it too
+    traced: bool  # after a traceback
     detail: list[str] = field(default_factory=list)  # the lines below it
 
     @property
     def sentence(self) -> str:
         """The class, its words, and the lines below it."""
-        words = " ".join([f"{self.name}: {self.text}" if self.text else self.name, *self.detail])
+        text = re.split("|".join(ADVICE), self.text, maxsplit=1)[0]
+        words = " ".join([f"{self.name}: {text}" if text or self.detail else self.name, *self.detail])
         return f"{' '.join(words.split()).rstrip('.: ')}."
 
 
@@ -71,6 +81,8 @@ class Exceptions:
         self._prefix = prefix
         self._processes: dict[str, _Process] = {}
         self._raised: list[Raised] = []
+        #: whether the last line was a frame of a traceback or the code that it quotes
+        self.inside = False
 
     def feed(self, line: str, at: int) -> Raised | None:
         """Take in a line; returns the exception that it names, if it begins one."""
@@ -80,13 +92,19 @@ class Exceptions:
         # the prefix holds the tag where the logger wrote the line
         message = PROCESS.sub("", bare, count=1) if bare == line else bare
         process = self._process(name)
+        self.inside = False
         if TRACEBACK in message:
             process.in_traceback, process.current = True, None
             return None
-        if process.in_traceback and (not message.strip() or message[0] in " |+"):
+        if QUOTED.match(message) or (process.in_traceback and (not message.strip() or message[0] in " |+")):
+            self.inside = True
             return None
         prefixed = bare != line
-        raised = self._exception(message, process, Raised("", "", at, line, name, bool(LEVEL.search(line)), prefixed))
+        logged, traced = bool(LEVEL.search(line)), process.in_traceback
+        if _awaits_words(process.current) and not traced:
+            _add_detail(process, message, prefixed)
+            return None
+        raised = self._exception(message, process, Raised("", "", at, line, name, logged, prefixed, traced))
         if raised is None:
             _add_detail(process, message, prefixed)
         process.in_traceback = False
@@ -95,6 +113,11 @@ class Exceptions:
     def near(self, at: int, lines: int) -> Iterator[Raised]:
         """The exceptions at most so many lines away, oldest first."""
         return (raised for raised in self._raised if abs(raised.at - at) <= lines)
+
+    @property
+    def last(self) -> Raised | None:
+        """The newest exception."""
+        return self._raised[-1] if self._raised else None
 
     def forget(self) -> None:
         """Drop everything: what was raised so far was survived."""
@@ -118,12 +141,17 @@ class Exceptions:
         return raised
 
 
+def _awaits_words(current: Raised | None) -> bool:
+    """Return whether an exception's first line announces the next: "backend='inductor' raised:"."""
+    return current is not None and current.text.endswith(":") and not current.detail
+
+
 def _add_detail(process: _Process, message: str, prefixed: bool) -> None:
     """Append a line to the exception that it stands below."""
     current, text = process.current, message.strip()
     if current is None or not text:
         return
-    if prefixed != current.prefixed or text.startswith(CHAINED) or len(current.detail) >= DETAIL_LINES:
+    if prefixed != current.prefixed or text.startswith((*CHAINED, *ADVICE)) or len(current.detail) >= DETAIL_LINES:
         process.current = None
     elif not POINTLESS.match(text):
         current.detail.append(text[:DETAIL_CHARS])

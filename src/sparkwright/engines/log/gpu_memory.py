@@ -8,7 +8,8 @@ from sparkwright.units import GIB, MIB
 #: readings of sizes, with their unit in bytes. weights: with what CUDA and its libraries hold, where the log says that
 WEIGHTS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
 KV_CACHE = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
-OTHERS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB}
+KV_CACHE |= {"recurrent_mib": MIB}
+OTHERS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
 #: in the order of a start
 READINGS = (*WEIGHTS, *OTHERS, *KV_CACHE)
 

@@ -12,6 +12,8 @@ from sparkwright.engines.log.line import Line, line
 
 #: how far apart, in lines, last words and what explains them stand
 WINDOW = 600
+#: lines after the last exception of a log that has no other end
+SILENCE = 2
 SENTENCE_CHARS = 300
 
 Ends = Literal["start", "always", "never"]
@@ -28,6 +30,7 @@ class Death:
     ends: Ends = "start"
     #: "while serving" quotes the exception behind its sentence; a "consequence" stands only where no exception is known
     kind: Kind = "cause"
+    alone: str = ""  # the sentence of a server that has no other members, where it is another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,14 @@ class Words:
     sentence: str
     line: str
     unexplained: bool = False  # an exception while it served, for which no table has a cause
+    alone: str = ""  # see Death.alone
 
 
-def death(needle: str, pattern: str, sentence: str, ends: Ends = "start", kind: Kind = "cause") -> Death:
+def death(
+    needle: str, pattern: str, sentence: str, ends: Ends = "start", kind: Kind = "cause", alone: str = ""
+) -> Death:
     """A row of a table of failures; without a pattern the needle is all of it."""
-    return Death(line(needle, pattern), sentence, ends, kind)
+    return Death(line(needle, pattern), sentence, ends, kind, alone)
 
 
 class LastWords:
@@ -69,6 +75,7 @@ class LastWords:
         self._exceptions, self._consequences, self._front = exceptions, consequences, front
         self._found: dict[int, Words] = {}
         self._end: int | None = None
+        self._ready = False
 
     def feed(self, text: str, at: int, *, ready: bool) -> None:
         """Take in a line.
@@ -78,13 +85,17 @@ class LastWords:
             at: its number.
             ready: whether the server was ready by then.
         """
+        self._ready = ready
         if self._harmless.search(text):
             return
         raised = self._exceptions.feed(text, at) if self._exceptions else None
+        if self._exceptions and self._exceptions.inside:
+            return  # the code of a frame quotes words that nobody said
         for rank, row in enumerate(self._failures):
             found = row.line.match(text)
             if found is not None:
-                self._keep(rank, row.sentence.format(*(group or "" for group in found.groups())), text, at)
+                groups = [group or "" for group in found.groups()]
+                self._keep(rank, Words(at, _filled(row.sentence, groups), text, alone=_filled(row.alone, groups)))
                 self._ends(at, row.ends == "always" or (row.ends == "start" and not ready))
                 return
         # printed by a process that ends with it; what is logged only explains
@@ -97,11 +108,15 @@ class LastWords:
         if self._exceptions:
             self._exceptions.forget()
 
-    def verdict(self) -> Words | None:
-        """The most particular words near the end; None when nothing proves an end."""
-        if self._end is None:
+    def verdict(self, lines: int) -> Words | None:
+        """The most particular words near the end; None when nothing proves an end.
+
+        Args:
+            lines: how many lines the log has so far.
+        """
+        end = self._end if self._end is not None else self._silent_end(lines)
+        if end is None:
             return None
-        end = self._end
         near = sorted(rank for rank, words in self._found.items() if abs(words.at - end) <= WINDOW)
         cause = next((rank for rank in near if self._failures[rank].kind == "cause"), None)
         if cause is not None:
@@ -115,6 +130,18 @@ class LastWords:
             return Words(raised.at, _shortened(raised.sentence), raised.line)
         return self._found[near[0]] if near else None
 
+    def _silent_end(self, lines: int) -> int | None:
+        """The line of a start's last exception, where an inner process logged its traceback and nothing follows.
+
+        A worker's log, or a log that was cut off, may lack the line that says that the engine ended.
+        """
+        last = self._exceptions.last if self._exceptions else None
+        if last is None or self._ready or not (last.traced and last.logged) or not last.process:
+            return None
+        inner = not self._front or self._front not in last.process
+        silent = lines - last.at - len(last.detail) <= SILENCE
+        return last.at if inner and silent and not self._follows(last) else None
+
     def _root(self, end: int) -> Raised | None:
         """The exception that the others follow from: the first one, of an inner process where there is one."""
         if self._exceptions is None:
@@ -124,17 +151,21 @@ class LastWords:
         return next(iter(inner or causes), None)
 
     def _follows(self, raised: Raised) -> bool:
-        return bool(self._consequences and self._consequences.search(f"{raised.name}: {raised.text}"))
+        return bool(self._consequences and self._consequences.search(raised.sentence))
 
-    def _keep(self, rank: int, sentence: str, text: str, at: int) -> None:
+    def _keep(self, rank: int, words: Words) -> None:
         before = self._found.get(rank)
-        stale = before is not None and self._end is None and at - before.at > WINDOW
+        stale = before is not None and self._end is None and words.at - before.at > WINDOW
         if before is None or stale:
-            self._found[rank] = Words(at, _shortened(sentence), text)
+            self._found[rank] = words
 
     def _ends(self, at: int, ends: bool) -> None:
         if ends and self._end is None:
             self._end = at
+
+
+def _filled(sentence: str, groups: Sequence[str]) -> str:
+    return _shortened(sentence.format(*groups))
 
 
 def _shortened(sentence: str) -> str:

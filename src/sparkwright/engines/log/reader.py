@@ -12,7 +12,7 @@ from sparkwright.engines.log.exceptions import Exceptions
 from sparkwright.engines.log.last_words import LastWords, Words
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.state import EngineState, Reading, shortened
-from sparkwright.engines.log.text import LINE_BYTES, LineCutter, Text, chunks_of, decode
+from sparkwright.engines.log.text import LINE_BYTES, LineCutter, Text, chunks_of, decode, unwrapped
 from sparkwright.engines.log.values import clock, seconds_between
 
 __all__ = ["EngineState", "Reader", "Reading", "message", "read"]
@@ -57,7 +57,7 @@ class Reader:
     def finish(self) -> EngineState:
         """The state at the end, with the reason of its death if the log holds one."""
         self._lines(self._cutter.rest())
-        reported = self._last_words.verdict()
+        reported = self._last_words.verdict(self._count)
         if reported is not None:
             self.state.keep("failure", self._with_suspect(reported), reported.line)
             if not self.state.ready:
@@ -69,12 +69,13 @@ class Reader:
 
     def _with_suspect(self, reported: Words) -> str:
         """The sentence of a failure; one without a known cause also names the setting that may be it."""
+        sentence = reported.alone if reported.alone and self.state.value("world_size") == 1 else reported.sentence
         suspects = (
             sentence.format(value)
             for name, sentence in self._book.suspects
             if reported.unexplained and (value := self.state.value(name)) is not None
         )
-        return " ".join((reported.sentence, *suspects))
+        return " ".join((sentence, *suspects))
 
     # -- lines -----------------------------------------------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ class Reader:
         return [(at, lines[at][:LINE_BYTES]) for at in sorted(wanted)]
 
     def _take(self, line: str) -> None:
+        line = unwrapped(line)
         if not self._book.uncut or self._book.uncut not in line:
             line = line[:LINE_CHARS]
         self._starts(line)
@@ -181,7 +183,10 @@ class Reader:
         for name, row in book.values:
             found = row.match(line)
             if found:
-                self.state.keep(name, book.types.get(name, str)(found.group(1)), line)
+                value = book.types.get(name, str)(found.group(1))
+                if value is not None and name in book.summed:
+                    value = round(value + (self.state.value(name) or 0), 3)
+                self.state.keep(name, value, line)
         for kind, row in book.kernels:
             found = row.match(line)
             if found:

@@ -13,6 +13,15 @@ LINE_BYTES = 1 << 16
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+#: what others write before a line: docker compose, `docker logs -t`, the journal, torch's rank
+WRAPPED = re.compile(
+    r"^(?:[\w.-]{1,64} {0,40}\| ?"
+    r"|\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]? (?:(?:[\w.-]{1,64} )?[\w.@-]{1,64}\[\d{1,9}\]: )?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}(?:\[\d{1,9}\])?: "
+    r"|\[rank\d{1,4}\]: ?){1,3}"
+)
+
+
 class BinaryFile(Protocol):
     """What a file opened as bytes offers."""
 
@@ -69,6 +78,11 @@ def decode(line: bytes) -> str:
     """One line as text, without colour."""
     text = line[:LINE_BYTES].decode(errors="replace")
     return ANSI.sub("", text) if "\x1b" in text else text
+
+
+def unwrapped(line: str) -> str:
+    """Return a line as the engine wrote it, without what compose, the journal or a timestamp adds in front."""
+    return WRAPPED.sub("", line, count=1)
 
 
 def plain(text: str) -> str:

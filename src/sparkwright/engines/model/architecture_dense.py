@@ -1,20 +1,16 @@
 """Architectures that vLLM 0.32.0 or 0.33.0 knows and that hold no recurrent layer.
 
-Source: the registry of 0.32.0, less the classes that are hybrid or free of attention, less drafts; NEWER: that of 0.33.0, whose classes
-were read. What came later is missing: what is not here and not in architecture_tables is unknown, not recurrent.
+Source: the registry of 0.32.0, less the classes that are hybrid or free of attention, less drafts; _NEWER: that of 0.33.0, whose
+classes were read. What came later is missing: what is not here and not in architecture_tables is unknown, not recurrent.
 """
 
 from __future__ import annotations
-
-from sparkwright.engines.model.architecture_tables import spread
 
 _NEWER_GENERATE = """
     Alpamayo2Super BeamForCausalLM DomynEdgeForCausalLM DoryForCausalLM FlintForCausalLM Kolibri1ForCausalLM
     MuseSparkForConditionalGeneration RadioMBartPrefixForCausalLM Step5ForCausalLM Step5ForConditionalGeneration
 """
 _NEWER_POOL = "ColUltraVBertForRetrieval D3ForSequenceClassification Lfm2BidirectionalModel ModernVBertModel"
-#: of 0.33.0, and not of 0.32.0
-NEWER = frozenset((*_NEWER_GENERATE.split(), *_NEWER_POOL.split()))
 _GENERATE = """
     AXK1ForCausalLM AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM AriaForConditionalGeneration
     AudioFlamingo3ForConditionalGeneration BagelForConditionalGeneration BailingMoeForCausalLM
@@ -95,28 +91,17 @@ GENERATE = frozenset((*_GENERATE.split(), *_NEWER_GENERATE.split()))
 #: embedding, reward, reranking and classifying models
 POOL = frozenset((*_POOL.split(), *_NEWER_POOL.split()))
 
-#: the last release that loaded it: what 0.32.0 says of the ones that were dropped
-DROPPED: dict[str, str] = spread(
-    {
-        "0.9.2": "Phi3SmallForCausalLM",
-        "0.10.2": "DonutForConditionalGeneration MllamaForConditionalGeneration MotifForCausalLM",
-        "0.12.0": "Phi4MultimodalForCausalLM",
-        "0.22.0": "JAISLMHeadModel",
-        "0.23.0": """
-            BaiChuanForCausalLM BaichuanForCausalLM Dots1ForCausalLM ErnieForSequenceClassification
-            ErnieForTokenClassification ErnieModel InternLM2VEForCausalLM InternLMForCausalLM QWenLMHeadModel
-            QwenVLForConditionalGeneration Tarsier2ForConditionalGeneration XverseForCausalLM
-        """,
-        "0.24.0": """
-            AquilaForCausalLM AquilaModel AyaVisionForConditionalGeneration Grok1ForCausalLM Grok1ModelForCausalLM
-            MantisForConditionalGeneration MusicFlamingoForConditionalGeneration TarsierForConditionalGeneration
-        """,
-        "0.25.0": "FuyuForCausalLM PersimmonForCausalLM TeleChatForCausalLM",
-        "0.26.0": "OuroForCausalLM",
-        "0.28.0": """
-            ArcticForCausalLM ChameleonForConditionalGeneration Cheers CheersForConditionalGeneration
-            Fairseq2LlamaForCausalLM FireRedLIDForConditionalGeneration GritLM HCXVisionForCausalLM MPTForCausalLM
-            MptForCausalLM RWForCausalLM StableLMEpochForCausalLM
-        """,
-    }
-)
+_DROPPED = """
+    AquilaForCausalLM AquilaModel ArcticForCausalLM AyaVisionForConditionalGeneration BaiChuanForCausalLM
+    BaichuanForCausalLM ChameleonForConditionalGeneration Cheers CheersForConditionalGeneration
+    DonutForConditionalGeneration Dots1ForCausalLM ErnieForSequenceClassification ErnieForTokenClassification
+    ErnieModel Fairseq2LlamaForCausalLM FireRedLIDForConditionalGeneration FuyuForCausalLM GritLM
+    Grok1ForCausalLM Grok1ModelForCausalLM HCXVisionForCausalLM InternLM2VEForCausalLM InternLMForCausalLM
+    JAISLMHeadModel MPTForCausalLM MantisForConditionalGeneration MllamaForConditionalGeneration
+    MotifForCausalLM MptForCausalLM MusicFlamingoForConditionalGeneration OuroForCausalLM PersimmonForCausalLM
+    Phi3SmallForCausalLM Phi4MultimodalForCausalLM QWenLMHeadModel QwenVLForConditionalGeneration RWForCausalLM
+    StableLMEpochForCausalLM Tarsier2ForConditionalGeneration TarsierForConditionalGeneration
+    TeleChatForCausalLM XverseForCausalLM
+"""
+#: what newer releases of vLLM no longer load; engines/vllm/architecture_support.py says since when
+DROPPED = frozenset(_DROPPED.split())

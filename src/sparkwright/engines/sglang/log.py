@@ -13,6 +13,7 @@ from sparkwright.engines.log import dump
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.last_words import Death, death
 from sparkwright.engines.log.line import Line, line
+from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
 from sparkwright.engines.log.resolution import Resolution
 from sparkwright.engines.log.values import integer, number
 
@@ -102,17 +103,44 @@ FAILURES: tuple[Death, ...] = (
     death("Prefill out of memory.", "", "it ran out of memory while it read a prompt.", "always"),
     death("Decode out of memory.", "", "it ran out of memory while it generated.", "always"),
     death("CUDA out of memory", "", "it ran out of memory."),
-    death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
-    death("Address already in use", "", "its port is in use inside the container's network."),
+    *HOST,
+    *IMAGE,
+    death(
+        "out of resource: shared memory",
+        r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
+        "{0}: a kernel wants more shared memory than a block of this GPU has; use another attention-backend or moe-runner-backend.",
+        "always",
+    ),
+    death(  # issue 18203, on a Spark
+        "Could not load any common_ops library",
+        "",
+        "its compiled kernels (sgl_kernel) do not load: they were built for another CUDA, PyTorch or GPU; take another image.",
+    ),
+    death(  # issues 3752 and 5862; "Scheduler watchdog timeout" in newer releases
+        "atchdog timeout (",
+        r"[Ww]atchdog timeout \(self\.watchdog_timeout=(\d+)",
+        "a step of its scheduler took longer than watchdog-timeout ({0} s): it hung, and ended itself.",
+        "always",
+    ),
+    death("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
+    death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     death(
         "OOM killer",
         r"scheduler died during initialization \(exit code: -9\)",  # words: data
         "a process of its engine was OOM-killed.",
     ),
+    death("Exit code: -9", r"Exit code: -9$", "its scheduler was killed, as the kernel does when memory runs out."),
+    *CRASHES,
     death(
         "scheduler died during initialization",  # words: data
         r"Rank (\d+) scheduler died during initialization \(exit code: (-?\d+)\)",  # words: data
         "its scheduler {0} ended with exit code {1}.",
+        kind="consequence",
+    ),
+    death(
+        "scheduler is dead",  # words: data
+        r"Rank (\d+) scheduler is dead",  # words: data
+        "its scheduler {0} ended.",
         kind="consequence",
     ),
     death("Scheduler hit an exception", "", "its scheduler failed.", "always", "consequence"),
@@ -126,7 +154,14 @@ FAILURES: tuple[Death, ...] = (
     death("Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."),
     # the consequence, not the cause
     death("SIGQUIT received. ", "", "a process of its engine failed.", "always", "consequence"),
-    death("Received sigquit from a child process.", "", "a process of its engine failed.", kind="consequence"),
+    # "proces." in some releases
+    death("Received sigquit from a child proces", "", "a process of its engine failed.", "always", "consequence"),
+)
+
+#: exceptions of a process that ends because another did
+CONSEQUENCES = re.compile(
+    r"^(?:KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
+    r"|gloo/transport/tcp/pair\.cc.{0,80}?Connection closed|Initialization failed"
 )
 
 #: backends as resolved, where they are named. source 0.5.9, 0.5.23
@@ -187,6 +222,7 @@ LOG = LogBook(
     also=("slots", *MEMORY),
     failures=FAILURES,
     tracebacks=True,
+    consequences=CONSEQUENCES,
     harmless=re.compile(r"(?!)"),
     stopping=(line("SIGTERM received."),),
     prefix=re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] "),

@@ -1,72 +1,73 @@
-"""Which releases of vLLM load an architecture: recurrent ones, and dense ones that were dropped.
+"""Which releases of vLLM load an architecture: all that a registry from 0.10.2 to 0.33.0 holds, and some that none does.
 
-Source: the registries of 0.11.0, 0.17.1, 0.32.0 and 0.33.0, read; what 0.32.0 and 0.33.0 say of the ones they dropped; Qwen3.5
-came after 0.16.0 (merged 2026-02-09). Between two of these releases it is not known when a name came.
+Source: the registries in architecture_releases, read from each release's wheel; Qwen3.5 came with 0.17.0 (merged 2026-02-09,
+0.16.0 lacks it). Between two releases that were read it is not known when a name came or went.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packaging.version import Version
 
-from sparkwright.engines.model import architecture_dense
-from sparkwright.engines.model.architecture_tables import spread
+from sparkwright.engines.vllm import architecture_releases
 from sparkwright.engines.vllm.versions import parse
 
+RELEASES = tuple(architecture_releases.RELEASES.split())
 #: the newest release whose registry was read
-NEWEST = "0.33.0"
+NEWEST = RELEASES[-1]
+#: of which the release is known that brought them, between two that were read
+CAME = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
+#: recurrent ones in none of these registries
+NEVER = (
+    *("BailingMoeLinearV2ForCausalLM", "RecurrentGemmaForCausalLM", "Rwkv7ForCausalLM", "RwkvForCausalLM"),
+    "ZambaForCausalLM",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """since: the oldest release known to load it. until: the last one that does. lacking: the newest one known not to, before
-    `since`. None: not known; for until also: the newest release still does.
-    """
+    """The releases that load an architecture; None: not known, for `until` and `gone` also: the newest release still does."""
 
-    since: str | None = None
-    until: str | None = None
-    lacking: str | None = None
+    since: str | None = None  # the oldest release known to load it
+    until: str | None = None  # the last one known to
+    lacking: str | None = None  # the newest one known not to, before `since`
+    gone: str | None = None  # the oldest one known not to any more
+    #: releases between, which lack it: the last one that has it, and the first that has it again
+    gaps: tuple[tuple[str, str], ...] = ()
 
 
-SUPPORT: dict[str, Support] = spread(
-    {
-        Support(since="0.11.0"): """
-            FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
-            JambaForSequenceClassification Lfm2ForCausalLM MambaForCausalLM Mamba2ForCausalLM NemotronHForCausalLM
-            NemotronH_Nano_VL_V2 Qwen3NextForCausalLM Zamba2ForCausalLM
-        """,
-        Support(since="0.11.0", until="0.23.0"): """
-            BambaForCausalLM MiniMaxForCausalLM MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM
-        """,
-        Support(until="0.23.0"): "MiniMaxVL01ForConditionalGeneration",
-        Support(until="0.10.2"): "Phi4FlashForCausalLM",
-        Support(since="0.11.0", until="0.26.0"): "Plamo2ForCausalLM",
-        Support(since="0.17.1", lacking="0.11.0"): """
-            BailingMoeV2_5ForCausalLM KimiLinearForCausalLM Lfm2MoeForCausalLM Lfm2VlForConditionalGeneration
-            NemotronHPuzzleForCausalLM
-        """,
-        Support(since="0.17.0", lacking="0.16.0"): """
-            Qwen3_5ForConditionalGeneration Qwen3_5MoeForConditionalGeneration
-        """,
-        Support(since="0.32.0", lacking="0.17.1"): """
-            BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration ColBERTLfm2Model ColQwen3_5
-            Glm5NextForCausalLM Glm5NextForConditionalGeneration InternS2MobiusForConditionalGeneration
-            InternS2PreviewForConditionalGeneration KimiK3ForConditionalGeneration MiniCPMV4_6ForConditionalGeneration
-            MiniCPMV4_7ForConditionalGeneration NemotronH_Nano_Omni_Reasoning_V3 NemotronH_Omni_Reasoning_V3
-            NemotronH_Super_Omni_Reasoning_V3 OlmoHybridForCausalLM Qwen3_5ForCausalLM Qwen3_5MoeForCausalLM
-            Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration
-        """,
-        Support(since="0.33.0", lacking="0.32.0"): """
-            AliceAIForCausalLM ClefFlashForJointSchema MiniCPMOcrForConditionalGeneration
-        """,
-        Support(lacking=NEWEST): """
-            BailingMoeLinearV2ForCausalLM RecurrentGemmaForCausalLM Rwkv7ForCausalLM RwkvForCausalLM ZambaForCausalLM
-        """,
-    }
-) | {
-    **{name: Support(until=last) for name, last in architecture_dense.DROPPED.items()},
-    **{name: Support(since="0.33.0", lacking="0.32.0") for name in architecture_dense.NEWER},
+def _rows() -> Iterator[tuple[str, Support]]:
+    releases = ""
+    for word in architecture_releases.TABLE.split():
+        if ".." in word:
+            releases = word
+        else:
+            yield word, _support(releases, CAME.get(word))
+
+
+def _support(releases: str, came: str | None) -> Support:
+    runs = [run.partition("..")[::2] for run in releases.split(",")]
+    first, last = RELEASES.index(runs[0][0]), runs[-1][1]
+    gaps = tuple((before[1], after[0]) for before, after in itertools.pairwise(runs))
+    return Support(came or RELEASES[first], last or None, RELEASES[first - 1] if first else None, _gone(last), gaps)
+
+
+def _gone(last: str) -> str | None:
+    """The first release without it: a new minor one, unless a patch release is known to lack it."""
+    if not last:
+        return None
+    after, held = RELEASES[RELEASES.index(last) + 1], Version(last)
+    return after if Version(after).minor == held.minor else f"{held.major}.{held.minor + 1}.0"
+
+
+SUPPORT: dict[str, Support] = {
+    **dict(_rows()),
+    **dict.fromkeys(NEVER, Support(lacking=NEWEST)),
+    # before the oldest of these releases
+    "Phi3SmallForCausalLM": Support(until="0.9.2", gone=RELEASES[0]),
 }
 
 
@@ -79,19 +80,20 @@ def loads(name: str, version: str) -> bool | None:
     asked = _version(version)
     if known is None or asked is None:
         return None
-    too_old = known.lacking is not None and asked <= Version(known.lacking)
-    dropped = known.until is not None and asked > Version(known.until)
-    if too_old or dropped:
+    if known.lacking and asked <= Version(known.lacking):
         return False
-    return True if known.since and Version(known.since) <= asked <= Version(NEWEST) else None
+    if known.gone and asked >= Version(known.gone):
+        return False
+    if any(Version(before) < asked < Version(after) for before, after in known.gaps):
+        return None
+    return True if known.since and Version(known.since) <= asked <= Version(known.until or NEWEST) else None
 
 
 def in_words(name: str) -> str:
     """The releases, for a person; "" where nothing is known."""
     known = SUPPORT.get(name)
     if known is None:
-        reads = name in architecture_dense.GENERATE or name in architecture_dense.POOL
-        return "0.32.0 knows it; when it came is not known" if reads else ""
+        return ""
     if known.since and known.until:
         return f"{known.since} to {known.until}, not since"
     if known.until:

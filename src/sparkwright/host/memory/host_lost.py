@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparkwright import units
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.guard import ring as rings
 from sparkwright.guard.judge import FLOOR_SHARE, LOW_SHARE
 from sparkwright.host.containers import containers, lifecycle
@@ -26,6 +27,8 @@ from sparkwright.trust.names import STEP
 from sparkwright.units import GIB, gib
 
 NAME = "lost"
+#: configurations that took the host down and were not verified since: they outlive the verification of another one
+FORBIDDEN, FORBIDDEN_KEPT = "lost_configurations", 16
 #: of a ring that was told of
 SETTLED = ".lost"
 #: the memory is to blame when it would have been gone within this time, seconds
@@ -33,6 +36,7 @@ SOON_S = 10.0
 #: samples over which the last rate is taken, seconds
 RATE_S = 2.0
 WHAT = "host went down"
+FIX = "Give the recipe less memory or a shorter context; `--anyway` of deploy, restart, switch and rollback starts it as it is."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,9 @@ def _record(context: Context, lost: Lost) -> None:
     own = dataclasses.replace(context, state=StateFolder(context.state.path, lost.server), run_id=run)
     if lost.short:
         row = {"key": lost.key, "name": lost.name, "container_id": lost.container_id, "since": lost.at_s}
-        own.state.write(NAME, {**row, "why": lost.sentence, "available_bytes": lost.available_bytes})
+        row |= {"why": lost.sentence, "available_bytes": lost.available_bytes}
+        own.state.write(NAME, row)
+        _forbid(own.state, row)
         _take_policy(own, lost)
     history.append(own, WHAT, container_id=lost.container_id, why=lost.sentence)
     try:
@@ -144,11 +150,69 @@ def message(state: StateFolder, machine: Machine) -> str:
 
 
 def remembered(state: StateFolder) -> dict[str, Any]:
-    """The configuration that took the host down and was not verified since: key, name, since, why; empty for none."""
+    """The configuration that took the host down while no server was verified since: key, name, since, why; empty for none."""
     return state.read(NAME) or {}
 
 
-def forbids(state: StateFolder, spec: dict[str, Any]) -> str:
-    """Return why this container must not be started without a person's word; empty when it may."""
-    lost = remembered(state)
-    return str(lost.get("why", "")) if lost and lost.get("key") == start_guard.key_of(spec) else ""
+def _forbid(state: StateFolder, row: dict[str, Any]) -> None:
+    rows = [old for old in _forbidden(state) if old.get("key") != row["key"]]
+    state.write(FORBIDDEN, {"rows": [*rows, row][-FORBIDDEN_KEPT:]})
+
+
+def _forbidden(state: StateFolder) -> list[dict[str, Any]]:
+    """The configurations that must not start without a person's word, oldest first."""
+    rows = (state.read(FORBIDDEN) or {}).get("rows")
+    kept = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    last = remembered(state)
+    return [*kept, last] if last else kept
+
+
+def forbids(state: StateFolder, spec: Mapping[str, Any], container_id: str = "") -> str:
+    """Return why this container must not be started without a person's word; empty when it may.
+
+    Args:
+        state: of the server.
+        spec: the container as it is or will be created; empty where nobody wrote it down.
+        container_id: of a container that exists; it is recognized even where its spec is not known.
+    """
+    key = start_guard.key_of(spec) if spec else ""
+    return _why(state, lambda row: row.get("key") == key or (container_id and row.get("container_id") == container_id))
+
+
+def forbids_start(state: StateFolder, start: Mapping[str, Any]) -> str:
+    """Return why a start must not be repeated, by its image and arguments as `started_with.start_key` has them."""
+    wanted = (start.get("arguments"), start.get("image"))
+    return _why(state, lambda row: _parts(str(row.get("key", ""))) == wanted) if all(wanted) else ""
+
+
+def _why(state: StateFolder, matches: Callable[[dict[str, Any]], object]) -> str:
+    return next((str(row.get("why", "")) for row in reversed(_forbidden(state)) if row.get("key") and matches(row)), "")
+
+
+def _parts(key: str) -> tuple[str, str]:
+    """The arguments and the image of a key, the image by its digest where it has one."""
+    arguments, _, image = key.partition("@")
+    return arguments, image.partition("@")[2] or image
+
+
+def refuse(context: Context, why: str, error: type[SparkwrightError] = Refused) -> None:
+    """Raise an error where a start is forbidden and nobody said `--anyway`.
+
+    Args:
+        context: of the run.
+        why: as `forbids` returns it.
+        error: Refused before anything was touched, Failed at the start itself.
+    """
+    if why and not context.guards.anyway:
+        raise error(f"{why}: with this image and these arguments.", fix=FIX)
+
+
+def verified(state: StateFolder, spec: Mapping[str, Any]) -> None:
+    """Forget what is no longer true once a server of this configuration was verified."""
+    key = start_guard.key_of(spec) if spec else ""
+    rows = [row for row in _forbidden(state) if row.get("key") != key]
+    if rows:
+        state.write(FORBIDDEN, {"rows": rows})
+    else:
+        state.remove(FORBIDDEN)
+    state.remove(NAME)

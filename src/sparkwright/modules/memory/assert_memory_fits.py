@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.engines.budget import Budget
-from sparkwright.host.memory import host_budget, memory_fit
+from sparkwright.host.memory import host_budget, host_lost, memory_fit
 from sparkwright.host.memory.host_budget import Held
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context, Module
@@ -22,7 +22,8 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     holds what is taken now, without what goes: the running server (as recorded when it was verified, else as its processes show
     it) and, unless Ollama is left alone, its models. Where that is not known, `memory` sees it once the server has stopped. Of a
     host with several servers all of them must fit together, running or not; of those that share memory by turns the largest.
-    Limits (/dev/shm) are shown and not added.
+    Limits (/dev/shm) are shown and not added. A start with whose image and arguments the host went down before is refused, until
+    a person says `--anyway`.
 
     Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes), available_bytes,
     freed_bytes (null: not known), need_bytes; on a refusal holders.
@@ -47,6 +48,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         server = Server.of(args.name, args.engine_memory, args.utilization, args.needs_bytes)
+        host_lost.refuse(context, host_lost.forbids_start(context.state, server.start))
         turns = [str(one["name"]) for one in args.turns]
         stay = args.ollama == "leave"
         found, now = host_budget.of(

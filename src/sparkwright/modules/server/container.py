@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
     container_options,
@@ -99,15 +99,9 @@ class Container(StateModule["Container.Args", Found]):
         found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
         if not container or drift(args.model, found) or not (mine or found.running):
             replaced.refuse_others(context, spec.name)
-        if context.check and not context.guards.anyway and (why := host_lost.forbids(context.state, args.spec)):
-            self._refuse_repeat(args, found, why)
+        if context.check and self.differences(args, found):
+            host_lost.refuse(context, host_lost.forbids(context.state, args.spec))
         return found
-
-    def _refuse_repeat(self, args: Args, found: Found, why: str) -> None:
-        """Raise Refused where a start is due with which the host went down before."""
-        if self.differences(args, found):
-            fix = "Give the recipe less memory or a shorter context; `--anyway` starts it as it is."
-            raise Refused(f"{why}: with this image and these arguments.", fix=fix)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
@@ -137,6 +131,8 @@ class Container(StateModule["Container.Args", Found]):
         from docker.errors import APIError
 
         turns.refuse_start(context.state)
+        forbidden = host_lost.forbids(context.state, args.spec, str(found.container.get("Id", "")))
+        host_lost.refuse(context, forbidden, Failed)
         spec = ContainerSpec.from_json(args.spec)
         client: Any = context.docker()
         if found.container and changes[0].field != "state":

@@ -99,7 +99,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
         context.state.remove("previous")
-        context.state.remove(host_lost.NAME)
+        host_lost.verified(context.state, args.spec)
         server_key.tidy(context, name)
         recipe_files.tidy(context)
         compile_caches.verified(context, found.current, args.model)

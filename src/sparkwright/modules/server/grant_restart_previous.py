@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, lifecycle, mount_sources, replaced
-from sparkwright.host.memory import service_guard
+from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.protocol.result import Change, arg
@@ -44,6 +44,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
             context.guards.verified()
             compile_caches.verified(context, self.read(args, context))
             service_guard.write(context)
+            host_lost.verified(context.state, good_states.spec_of(context.state, result.data["container_id"]))
             context.state.remove("previous")
             history.append(context, args.what, **_served(result.data["container_id"], context), why=args.why)
         return result

@@ -8,6 +8,7 @@ from sparkwright import defaults, units
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers, engine_of, membership, replaced
 from sparkwright.host.containers.engine_words import port_bindings
+from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Result, arg
@@ -21,8 +22,8 @@ class LastGood(Module["LastGood.Args"]):
     from what was written down, image digest, settings and model revision.
 
     Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members of a
-    cluster that were deployed together). Refuses when there is nothing to go back to, or when its name is taken by a container of
-    somebody else.
+    cluster that were deployed together). Refuses when there is nothing to go back to, when its name is taken by a container of
+    somebody else, or when the host went down with the kept container before and nobody said `--anyway`.
     """
 
     @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class LastGood(Module["LastGood.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         replaced.refuse_others(context, args.name)
         result = self._found(args, context)
+        if result.data["kept"]:
+            kept = replaced.kept(context, args.name) or replaced.current(context, args.name)
+            host_lost.refuse(context, host_lost.forbids(context.state, result.data["spec"], kept["Id"]))
         if (name := result.data["spec"]["name"]) != args.name:
             replaced.refuse_others(context, name)
         return result

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, containers, lifecycle, mount_sources, replaced
-from sparkwright.host.memory import footprint
+from sparkwright.host.memory import footprint, host_lost
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
@@ -15,7 +15,8 @@ from sparkwright.protocol.result import Change, arg
 class Started(StateModule["Started.Args", dict[str, Any]]):
     """A container that is there runs, with this restart policy. It is not compared with any recipe.
 
-    Returns: id. Fails when it is not there, or the engine refuses to start it (says why, and who holds its port).
+    Returns: id. Fails when it is not there, or the engine refuses to start it (says why, and who holds its port). Fails,
+    too, when the host went down with it before, until a person says `--anyway`.
     """
 
     @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         if not found:
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_start(context.state)
+        spec = good_states.spec_of(context.state, found["Id"])
+        if not found["State"]["Running"]:
+            host_lost.refuse(context, host_lost.forbids(context.state, spec, found["Id"]), Failed)
         client = context.docker()
         bindings = found["HostConfig"].get("PortBindings") or {}
         ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
@@ -49,7 +53,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             compile_caches.before_start(context, found)
             held = footprint.recorded(context, found["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
-            key = key_of(spec) if (spec := good_states.spec_of(context.state, found["Id"])) else ""
+            key = key_of(spec) if spec else ""
             context.guards.begin(context.machine, context.state, context.run_id, found, key=key)
         try:
             lifecycle.start(context, found["Id"])

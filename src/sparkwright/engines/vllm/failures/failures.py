@@ -10,15 +10,16 @@ import re
 
 from sparkwright.engines.log.last_words import Death
 from sparkwright.engines.log.last_words import death as _row
+from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
 from sparkwright.engines.vllm.failures import members
 
 CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 NO_MODEL = "there is no model at {0} in the container."
-NO_GPU = "the container sees no GPU."
 #: exceptions of a process that ends because another did
 CONSEQUENCES = re.compile(
-    r"^(?:EngineDeadError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
+    r"^(?:(?:Async)?EngineDeadError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
     r"|Engine core initialization failed|WorkerProc initialization failed|Executor failed|^RuntimeError: cancelled"
+    r"|Engine process failed to start|Worker failed with error '|failed to be inspected"
 )
 
 #: what the reader of safetensors says of a file that ends too early
@@ -152,44 +153,8 @@ FAILURES: tuple[Death, ...] = (
     ),
     *(_row(one, "", "a file of the model is truncated.") for one in TRUNCATED),
     # the machine and the image
-    _row("Address already in use", "", "its port is in use inside the container's network."),
-    _row("No space left on device", "", "the disk is full."),
-    _row("Permission denied: '", r"Permission denied: '([^']+)'", "it may not use {0}."),
-    _row("could not select device driver", "", "the Docker engine has no GPU runtime."),
-    _row("exec format error", "", "the image is for another processor."),
-    _row("No CUDA GPUs are available", "", NO_GPU),
-    _row("0 active drivers ([])", "", NO_GPU),  # Triton's own words; seen on a Spark without a GPU reservation
-    _row("Found no NVIDIA driver", "", NO_GPU),
-    _row("Failed to infer device type", "", NO_GPU),
-    _row("libcuda.so.1: cannot open", "", NO_GPU),
-    _row("The NVIDIA driver on your system is too old", "", "the host's NVIDIA driver is too old for the image."),
-    _row("CUDA driver version is insufficient", "", "the host's NVIDIA driver is too old for the image."),
-    _row(  # CUDA error 222
-        "PTX was compiled with an unsupported toolchain",
-        "",
-        "the image's CUDA is newer than what the host's driver compiles: update the driver in the DGX Dashboard, "
-        "or take an image of an older CUDA.",
-        "always",
-    ),
-    _row(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
-        "ptxas fatal",
-        r"ptxas fatal\s*: Value '(sm_\w{1,20})' is not defined for option 'gpu-name'",
-        "Triton's ptxas does not know this GPU ({0}): set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas under container.env, "
-        "or take an image of CUDA 13.",
-        "always",
-    ),
-    _row(
-        "ptxas fatal",
-        r"ptxas fatal\s*: (.+?)\.?$",
-        "ptxas of the image cannot compile a kernel: {0}.",
-        "always",
-    ),
-    _row(
-        "Unsupported gpu architecture",
-        r"nvcc fatal\s*: Unsupported gpu architecture '(\w{1,40})'",
-        "nvcc of the image does not know this GPU ({0}): take an image of CUDA 13.",
-        "always",
-    ),
+    *HOST,
+    *IMAGE,
     _row(  # triton issue 8182, vLLM issues 12498 and 36802: 99 KiB a block on GB10
         "out of resource: shared memory",
         r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
@@ -202,7 +167,19 @@ FAILURES: tuple[Death, ...] = (
         "its kernels are for {0} only, not for this GPU.",
         "always",
     ),
-    _row("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
+    _row(  # issues 24377 and 30163 on GB10; TensorRT-LLM issue 11368: tiles for more shared memory than it has
+        "cutlass FP4 gemm",
+        r"Failed to (?:run|initialize) cutlass FP4 gemm",
+        "the image's CUTLASS kernel for FP4 fails on this GPU: take a newer image.",
+        "always",
+    ),
+    _row(  # issues 40758 and 43367 on GB10, with the variable that helps
+        "cutlass_gemm_caller",
+        r"cutlass_gemm_caller.{0,120}?Error Internal",
+        "the image's CUTLASS kernel for FP8 fails on this GPU: take a newer image, or set "
+        "VLLM_DISABLED_KERNELS=CutlassFp8BlockScaledMMKernel under container.env.",
+        "always",
+    ),
     _row(
         "invalid resource handle",  # 0.26, fp8 KV cache, head_dim 256, FlashInfer prefill on GB10 (issue 50331)
         "",
@@ -225,15 +202,37 @@ FAILURES: tuple[Death, ...] = (
     ),
     *members.LOST,
     _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
+    _row(  # the class of a model is imported in a process of its own, whose exception comes first
+        "failed to be inspected",
+        r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? failed to be inspected",
+        "its code for {0} could not be imported: the lines before say why.",
+        kind="consequence",
+    ),
     # general words
     _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
+    _row(  # the engine's own words for a worker's exception, where the worker's log is missing
+        "Worker failed with error '",
+        r"Worker failed with error '(.{1,300}?)\.?', please check",
+        "{0}.",
+        "always",
+        "consequence",
+    ),
     *members.SERVING,
     *(
         _row(needle, "", "its engine failed while it served a request.", "always", "while serving")
-        for needle in ("EngineDeadError", "EngineCore encountered a fatal error", "EngineCore encountered an issue")
+        for needle in (
+            *("EngineDeadError", "EngineCore encountered a fatal error", "EngineCore encountered an issue"),
+            "Engine background task failed",  # until 0.7
+        )
+    ),
+    *CRASHES,
+    *(
+        _row(needle, "", "a worker of its engine failed.", "always", "consequence")
+        for needle in ("WorkerProc hit an exception", "WorkerProc failed to start")
     ),
     _row("Engine core initialization failed", "", "its engine failed to start.", "always", "consequence"),
+    _row("Engine process failed to start", "", "its engine failed to start.", "always", "consequence"),
     _row("EngineCore failed to start", "", "its engine failed to start.", "always", "consequence"),
     _row(
         "died unexpectedly",  # words: data

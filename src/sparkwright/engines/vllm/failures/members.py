@@ -15,6 +15,9 @@ OF_ANOTHER = ("members joined within", "did not answer", "the connection to the 
 #: 22809 is 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 NO_HEAD = "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
+#: the same of a server whose processes meet on its own host
+NO_MEETING = "its processes could not meet at {0}:{1} on this host."
+LOOPBACK = r"(?:127\.0\.0\.1|localhost|::1)"
 
 #: of a start
 STARTS: tuple[Death, ...] = (
@@ -29,15 +32,22 @@ STARTS: tuple[Death, ...] = (
         r"DistNetworkError: The server socket has failed to listen .{0,200}?port: (\d+),.{0,200}EADDRINUSE",
         "its master port {0} is in use on this host: `ss -ltnp` shows by what; or choose another `cluster.port`.",
     ),
+    _row(
+        "DistNetworkError: The client socket has ",
+        rf"DistNetworkError: The client socket has .{{0,120}}?\(({LOOPBACK}), (\d+)\)",
+        NO_MEETING,
+    ),
     _row(  # real
         "DistNetworkError: The client socket has timed out",
         r"DistNetworkError: The client socket has timed out after \d+ms while trying to connect to \(([^,\s]{1,200}), (\d+)\)",
         NO_HEAD,
+        alone=NO_MEETING,
     ),
     _row(
         "DistNetworkError: The client socket has failed to connect",
         r"DistNetworkError: The client socket has failed to connect .{0,100}?\(([^,\s]{1,200}), (\d+)\)",
         NO_HEAD,
+        alone=NO_MEETING,
     ),
     # interfaces
     _row(
@@ -102,6 +112,7 @@ LOST: tuple[Death, ...] = (
         "NCCL error",
         r"NCCL error\b.{0,200}?remote process exited or there was a network error",
         "the connection to the member that NCCL talked to was lost: its process ended, or the network between them did.",
+        alone="NCCL lost the process that it talked to.",
     ),
 )
 
@@ -122,22 +133,27 @@ SERVING: tuple[Death, ...] = (
         "gloo/transport/tcp/pair.cc",
         r"gloo/transport/tcp/pair\.cc:\d+\] (?:Connection closed by peer|(?:Read|Write) error) \[([^\]\s]{1,100})\]",
         "the connection to the member at {0} was lost: its process ended, or the network between them did.",
+        alone="the connection between its processes was lost: one of them ended.",
     ),
     _row(  # real
         "RPC call to ",
         r"TimeoutError: RPC call to (\w{1,100}) timed out",
         "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs; see every member's log.",
+        alone="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs.",
     ),
     _row(  # each engine of data parallelism counts its workers from 0
         "Worker proc VllmWorker-",
         r"EngineCore_DP(\d+)\b.{0,300}?Worker proc VllmWorker-(\d+) died unexpectedly",  # words: data
         "worker {1} of its data-parallel engine {0} was killed or crashed.",
         "always",
+        "consequence",
     ),
     _row(  # real
         "Worker proc VllmWorker-",
         r"Worker proc VllmWorker-(\d+) died unexpectedly",  # words: data
         "the process of rank {0} was killed or crashed.",
         "always",
+        "consequence",
+        "its worker process was killed or crashed.",
     ),
 )

@@ -111,8 +111,8 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_gib", line("Model loading took ", r"Model loading took ([\d.]+) GiB")),
     ("kv_cache_gib", line("Available KV cache memory: ", r"KV cache memory: ([\d.]+) GiB")),
     ("kv_cache_gib", line("GiB memory for KV Cache as specified", r"reserved ([\d.]+) GiB memory for KV Cache")),
-    # real: on a CPU
-    ("kv_cache_gib", line("Explicitly set (", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache")),
+    # real: on a CPU, by --kv-cache-memory-bytes and by its share
+    ("kv_cache_gib", line(") GiB for KV cache", r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache")),
     ("graphs_gib", line(GRAPHS_TOOK.needle, r"finished in [\d.]+ s\w*, took ([\d.]+) GiB")),
     ("weights_gib", line(ACTUAL_USAGE, r"Actual usage is (?<![\d.])([\d.]{1,20}) GiB for (?:consumed|weight)")),
     ("activation_gib", line(ACTUAL_USAGE, r"(?<![\d.])([\d.]{1,20}) GiB for peak activation")),
@@ -151,7 +151,10 @@ CLOCK = re.compile(
 )
 
 #: who says it, when and where: left out where a line is short
-PREFIX = re.compile(r"^.{0,80}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ")
+#: without brackets until 0.8
+PREFIX = re.compile(
+    r"^.{0,120}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\]|\w{1,80}\.py:\d{1,6}\]) "
+)
 
 # -- what a person should see ----------------------------------------------------------------------------------------------
 

@@ -108,15 +108,17 @@ def _inner(case: Case, name: str) -> Any:
 @rule(
     "architecture-support",
     sources=(
-        "vLLM's model registries of 0.11.0, 0.17.1 and 0.33.0",
+        "vLLM's model registries from 0.10.2 to 0.33.0, read from their wheels",
         "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
+        "vLLM's registry: what it has no model for, it tries with Transformers' own, which no recurrent model has there",
     ),
     example=Example({}, model=HYBRID, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
     """The engine must support the model's architecture.
     A model newer than the engine is refused ("Model architectures [...] are not supported"), and so are a few that later
-    releases dropped.
+    releases dropped. A dense model that vLLM lacks may still load by Transformers' own code, which is slower, if the image's
+    Transformers is new enough.
     """
     name = case.architecture.name
     if case.version is None or loads(name, str(case.version)) is not False:
@@ -124,9 +126,11 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     known = SUPPORT[name]
     dropped = known.until is not None and at_least(case.version, known.until)
     release = known.until if dropped else known.since
-    sentence = f"vLLM {case.version} {'no longer loads' if dropped else 'cannot load'} {name} ({in_words(name)})."
+    dense = case.architecture.kind == "dense" and not dropped
+    verb = "no longer loads" if dropped else "has no model of its own for" if dense else "cannot load"
+    sentence = f"vLLM {case.version} {verb} {name} ({in_words(name)})."
     ways = (Way(f"use an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
-    yield Finding("error", sentence, ways, "vLLM's model registries")
+    yield Finding("warning" if dense else "error", sentence, ways, "vLLM's model registries")
 
 
 @rule(

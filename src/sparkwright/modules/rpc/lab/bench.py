@@ -19,7 +19,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB
 
 #: what helps where the guard stopped the server
-AGAIN = "`invoke restart` starts it again; give it a shorter context or a smaller share of the memory first."
+AGAIN = "Measure with a smaller `--depth`, or give it a shorter context or a smaller share of the memory."
 
 
 class Bench(Module["Bench.Args"]):

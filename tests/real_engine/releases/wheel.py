@@ -1,0 +1,138 @@
+"""What the Python files of a wheel tell of a release that cannot be run here: its options, architectures and variables, by name.
+
+    PYTHONPATH=src python -m tests.real_engine.releases.wheel vllm-0.33.0-*.whl        # prints how many of each
+
+Nothing of the wheel is run: its source is parsed. What an option takes, its default and what a setting comes to are not known so.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.real_engine.releases.kept import Report
+
+#: where options are added to the parser of `vllm serve`
+PARSERS = ("vllm/engine/arg_utils.py", "vllm/entrypoints/*cli_args.py", "vllm/entrypoints/cli/serve.py")
+#: where a class with this name pairs switches that are enabled and disabled
+PAIRING, PAIRS = "vllm/utils/argparse_utils.py", "EnableDisableAction"
+OPPOSITES = {"enable-": "disable-", "disable-": "enable-"}
+REGISTRY = "vllm/model_executor/models/registry.py"
+VARIABLES = "vllm/envs.py"
+#: classes whose fields are options
+FRONTEND = ("FrontendArgs", "BaseFrontendArgs")
+#: of the registry, what is no architecture that it has a model for
+NOT_SERVED = ("_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS", "_SUBPROCESS_COMMAND")
+PREFIX = "VLLM_"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release as its source tells it."""
+
+    options: frozenset[str]  # without dashes in front
+    architectures: frozenset[str]
+    variables: frozenset[str]
+
+    def report(self, version: str, date: str) -> Report:
+        """The same as a report without cases: shapes and defaults are unknown."""
+        return Report(
+            version=version,
+            date=date,
+            torch="none",
+            key_shown=None,
+            options=dict.fromkeys(sorted(self.options), ""),
+            defaults={},
+            architectures=tuple(sorted(self.architectures)),
+            cases={},
+            lines=(),
+            figures={},
+            kernels="none",
+            variables=tuple(sorted(self.variables)),
+        )
+
+
+def read(path: Path) -> Wheel:
+    """Read a wheel. Raises ValueError where it holds none of the files that are looked for."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if any(fnmatch.fnmatch(name, pattern) for pattern in PARSERS)]
+        parsers = [ast.parse(archive.read(name)) for name in names]
+        paired = PAIRING in archive.namelist() and PAIRS.encode() in archive.read(PAIRING)
+        trees = {name: ast.parse(archive.read(name)) for name in (REGISTRY, VARIABLES) if name in archive.namelist()}
+    if not parsers or len(trees) < 2:
+        raise ValueError(f"{path.name} has no parser, registry or environment where vLLM keeps them")
+    found = dict(option for tree in parsers for option in _options(tree))
+    options = {*found, "help"}
+    if paired:
+        options |= {
+            other + name.removeprefix(prefix)
+            for name, pairs in found.items()
+            for prefix, other in OPPOSITES.items()
+            if pairs and name.startswith(prefix)
+        }
+    return Wheel(
+        frozenset(options), frozenset(_architectures(trees[REGISTRY])), frozenset(_variables(trees[VARIABLES]))
+    )
+
+
+def variables(source: bytes | str) -> frozenset[str]:
+    """Return the environment variables that a release's envs.py lists."""
+    return frozenset(_variables(ast.parse(source)))
+
+
+def _options(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Every option, and whether it may have an opposite: not one with a value, or one that is only ever turned on."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            action = [word for key in node.keywords if key.arg == "action" for word in _words([key.value])]
+            for word in _words(node.args):
+                if word.startswith("--"):
+                    yield word.removeprefix("--"), not action
+        elif isinstance(node, ast.ClassDef) and node.name in FRONTEND:
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield field.target.id.replace("_", "-"), ast.unparse(field.annotation) == "bool"
+
+
+def _architectures(tree: ast.Module) -> Iterator[str]:
+    """Every key of the tables of models, which are dictionaries of names and (module, class)."""
+    for name, value in _assigned(tree):
+        if name.endswith("_MODELS") and name not in NOT_SERVED and isinstance(value, ast.Dict):
+            yield from _words(key for key in value.keys if key is not None)
+
+
+def _variables(tree: ast.Module) -> Iterator[str]:
+    for name, value in _assigned(tree):
+        if name == "environment_variables" and isinstance(value, ast.Dict):
+            yield from (word for word in _words(key for key in value.keys if key) if word.startswith(PREFIX))
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = getattr(node, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and value is not None:
+                yield target.id, value
+
+
+def _words(nodes: Iterable[ast.expr]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        found = read(path)
+        print(
+            f"{path.name}: {len(found.options)} options, {len(found.architectures)} architectures, "
+            f"{len(found.variables)} variables"
+        )
