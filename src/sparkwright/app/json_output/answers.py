@@ -139,7 +139,13 @@ ANSWERS: dict[str, Printed] = {
         budget=(None, JSON_SHAPE),
     ),
     "gateway.status": _lines(
-        "a gateway", gateway=line, running=bool, verified=bool, stand_in=bool, models=[answers.ROUTED]
+        "a gateway",
+        gateway=line,
+        running=bool,
+        verified=bool,
+        stand_in=bool,
+        models=[answers.ROUTED],
+        clients=[answers.CLIENT],
     ),
     "monitoring.install": Printed(
         "lines",
