@@ -43,6 +43,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "memory-unknown",
     ),
     "a model that is downloaded past spark.lock": ("downloads", "downloads", "downloads", "see code-of-others"),
+    "a parser's file that nothing pins": ("plugin-unpinned", "it takes none", "it takes none", "see code-of-others"),
     "an API key in arguments or log": (
         "api-key-in-arguments key-in-log",
         "api-key-in-arguments",

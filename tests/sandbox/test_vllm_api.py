@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import threading
@@ -18,12 +19,15 @@ from sparkwright.measure.speculation import acceptance
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line.arguments import Refused
 from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.vllm.metrics import POSITIONS
 from sparkwright.sandbox.vllm.speculation import drafts_of
 from tests.remote.sshd import free_port
 from tests.sandbox.serve_help import HELP
 from tests.sandbox.test_vllm_start import LLAMA, QWEN3NEXT
 
 DATA = HELP.parent / "qwen3next-eager"
+#: a real 0.32.0 on a CPU that drafts with a second model, which is the same as the first
+DRAFTED = HELP.parents[1] / "vllm-0.32.0-speculation/draft-model"
 NAME = "/models/tiny-qwen3next"
 SAY = {"model": NAME, "messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 16}
 
@@ -92,6 +96,10 @@ def recorded(name: str, folder: Path = DATA) -> tuple[int, str]:
 
 def real_events(name: str) -> list[Any]:
     return [read_event(text) for text in recorded(name)[1].split("\n\n") if text.strip()]
+
+
+def real_events_of(path: Path) -> list[Any]:
+    return [read_event(text) for text in path.read_text().split("\n\n") if text.strip()]
 
 
 @pytest.fixture
@@ -387,7 +395,7 @@ SPECULATIVE = ("--speculative-config", '{"method": "mtp", "num_speculative_token
 #: vllm/v1/spec_decode/metrics.py of 0.32.0
 REAL_STATISTICS = (
     r"SpecDecoding metrics: Mean acceptance length: [\d.]+, Accepted throughput: [\d.]+ tokens/s, Drafted throughput: "
-    r"[\d.]+ tokens/s, Accepted: \d+ tokens, Drafted: \d+ tokens, Per-position acceptance rate: 0\.\d{3}, 0\.\d{3}, "
+    r"[\d.]+ tokens/s, Accepted: \d+ tokens, Drafted: \d+ tokens, Per-position acceptance rate: [01]\.\d{3}, [01]\.\d{3}, "
     r"Avg Draft acceptance rate: [\d.]+%"
 )
 
@@ -420,14 +428,30 @@ def test_a_drafter_that_does_not_fit_has_little_accepted() -> None:
     assert sum(drafts.step() > 1 for _ in range(200)) == pytest.approx(30, abs=2)
 
 
-def test_the_log_tells_its_drafts_in_the_words_of_the_real_one() -> None:
-    drafts = drafts_of({"method": "ngram", "num_speculative_tokens": 2}, NAME, Path, good=True)
+def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
+    given = json.loads((DRAFTED / "speculative-config.json").read_text())
+    drafts = drafts_of({**given, "method": "mtp", "model": None}, given["model"], Path, good=True)
     assert drafts is not None and not drafts.log_line(time.monotonic() + 60)
     for _ in range(100):
         drafts.step()
-    line = drafts.log_line(time.monotonic() + 60)
-    assert re.fullmatch(REAL_STATISTICS, line), line
-    assert repr(drafts) == "SpeculativeConfig(method='ngram', model=None, num_spec_tokens=2)"
+    log = (DRAFTED / "server.log").read_text()
+    real = re.findall(r"SpecDecoding metrics: .*", log)
+    assert real and all(re.fullmatch(REAL_STATISTICS, line) for line in [*real, drafts.log_line(time.monotonic() + 60)])
+    assert repr(drafts).replace("'mtp'", "'draft_model'") in log
+    names = set(re.findall(r"^(vllm:\w+_total)", (DRAFTED / "metrics.txt").read_text(), re.M))
+    assert names == {*drafts.counters(), POSITIONS}
+
+
+def test_a_chunk_of_several_tokens_is_as_recorded(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 4000.0)
+    chunks = streamed(serve(*SPECULATIVE), 40)
+    real = real_events_of(DRAFTED / "chat-stream.sse.txt")[1:]
+    assert shape(chunks[0]["choices"]) == shape(real[0]["choices"])
+    for found in (chunks, real):
+        counts = [chunk["usage"]["completion_tokens"] for chunk in found]
+        assert counts[0] == 1 and any(after - before > 1 for before, after in itertools.pairwise(counts))
 
 
 def test_a_drafter_that_is_not_there_ends_the_start(tmp_path: Path) -> None:

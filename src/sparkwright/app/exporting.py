@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sparkwright.app.plans.pinning import entries, simulated
+from sparkwright.app.plans.pinning import entries, not_pinned, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
@@ -23,11 +23,12 @@ def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
     root = Project.here().root
     wanted = recipe.load(root, name)
     pins = entries(lockfile.load(root), wanted)
-    missing = [kind for kind, entry in pins.items() if not entry]
+    missing = not_pinned(pins)
     if missing and not unpinned:
         what = " and ".join(missing)
         fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
-        aside = " The sandbox's pins are of no real registry." if any(entries(simulated(), wanted).values()) else ""
+        simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
+        aside = " The sandbox's pins are of no real registry." if simulates else ""
         raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
     one = export.of(wanted, pins)
     text = FORMATS[form](one)

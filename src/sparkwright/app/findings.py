@@ -71,10 +71,17 @@ def check(name: str, engine_version: str, model: str) -> tuple[list[Checked], li
     for wanted in recipes:
         version = _version(wanted.engine, engine_version)
         known, of_sandbox = entries(lock, wanted), entries(pretended, wanted)
-        pins = {kind: entry or of_sandbox[kind] for kind, entry in known.items()}
+        pins = _or_simulated(known, of_sandbox)
         served = serving(wanted, pins, model=config, version=version)
         checked.append(Checked(wanted, served, pins, simulated=pins != known))
     return checked, refused
+
+
+def _or_simulated(known: Mapping[str, Any], of_sandbox: Mapping[str, Any]) -> dict[str, Any]:
+    """The lock's entries; those of the sandbox for what it does not hold."""
+    pins = {kind: known[kind] or of_sandbox[kind] for kind in ("image", "model")}
+    second = {role: entry or of_sandbox["models"][role] for role, entry in (known.get("models") or {}).items()}
+    return {**pins, **({"models": second} if second else {})}
 
 
 def _version(of: engine.Engine, text: str) -> Version | None:

@@ -182,3 +182,6 @@ def _fetched(arm: Arm) -> Iterator[Task]:
     yield task("Pull image by digest", "docker_image", values(image))
     model = {key: f"{of}.model.{key}" for key in ("id", "commit", "files", "dir", "transfer")}
     yield task("Download model and verify every file", "hf_model", values({**model, "from": "host.model_from"}))
+    further = f"{of}.model.models | default([])"
+    args = values({"models": further})
+    yield task("Download further models and verify every file", "second_models", args, when=further)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -40,6 +40,8 @@ class Asked:
     published: int | None = None
     ascend: Mapping[str, bool] | None = None
     container: Mapping[str, Any] = field(default_factory=dict)
+    #: mounted folders whose files spark.lock pins, with the paths of those files below; none while it does not
+    pinned: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from packaging.version import Version
+
+#: what a second model of a server is for
+Role = Literal["draft", "tokenizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlag:
+    """The flag that names a second model by its path in the container."""
+
+    flag: str
+    key: str = ""  #: of a flag that takes JSON; "" for a flag that takes the path itself
+    needs: str = ""  #: a flag without which this one has no effect; "" for none
 
 
 class Flags(Protocol):
@@ -30,6 +44,10 @@ class Flags(Protocol):
     @property
     def SET_BY(self) -> Mapping[str, str]:
         """Flags that no recipe gives, for another key of it does: by name, the key."""
+
+    @property
+    def MODEL_FLAGS(self) -> Mapping[Role, ModelFlag]:
+        """The second models that the engine serves with."""
 
     def named(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """The flags under their own names, in their order; of two spellings of one the last wins."""
@@ -66,6 +84,52 @@ class Flags(Protocol):
 
     def properties(self) -> dict[str, Any]:
         """The flags that are known, as the properties of a JSON Schema."""
+
+
+def pin_it(role: Role, model_id: str) -> str:
+    """The way out for a second model that an engine would download: a sentence without its end."""
+    name = model_id.rpartition("/")[2].lower()
+    return (
+        f"take it out and name it in the recipe, `models: {{{role}: {{id: {model_id}, dir: ~/models/{name}, "
+        f"mount: /models/{name}}}}}`: pinned, downloaded and mounted as the model is"
+    )
+
+
+def names_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
+    """Whether these flags, under their own names, name a model there already."""
+    if not place.key:
+        return flags.get(place.flag) is not None
+    return bool((_object(flags.get(place.flag)) or {}).get(place.key)) or f"{place.flag}.{place.key}" in flags
+
+
+def takes_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
+    """Whether a model that is named there has any effect with these flags, under their own names."""
+    if not place.key:
+        return not place.needs or flags.get(place.needs) not in (None, False)
+    return _object(flags.get(place.flag)) is not None or _dotted(flags, place)
+
+
+def with_model(flags: Mapping[str, Any], place: ModelFlag, path: str) -> dict[str, Any]:
+    """Return flags, under their own names, that name a second model; the same where it has no effect."""
+    if not takes_model(flags, place):
+        return dict(flags)
+    if place.key and _dotted(flags, place):
+        return {**flags, f"{place.flag}.{place.key}": path}
+    return {**flags, place.flag: {**(_object(flags.get(place.flag)) or {}), place.key: path} if place.key else path}
+
+
+def _dotted(flags: Mapping[str, Any], place: ModelFlag) -> bool:
+    return place.flag not in flags and any(name.startswith(f"{place.flag}.") for name in flags)
+
+
+def _object(given: Any) -> Mapping[str, Any] | None:
+    """The value of a flag that takes JSON, written as a mapping or as text; None for another one."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return None
+    return given if isinstance(given, Mapping) else None
 
 
 def spelling(flags: Flags, written: Iterable[str], name: str) -> str:

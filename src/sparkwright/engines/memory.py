@@ -91,6 +91,15 @@ class Memory:
         tokens = math.floor(tokens / CONTEXT_STEP) * CONTEXT_STEP if tokens >= CONTEXT_STEP else 0
         return (self.flag, tokens) if tokens else None
 
+    def with_model(self, name: str, size_bytes: int) -> Memory:
+        """The same with the weights of a second model: inside the share, where the engine has one."""
+        if not size_bytes or not self.known:
+            return self
+        found = replace(self, weights_bytes=self.weights_bytes + size_bytes)
+        if self.share:
+            return found
+        return replace(found, bytes=self.bytes + size_bytes, parts=(*self.parts, Part(name, size_bytes, "spark.lock")))
+
     def split(self, hosts: int) -> Memory:
         """The same of one of so many hosts that serve a model together: each holds its part of the weights."""
         return replace(self, weights_bytes=self.weights_bytes // hosts) if hosts > 1 else self

@@ -9,6 +9,7 @@ from sparkwright.health.record import FILE
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
+from sparkwright.host.records import good_states
 from sparkwright.protocol.container import ContainerSpec
 
 
@@ -27,6 +28,11 @@ def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) 
 
 
 def changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
-    """The model's files that are not as they were proved. A stat each."""
-    folder = (good.get("model") or {}).get("dir")
-    return Manifest.of(context.state, context.machine.expand(folder)).changed() if folder else []
+    """The files of the server's models that are not as they were proved. A stat each."""
+    found = []
+    for model in good_states.models_of(good):
+        if folder := model.get("dir"):
+            role = f"{model['role']}: " if model.get("role") else ""
+            changed = Manifest.of(context.state, context.machine.expand(folder)).changed()
+            found += [f"{role}{path}" for path in changed]
+    return found

@@ -30,7 +30,7 @@ def of(chosen: Chosen, host: Host) -> list[dict[str, Any]]:
         wanted = _recipe(chosen, other)
         for message, where, fix in _mistakes(host, mine, other, wanted):
             raise Refused(message, where=where, fix=fix)
-        memory = served_memory(wanted, entries(lock, wanted)["model"] or {})
+        memory = served_memory(wanted, entries(lock, wanted))
         about = {"recipe": wanted.name, "name": wanted.file.container.name, "on_demand": bool(other.turns)}
         found.append(
             {**about, "utilization": memory.share, "needs_bytes": memory.bytes, "engine_memory": memory.to_json()}
@@ -48,10 +48,22 @@ def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recip
     if same := sorted(_ports(host, mine) & _ports(other, wanted)):
         fix = f"Publish one elsewhere: `- {{recipe: {mine.name}, port: {_free(same[0])}}}` in the host's list."
         yield f"{both} both want port {same[0]} of {host.machine}.", where, fix
-    models = [(one.file.model.id, one.file.model.revision, one.file.model.chosen) for one in (mine, wanted)]
-    if mine.file.model.dir == wanted.file.model.dir and models[0] != models[1]:
-        message = f"{both} keep different models in {mine.file.model.dir}."
-        yield message, mine.source.where("model", "dir"), "Give one recipe another `model.dir`."
+    theirs = _folders(wanted)
+    for folder, model in _folders(mine).items():
+        if theirs.get(folder, model) != model:
+            place = ("model",) if mine.file.model.dir == folder else ("models",)
+            yield (
+                f"{both} keep different models in {folder}.",
+                mine.source.where(*place, "dir"),
+                "Give one another `dir`.",
+            )
+
+
+def _folders(wanted: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
+    """What stands in each folder of models of a recipe."""
+    model = wanted.file.model
+    found = {one.dir: (one.id, one.revision, one.chosen(role)) for role, one in wanted.file.models.items()}
+    return {model.dir: (model.id, model.revision, model.chosen), **found}
 
 
 def _ports(host: Host, wanted: recipe.Recipe) -> set[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.engine import USUAL
+from sparkwright.engines.flags import Role
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -15,6 +16,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.models import SecondModel
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.trust import image_name
@@ -42,9 +44,26 @@ def simulated() -> lockfile.Lock:
 
 
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
-    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
-    model = wanted.file.model
-    return {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
+    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not.
+
+    With `models` in the recipe also {"models": {role: ...}}.
+    """
+    model, second = wanted.file.model, wanted.file.models
+    found = {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
+    if not second:
+        return found
+    return {**found, "models": {role: lock.model(*keyed(one, role)) for role, one in second.items()}}
+
+
+def keyed(model: SecondModel, role: Role) -> tuple[str, str, str]:
+    """The parts of a second model's key in spark.lock."""
+    return model.id, model.revision, model.chosen(role)
+
+
+def not_pinned(known: Mapping[str, Any]) -> list[str]:
+    """What of a recipe's entries the lock does not hold: image, model, and second models by their roles."""
+    rows = {"image": known.get("image"), "model": known.get("model")}
+    return [name for name, entry in {**rows, **(known.get("models") or {})}.items() if not entry]
 
 
 class Pins:
@@ -100,8 +119,10 @@ class Pins:
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
         known = entries(self.lock, wanted)
-        image = [image_task(wanted, host)] if known["image"] is None else []
-        return image + ([model_task(wanted, or_here=True)] if known["model"] is None else [])
+        tasks = [image_task(wanted, host)] if known["image"] is None else []
+        tasks += [model_task(wanted, or_here=True)] if known["model"] is None else []
+        second = known.get("models") or {}
+        return tasks + [model_task(wanted, role=role, or_here=True) for role, entry in second.items() if entry is None]
 
     def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
         if "image" in found:
@@ -109,6 +130,10 @@ class Pins:
         if "model" in found:
             model = wanted.file.model
             self.lock = self.lock.with_model(model.id, model.revision, found["model"], model.chosen)
+        for role, second in wanted.file.models.items():
+            if role in found:
+                id_, revision, chosen = keyed(second, role)
+                self.lock = self.lock.with_model(id_, revision, found[role], chosen)
         if self._save:
             self._write()
             for text in _reported(wanted, found):
@@ -141,9 +166,10 @@ def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterato
     """A sentence for each entry that is new."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
-    if "model" in found:
-        model = found["model"]
-        yield f"{wanted.file.model.id} pinned to commit {model['commit'][:12]}, {len(model['files'])} files"
+    ids: dict[str, str] = {"model": wanted.file.model.id, **{role: one.id for role, one in wanted.file.models.items()}}
+    for name, id_ in ids.items():
+        if entry := found.get(name):
+            yield f"{id_} pinned to commit {entry['commit'][:12]}, {len(entry['files'])} files"
 
 
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
@@ -154,13 +180,23 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
     return Task(id="image", name=name, module="lock_image", args=args)
 
 
-def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
-    """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
+def model_task(wanted: Recipe, *, role: Role | None = None, or_here: bool = False) -> Task:
+    """Ask the hub about a recipe's model. role: of a second one. or_here: when it is down, the host's whole copy will do."""
+    if role is not None:
+        return _second_task(wanted, role, or_here)
     model = wanted.file.model
     args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here, **_engine(wanted)}
     args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.chosen else {}
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args)
+
+
+def _second_task(wanted: Recipe, role: Role, or_here: bool) -> Task:
+    model = wanted.file.models[role]
+    args = {**model.model_dump(include={"id", "revision", "allow"}), "ignore": model.ignored(role), "or_here": or_here}
+    args |= {**_engine(wanted), **({"file": model.file} if model.file else {})}
+    name = f"Pin {model.id} ({role}): ask the hub for its commit and files"
+    return Task(id=role, name=name, module="lock_model", args=args)
 
 
 def _engine(wanted: Recipe) -> dict[str, str]:

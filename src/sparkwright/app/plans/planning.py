@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import around, clusters, restart_plan
-from sparkwright.app.plans.pinning import Pins, entries, lock_folder
+from sparkwright.app.plans.pinning import Pins, entries, lock_folder, not_pinned
 from sparkwright.app.plans.plan_cache import Made
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
 from sparkwright.console.events.summary import Served
@@ -140,7 +140,7 @@ class Planner:
                     self._key_sources[host.name] = {wanted.key_secret: (source, wanted.source.where("server_key"))}
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
-        if self._asks_lock and (None in known.values() or wanted.file.files):
+        if self._asks_lock and (not_pinned(known) or wanted.file.files):
             self._asked.add(host.name)  # of what a host was asked, or a file outside the project's folders
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:

@@ -12,6 +12,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.engines import engine
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.http import GENERATE
+from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
@@ -91,6 +92,6 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         pictures=PICTURE in wanted["expect"].get("probes", ()),
         cluster=host.cluster.name if host.cluster else "",
         members=host.cluster.members if host.cluster else (),
-        chat=(names["lock"].get("model") or {}).get("chat") or {},
+        chat=chat_template.of_server(names["lock"]),
         warning=OPEN if wanted["open_to_network"] else "",
     )

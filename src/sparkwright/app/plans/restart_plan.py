@@ -17,7 +17,7 @@ from typing import Any
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import around, clusters
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pinning import entries, lock_of, not_pinned
 from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
 from sparkwright.host.records.restart_plans import CHECK
@@ -48,7 +48,7 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     names: what the laptop knows of the host. Raises Refused, with file and line.
     """
     lock = names.get("lock") or {}
-    if not lock.get("image") or not lock.get("model"):
+    if not_pinned(lock):
         return {}
     root = chosen.project.root
     below = f"{clusters.FOLDER}/{NAME}.yml" if host.cluster else f"{NAME}.yml"

@@ -16,6 +16,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.http import GENERATE
+from sparkwright.engines.model import chat_template
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member
@@ -148,7 +149,7 @@ def asked(chosen: Chosen, member: Member) -> Served:
         key_variable=key,
         task=wanted.file.task,
         pictures=recipes.PICTURE in wanted.file.expect.probes,
-        chat=(known["model"] or {}).get("chat") or {},
+        chat=chat_template.of_server(known),
     )
 
 

@@ -191,7 +191,9 @@ class Trip:
             wanted = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")
             pinned = entries(lock_of(project, host), wanted)
-            found["spark.lock"] = f"{(pinned['image'] or {}).get('digest')} {(pinned['model'] or {}).get('commit')}"
+            models = [pinned["model"], *(pinned.get("models") or {}).values()]
+            commits = " ".join(str((entry or {}).get("commit")) for entry in models)
+            found["spark.lock"] = f"{(pinned['image'] or {}).get('digest')} {commits}"
         return found | {_shown(path, project.root): _digest(path.read_text()) for path in files}
 
 

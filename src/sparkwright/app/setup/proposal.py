@@ -137,7 +137,7 @@ def fit(
         locked: The model's entry of the lock, by which some engines are counted.
         start: What earlier starts on the host taught; None for nothing.
     """
-    memory, model = served_memory(recipe, locked or {}), recipe.file.model
+    memory, model = served_memory(recipe, {"model": locked}), recipe.file.model
     entire = not (model.chosen or model.allow or model.ignore)
     if entire and files_bytes and not memory.weights_bytes:
         memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")

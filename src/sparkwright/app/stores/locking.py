@@ -10,10 +10,11 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import ask, entries, image_task, lock_folder, model_task, save
+from sparkwright.app.plans.pinning import ask, entries, image_task, keyed, lock_folder, model_task, save
 from sparkwright.app.stores import lock_diff
 from sparkwright.console import words
 from sparkwright.console.out import error_row
+from sparkwright.engines.flags import Role
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.project.documents.checked import nearest
@@ -24,7 +25,10 @@ from sparkwright.protocol.plan import new_run_id
 
 @dataclass
 class Pinned:
-    """An entry of the lock, or one that is missing, and what its registry or hub said. kind: image or model."""
+    """An entry of the lock, or one that is missing, and what its registry or hub said.
+
+    kind: image or model. role: of a second model; None for the recipe's own.
+    """
 
     kind: str
     key: str
@@ -35,6 +39,7 @@ class Pinned:
     new: dict[str, Any] | None = None
     error: SparkwrightError | None = None
     rows: list[Any] = field(default_factory=list)
+    role: Role | None = None
 
     @property
     def complete(self) -> bool:
@@ -101,7 +106,11 @@ def pinned_of(chosen: Chosen, member: Member, wanted: Recipe, lock: lockfile.Loc
     named = wanted.file.model
     keys = {"image": wanted.image, "model": lockfile.model_key(named.id, named.revision, named.chosen)}
     known = entries(lock or lockfile.load(folder), wanted)
-    return [Pinned(kind, key, wanted, member, folder, known[kind]) for kind, key in keys.items()]
+    found = [Pinned(kind, key, wanted, member, folder, known[kind]) for kind, key in keys.items()]
+    for role, model in wanted.file.models.items():
+        entry = known["models"][role]
+        found.append(Pinned("model", lockfile.model_key(*keyed(model, role)), wanted, member, folder, entry, role=role))
+    return found
 
 
 def _entries(chosen: Chosen) -> Iterator[Pinned]:
@@ -142,10 +151,12 @@ def _ask(chosen: Chosen, entry: Pinned, run_id: str, *, follow: bool) -> None:
     image = entry.kind == "image"
     pinned = entry.old["digest"] if image and entry.old else ""
     task = (
-        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow) if image else model_task(entry.wanted)
+        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow)
+        if image
+        else model_task(entry.wanted, role=entry.role)
     )
     try:
-        answer = ask(chosen.fleet, entry.member, [task], run_id)[entry.kind]
+        answer = ask(chosen.fleet, entry.member, [task], run_id)[task.id]
         entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # a full disk, a folder that is read-only
         entry.error = broke(error)
@@ -165,7 +176,10 @@ def write(fresh: Sequence[Pinned]) -> None:
                 known = known.with_image(entry.key, new)
             else:
                 model = entry.wanted.file.model
-                known = known.with_model(model.id, model.revision, new, model.chosen)
+                id_, revision, chosen = model.id, model.revision, model.chosen
+                if entry.role is not None:
+                    id_, revision, chosen = keyed(entry.wanted.file.models[entry.role], entry.role)
+                known = known.with_model(id_, revision, new, chosen)
         save(known, folder)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Chosen, Reached, choose, machines
 from sparkwright.app.plans import peers, recipes
-from sparkwright.app.plans.pinning import lock_of
+from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import answers
 from sparkwright.app.questions.one_module import ask_module
@@ -74,7 +74,8 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     """Compare each host's model with the lock. Exit 2 when a file is missing or wrong."""
     chosen = choose(pattern)
     models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
-    found = ask(chosen, "verify_model", lambda host: {**models[host.name], "deep": deep})
+    further = {host.name: _further(chosen.project, host) for host in chosen.hosts}
+    found = ask(chosen, "verify_model", lambda host: {**models[host.name], "deep": deep, "models": further[host.name]})
     if as_json:
         say_json([{"host": host, "id": models[host]["id"], **one} for host, one in found.items()] + _errors(chosen))
     else:
@@ -174,10 +175,29 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
 
 
+def _further(project: Project, host: Host) -> list[dict[str, Any]]:
+    """The further models of a host's recipe that the lock holds, as `verify_model` takes them."""
+    wanted = recipes.recipe_of(project, host)
+    known = entries(lock_of(project, host), wanted).get("models") or {}
+    models = wanted.file.models
+    return [
+        {
+            "role": role,
+            "id": models[role].id,
+            "commit": entry["commit"],
+            "files": entry["files"],
+            "dir": models[role].dir,
+        }
+        for role, entry in known.items()
+        if entry
+    ]
+
+
 def _folders(chosen: Chosen, machine: Host) -> list[str]:
     """Where the recipes of a machine say that their models stand."""
     hosts = [host for host in chosen.inventory.servers_of(machine.name) if host.recipe]
-    return [recipes.recipe_of(chosen.project, host).file.model.dir for host in hosts]
+    files = [recipes.recipe_of(chosen.project, host).file for host in hosts]
+    return [model.dir for file in files for model in (file.model, *file.models.values())]
 
 
 def _is_kept(folder: str, own: str) -> bool:

@@ -7,7 +7,7 @@ from sparkwright.protocol.events import Event
 
 #: stages in their order, with the modules whose time is theirs
 STAGES: dict[str, tuple[str, ...]] = {
-    "prepare": ("preflight", "assert_memory_fits", "docker_image", "hf_model", "lint"),
+    "prepare": ("preflight", "assert_memory_fits", "docker_image", "hf_model", "second_models", "lint"),
     "interim": ("interim_serves", "interim_stopped"),
     "ollama": ("ollama_unload", "ollama_stop"),
     "drain": ("drain",),

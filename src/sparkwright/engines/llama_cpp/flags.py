@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.engines.flags import ModelFlag, Role
 from sparkwright.engines.llama_cpp import flag_values
 from sparkwright.engines.llama_cpp.http import PORT as DEFAULT_PORT
 
@@ -30,6 +31,7 @@ ENTRYPOINT: tuple[str, ...] | None = None
 #: no share of memory can be asked for
 MEMORY = ""
 BUDGET = "batch-size"
+MODEL_FLAGS: Mapping[Role, ModelFlag] = {"draft": ModelFlag("model-draft")}
 SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
 #: files below the model's mount point
 FILES = (MODEL, "mmproj", "model-draft")

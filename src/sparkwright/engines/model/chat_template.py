@@ -104,6 +104,16 @@ def kept(found: Any) -> dict[str, Any] | None:
     }
 
 
+def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock's entries tell of a server's chats: the template is that of a tokenizer of its own, where it has one.
+
+    pinned: {"model": ..., "models": {role: ...}}.
+    """
+    chat = (pinned.get("model") or {}).get("chat") or {}
+    tokenizer = ((pinned.get("models") or {}).get("tokenizer") or {}).get("chat") or {}
+    return {**chat, "template": tokenizer["template"]} if tokenizer.get("template") else dict(chat)
+
+
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield what two revisions of a model do otherwise, as (label, before, after). old, new: see `kept`."""
     before, after = dict(lines(old)), dict(lines(new))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.command_words import value as value_of_word
+from sparkwright.engines.flags import ModelFlag, Role
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 
@@ -22,6 +23,7 @@ COMMAND = "command"
 CONTEXT = "context"
 SERVED_NAME = "served_name"
 SET_BY: Mapping[str, str] = {}
+MODEL_FLAGS: Mapping[Role, ModelFlag] = {}
 
 _PATH = {"type": "string", "pattern": "^/"}
 _LIST = {"type": "array", "items": {"type": "string"}}

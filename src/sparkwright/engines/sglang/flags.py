@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.engines.flags import ModelFlag, Role
 from sparkwright.engines.sglang import flag_values, options
 from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
 
@@ -30,6 +31,10 @@ BUDGET = CHUNK
 #: the images start no server by themselves
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+MODEL_FLAGS: Mapping[Role, ModelFlag] = {
+    "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
+    "tokenizer": ModelFlag("tokenizer-path"),
+}
 #: what a command says where the recipe doesn't. By itself it listens on the container's loopback, and /metrics is off
 ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 

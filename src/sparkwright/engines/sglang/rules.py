@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from sparkwright.engines import concepts
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.flags import Role, pin_it
 from sparkwright.engines.option_history import Existence, advice
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.sglang import flag_values, flags, options
@@ -23,7 +24,7 @@ from sparkwright.visible import one_line
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 SOURCE = f"SGLang {options.SOURCE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
-FETCHED = ("speculative-draft-model-path", "tokenizer-path")
+FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 #: held on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of its memory is the system's too
 USUAL_SHARE = 0.7
 #: an image's tag that says CUDA 12
@@ -167,8 +168,9 @@ def downloads(case: Case) -> Iterator[Finding]:
         given = case.flag(name)
         if given is not None and not str(given).startswith("/"):
             way = Way("mount its folder (`container.volumes`) and give the path in the container", {name: None})
+            ways = (Way(pin_it(FETCHED[name], one_line(str(given), at_most=80)), {name: None}), way)
             sentence = f"{name} {given} is downloaded when it starts, and spark.lock does not pin it."
-            yield Finding("error", sentence, (way,), SOURCE, name)
+            yield Finding("error", sentence, ways, SOURCE, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,10 +86,11 @@ def forget_all(context: Context, folder: Path) -> None:
     Manifest.of(context.state, folder).forget_kept()
 
 
-def served_folder(context: Context) -> Path | None:
-    """Where the model of the last good state stands; None before there is one."""
-    folder = (good_states.last(context.state).get("model") or {}).get("dir")
-    return context.machine.expand(folder) if folder else None
+def replaced_folders(context: Context) -> dict[Path, str]:
+    """The folders of the last good state's models in which another revision took their place, with the commits that are kept."""
+    models = good_states.models_of(good_states.last(context.state))
+    folders = [context.machine.expand(model["dir"]) for model in models if model.get("dir")]
+    return {folder: commit for folder in folders if (commit := commit_of(folder))}
 
 
 def _kept(folder: Path) -> list[Path]:

@@ -63,6 +63,13 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What a state serves: the container with its settings, and the model's commit."""
+    """What a state serves: the container with its settings, and the model's commit; with further models each one's."""
     spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in UNESSENTIAL}
-    return spec, (state.get("model") or {}).get("commit")
+    commits = [model.get("commit") for model in models_of(state)]
+    return spec, commits if len(commits) > 1 else next(iter(commits), None)
+
+
+def models_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The models of a state: the server's own first, then its further ones, each with its `role`."""
+    model = state.get("model") or {}
+    return [model, *model.get("models", ())] if model else []

@@ -26,12 +26,11 @@ _SPEC = Partial(
     {one.name: _KINDS[str(one.type)] for one in dataclasses.fields(ContainerSpec)},
     strict=True,  # a server that is made again from half of it would be another one
 )
-_MODEL = Partial(
-    {
-        **dict.fromkeys(("id", "commit", "dir"), (None, text)),
-        "files": [Partial({"path": text, "size_bytes": number}, ("path",))],
-    }
-)
+_MODEL_FIELDS: dict[str, Shape] = {
+    **dict.fromkeys(("id", "commit", "dir"), (None, text)),
+    "files": [Partial({"path": text, "size_bytes": number}, ("path",))],
+}
+_MODEL = Partial({**_MODEL_FIELDS, "models": [Partial({**_MODEL_FIELDS, "role": text}, ("role", "dir"))]})
 _LOG = Partial({**dict.fromkeys(("chunked_prefill", "note", "unknown"), text), "expect": [text], "forbid": [text]})
 _BYTES = within(0, LARGEST)
 _ENGINE_MEMORY = Partial(

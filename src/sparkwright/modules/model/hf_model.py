@@ -203,9 +203,10 @@ def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
     So is another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
     """
     folder, paths = found.manifest.folder, sorted([*found.missing, *found.dropped])
-    model = good_states.last(context.state).get("model") or {}
-    before = model.get("commit")
-    if not before or context.machine.expand(model.get("dir", "")) != folder:
+    models = good_states.models_of(good_states.last(context.state))
+    here = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
+    before = next(here, {}).get("commit")
+    if not before:
         return
     if before == args.commit:
         paths = [path for path in paths if path in found.dropped or not (folder / path).exists()]

@@ -34,6 +34,9 @@ class PageCache(Module["PageCache.Args"]):
     @dataclass(frozen=True)
     class Args:
         model_dir: str = arg("the folder of the model's files", default="")
+        models: list[dict[str, Any]] = arg(
+            "further models of the server, each with its folder `dir`", default_factory=list
+        )
         policy: Literal["drop", "fit"] = arg("fit: only where the server does not fit beside it", default="drop")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
         needs_bytes: int = arg("what an engine without such a share takes, bytes; for `fit`", default=0)
@@ -49,7 +52,8 @@ class PageCache(Module["PageCache.Args"]):
         if os.geteuid() == 0 and not context.machine.root and _drop():
             how, files = "dropped", 0
         else:
-            how, files = "advised", advise_away(context.machine.expand(args.model_dir)) if args.model_dir else 0
+            folders = [folder for folder in (args.model_dir, *(str(one["dir"]) for one in args.models)) if folder]
+            how, files = "advised", sum(advise_away(context.machine.expand(folder)) for folder in folders)
         freed = max(0, before - context.machine.meminfo().get("Cached", 0))
         return Result(msg=f"{gib(freed)} GiB dropped", data={"how": how, "freed_bytes": freed, "files": files})
 

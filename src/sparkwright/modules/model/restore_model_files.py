@@ -12,7 +12,7 @@ from sparkwright.visible import count
 
 
 class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
-    """The model's folder holds again what the verified server was started with, when another revision took its place.
+    """The models' folders hold again what the verified server was started with, when another revision took its place.
 
     For a run that fails between fetching a revision and swapping the servers: the previous server runs on with the old weights in
     its memory, and were it to start again it must find them in its folder too.
@@ -26,9 +26,8 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         pass
 
     def read(self, args: Args, context: Context) -> str:
-        folder = kept_files.served_folder(context)
-        commit = kept_files.commit_of(folder) if folder else ""
-        return commit if commit and not _replaced(context) else ""
+        found = kept_files.replaced_folders(context)
+        return next(iter(found.values())) if found and not _replaced(context) else ""
 
     def differences(self, args: Args, found: str) -> list[Change]:
         return [Change("model files", None, found[:12])] if found else []
@@ -37,9 +36,10 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         return {"commit": found, "msg": "" if found else "nothing was replaced"}
 
     def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
-        folder = kept_files.served_folder(context)
-        changed = kept_files.restore_proved(context, folder) if folder else 0
-        return {"msg": f"{count(changed, 'model file')} restored to {found[:12]}"}
+        folders = kept_files.replaced_folders(context)
+        changed = sum(kept_files.restore_proved(context, folder) for folder in folders)
+        to = ", ".join(commit[:12] for commit in folders.values())
+        return {"msg": f"{count(changed, 'model file')} restored to {to}"}
 
 
 def _replaced(context: Context) -> bool:

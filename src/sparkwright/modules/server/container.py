@@ -226,15 +226,24 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
         return changes
     if found.made_from is not None:
         changes += container_options.left_out(found.spec, found.made_from, found.container, found.image)
-    wanted, has = model.get("commit"), found.model.get("commit")
-    if not wanted or not has or wanted == has:
-        return changes
-    before, after = _read_by_the_engine(found.model), _read_by_the_engine(model)
-    if before == after:
-        return changes
+    changes += _revision("model", found.model, model)
+    before, after = (
+        {str(one["role"]): one for one in each.get("models", ()) if one.get("role")} for each in (found.model, model)
+    )
+    for role in before.keys() & after.keys():  # one that came or went is another mount
+        changes += _revision(f"{role} model", before[role], after[role])
+    return changes
+
+
+def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
+    """What differs between the revision of a model that the engine loaded, and the one that it is to serve."""
+    old, new = has.get("commit"), wanted.get("commit")
+    before, after = _read_by_the_engine(has), _read_by_the_engine(wanted)
+    if not old or not new or old == new or before == after:
+        return []
     changed = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
     why = f"{count(changed, 'file')} changed on disk; the engine still has the old ones loaded"
-    return [*changes, Change("model revision", has[:12], wanted[:12], why)]
+    return [Change(f"{name} revision", old[:12], new[:12], why)]
 
 
 def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:

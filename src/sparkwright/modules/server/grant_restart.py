@@ -104,8 +104,9 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         recipe_files.tidy(context)
         compile_caches.verified(context, found.current, args.model)
         cache_removal.within(context, args.caches_gib)
-        if args.model.get("dir"):
-            kept_files.forget_all(context, context.machine.expand(args.model["dir"]))
+        for model in good_states.models_of({"model": args.model}):
+            if model.get("dir"):
+                kept_files.forget_all(context, context.machine.expand(model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         about["arguments"] = fingerprint(args.spec)
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": measured}

@@ -71,13 +71,13 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         good = good_states.last(context.state)
-        folder = kept_files.served_folder(context)
+        kept = kept_files.replaced_folders(context)
         return Found(
             _ours(replaced.current(context, args.name), context),
             replaced.kept(context, args.name),
             context.state.read("previous") or {},
             str(good.get("container_id", "")),
-            kept_files.commit_of(folder) if folder else "",
+            next(iter(kept.values()), ""),
             good.get("serve") or {},
             str((good.get("spec") or {}).get("name", "")),
         )
@@ -122,10 +122,9 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if found.previous and now:
             footprint.before_stop(context, found.current)
             lifecycle.remove(context, found.current, 10)
-        folder = kept_files.served_folder(context)
-        if found.kept_model and folder:
+        for folder, commit in kept_files.replaced_folders(context).items() if found.kept_model else ():
             changed = kept_files.restore_proved(context, folder)
-            context.note(f"{count(changed, 'model file')} restored to {found.kept_model[:12]}.")
+            context.note(f"{count(changed, 'model file')} restored to {commit[:12]}.")
         if found.previous:
             lifecycle.rename(context, found.previous, _own_name(args, found))
         return {}

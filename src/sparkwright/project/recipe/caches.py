@@ -12,7 +12,7 @@ from sparkwright.trust.image_name import digest_of
 
 
 def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
-    """The key of the folder; empty for none, and while image or model are not pinned. model: the lock's entry.
+    """The key of the folder; empty for none, and while image or model are not pinned. model: see `scope.pinned_model`.
 
     command: see `container_spec`. All of which what is compiled may depend on is in the key: image, model, arguments,
     environment, files, who runs it.
@@ -22,11 +22,11 @@ def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: 
         return ""
     if caches.kept_elsewhere(spec.env, _mounted(spec)):
         return ""
-    words = recipe.engine.command(command)
+    words, further = recipe.engine.command(command), [one["commit"] for one in model.get("models", ())]
     return key_of(
         {
             "image": digest,
-            "model": [recipe.file.model.id, commit, words.model],
+            "model": [recipe.file.model.id, commit, words.model, *further],
             "flags": caches.that_matter(words.flags),
             **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
         }

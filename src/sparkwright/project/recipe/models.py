@@ -11,6 +11,7 @@ from pydantic import Field, create_model, model_validator
 from sparkwright import defaults
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
+from sparkwright.engines.flags import Role
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
@@ -19,11 +20,23 @@ from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
 from sparkwright.visible import one_line
 
+#: files of a repository that a tokenizer does without
+WEIGHTS = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.gguf",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+)
 Pattern = Annotated[str, rule(why_not)]
 
 
-class Model(Strict):
-    """The model: where it comes from and where it stands."""
+class _Source(Strict):
+    """Where a model comes from and where it stands."""
 
     id: Annotated[str, rule(model_files.why_not_an_id)] = Field(
         description="its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8"
@@ -36,6 +49,11 @@ class Model(Strict):
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="download method")
     allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
     ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
+
+
+class Model(_Source):
+    """The model: where it comes from and where it stands."""
+
     file: str = Field("", description='for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"')
     mmproj: str = Field("", description="for llama.cpp: the same for the file that reads images and sound")
     draft: str = Field("", description="for llama.cpp: the same for a smaller model that drafts tokens")
@@ -49,6 +67,20 @@ class Model(Strict):
     def chosen(self) -> str:
         """What tells this choice of files from others of the same repository; empty for the whole of it."""
         return "+".join(filter(None, (self.file, self.mmproj, self.draft)))
+
+
+class SecondModel(_Source):
+    """A further model of the same server: pinned, downloaded, verified and mounted as the model is."""
+
+    file: str = Field("", description="for llama.cpp: its GGUF file, or a pattern that means one")
+
+    def ignored(self, role: Role) -> list[str]:
+        """Patterns of files that are not downloaded: of a tokenizer nothing else of its repository, unless patterns choose."""
+        return self.ignore or ([*WEIGHTS] if role == "tokenizer" and not self.allow else [])
+
+    def chosen(self, role: Role) -> str:
+        """The end of its key in spark.lock: the same repository may be the model of another recipe, with other files."""
+        return "+".join(filter(None, (role, self.file)))
 
 
 class _Container(Strict):
@@ -171,6 +203,11 @@ class RecipeFile(Strict):
     image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model
+    models: dict[Role, SecondModel] = Field(
+        default_factory=dict,
+        description="further models of the same server, by what they are for: `draft` (speculation), `tokenizer`; the engine's "
+        "flag for it gets the path",
+    )
     container: Container
     files: dict[str, FileSource] = Field(
         default_factory=dict,

@@ -11,8 +11,9 @@ from typing import Any
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
+from sparkwright.engines.flags import with_model
 from sparkwright.engines.http import GENERATE
-from sparkwright.engines.memory import Memory
+from sparkwright.engines.memory import Memory, weights
 from sparkwright.engines.parallel import Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
@@ -31,6 +32,8 @@ from sparkwright.visible import one_line
 
 #: what a client's setup calls a key that comes from no variable
 KEY_VARIABLE = "SPARK_KEY"
+#: endings of files with weights, whatever the engine
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
 #: what makes a name of a file a pattern
 PATTERN = re.compile(r"[*?\[]")
 
@@ -83,6 +86,23 @@ class Recipe:
         given = {flag: written.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()}
         return {flag: pattern for flag, pattern in given.items() if pattern}
 
+    def with_models(self, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> dict[str, Any]:
+        """Flags that name the second models by their paths in the container.
+
+        Args:
+            flags: Under their own names.
+            pinned: The lock's entries of the second models, by role; without one a pattern stands for its file.
+        """
+        found, chooses = dict(flags), self.engine.files
+        for role, model in self.file.models.items():
+            path = model.mount
+            if chooses is not None:
+                rows = (pinned.get(role) or {}).get("files") or ()
+                file = chooses.chosen(rows, model.file).flags["model"] if rows else model.file
+                path = f"{model.mount.rstrip('/')}/{file}"
+            found = with_model(found, self.engine.flags.MODEL_FLAGS[role], path)
+        return found
+
     @property
     def memory_utilization(self) -> float:
         """The share of memory the engine will want, 0 to 1; see `memory`."""
@@ -94,18 +114,26 @@ class Recipe:
         self._refuse_misfit(self.engine.flags.PORT)
         return self.engine.flags.port(self.file.flags)
 
-    def memory(self, locked: Mapping[str, Any], flags: Mapping[str, Any] | None = None) -> Memory:
+    def memory(
+        self,
+        locked: Mapping[str, Any],
+        flags: Mapping[str, Any] | None = None,
+        second: Mapping[str, Any] | None = None,
+    ) -> Memory:
         """Return what the engine takes of a host's memory.
 
         Args:
             locked: The model as the lock holds it, empty while it is not pinned.
             flags: As the server is started (`served_memory`); None: as the recipe has them.
+            second: The further models as the lock holds them, by role.
 
         Raises:
             Refused: What is no share, with the line.
         """
         self._refuse_misfit(self.engine.flags.MEMORY)
         memory = self.engine.advice.memory(self.file.flags if flags is None else flags, locked)
+        for role, entry in (second or {}).items():
+            memory = memory.with_model(f"{role} model", weights(entry or {}, WEIGHTS))
         return memory.split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
@@ -125,8 +153,9 @@ class Recipe:
             held["model"] = {
                 name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
             }
-        if not self.file.files:
-            del held["files"]
+        for name in ("files", "models"):
+            if not held[name]:
+                del held[name]
         if not self.file.expect.probes:
             del held["expect"]["probes"]
         if self.file.expect.load is None:
@@ -227,7 +256,8 @@ def container_spec(
     cluster.
     """
     file, box = recipe.file, recipe.file.container
-    volumes = [f"{file.model.dir}:{file.model.mount}:ro", *box.volumes]
+    models = (file.model, *file.models.values())
+    volumes = [*(f"{model.dir}:{model.mount}:ro" for model in models), *box.volumes]
     entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None
     same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright import visible
 from sparkwright.engines import api_paths, concepts, dialects, engine
-from sparkwright.engines.flags import spelling, twice
+from sparkwright.engines.flags import Role, names_model, spelling, takes_model, twice
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
@@ -34,6 +34,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
         _engine,
         _described,
         _files,
+        _models,
         _flags,
         _task,
         _probes,
@@ -130,6 +131,40 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             ("model",),
             f"Name it, by pattern where it has several parts; *{chooses.SUFFIX} lists those there are.",
         )
+
+
+def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Second models that the engine has no use for, that a flag names too, or that share a folder."""
+    own, chooses = engine.of(file.engine), engine.of(file.engine).files
+    for role, model in file.models.items():
+        place, given = own.flags.MODEL_FLAGS.get(role), own.flags.named(file.flags)
+        if place is None:
+            able = ", ".join(own.flags.MODEL_FLAGS) or "none"
+            yield f"`models.{role}` cannot be used with {own.title}.", ("models", role), f"It takes: {able}."
+            continue
+        flag = f"{place.flag}.{place.key}" if place.key else place.flag
+        if names_model(given, place) or (role == "draft" and file.model.draft):
+            twice = "`model.draft`" if role == "draft" and file.model.draft else f"`{file.engine}.{flag}`"
+            yield f"{twice} and `models.{role}` both name a model.", ("models", role), f"Remove {twice}."
+        elif not takes_model(given, place):
+            message = f"`models.{role}` has no effect without `{file.engine}.{place.needs or place.flag}`."
+            yield message, ("models", role), "Add it, or remove the model: `invoke explain speculation`."
+        if bool(chooses) is not bool(model.file):
+            message = f"`models.{role}.file` {'is missing' if chooses else 'cannot be used'} with {own.title}."
+            yield message, ("models", role), f"Name {chooses.NEEDED}." if chooses else "Remove it."
+        yield from _shared_place(file, role)
+
+
+def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
+    """A second model's folder, on the host or in the container, that is another's too, or lies in it."""
+    others = {"model": file.model, **{f"models.{name}": one for name, one in file.models.items() if name != role}}
+    for option in ("dir", "mount"):
+        own = posixpath.normpath(getattr(file.models[role], option))
+        for name, other in others.items():
+            theirs = posixpath.normpath(getattr(other, option))
+            if own == theirs or _lies_in(own, theirs) or _lies_in(theirs, own):
+                message = f"`models.{role}.{option}` and `{name}.{option}` are one folder, or one lies in the other."
+                yield message, ("models", role, option), "Give each model a folder of its own."
 
 
 def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -259,6 +294,7 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
+    points |= {container_words.mount_point(one.mount): f"the {role}" for role, one in file.models.items()}
     key = file.served_by.key
     if file.server_key is not None and key is not None:
         points[key.mount] = "the server's key"
@@ -281,6 +317,7 @@ def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """
     box: Any = file.container
     inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_FOLDER}
+    inner |= {f"`models.{role}.dir`": one.dir for role, one in file.models.items()}
     inner |= {f"'{one}'": one.split(":")[0] for one in box.volumes}
     for n, volume in enumerate(box.volumes):
         outer, _, *modes = volume.split(":")
@@ -306,6 +343,7 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     box: Any = file.container
     key = file.served_by.key if file.server_key is not None else None
     mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
+    mounts |= {container_words.mount_point(one.mount): f"the folder of the {role}" for role, one in file.models.items()}
     mounts |= {container_words.mount_point(one.split(":")[1]): f"the volume '{one}'" for one in box.volumes}
     mounts |= {container_words.mount_point(one.partition(":")[0]): f"the tmpfs '{one}'" for one in box.tmpfs}
     mounts |= {key.mount: "the server's key"} if key else {}

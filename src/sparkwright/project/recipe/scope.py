@@ -98,13 +98,14 @@ def scope(
         flags_now = {**served.flags, **share.flags}
         served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
-    memory = recipe.memory(pinned.get("model") or {}, served.flags)
+    second = pinned.get("models") or {}
+    memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
     about = recipe.to_json()
-    model = _model(about, pinned.get("model") or {})
+    model = _model(about, pinned.get("model") or {}, second)
     names |= {
         "recipe": about,
         "engine": served.to_json(),
-        "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
+        "lock": {"image": pinned.get("image"), "model": pinned.get("model"), **({"models": second} if second else {})},
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,
         "port": port,
@@ -116,9 +117,9 @@ def scope(
     texts = files.contents(recipe, names) if recipe.file.files else {}
     digests = {path: files.digest(text) for path, text in texts.items()}
     spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
-    spec = replace(spec, caches=caches.key(recipe, spec, pinned.get("model") or {}, command))
+    spec = replace(spec, caches=caches.key(recipe, spec, model, command))
     container = spec.to_json()
-    needs = engine_memory(memory, container, str(model["commit"]))
+    needs = engine_memory(memory, container, "+".join(_commits(model)))
     return {
         **names,
         "engine_memory": needs,
@@ -151,10 +152,25 @@ def _share(recipe: Recipe, host: Host) -> Share | None:
     return seat.share(recipe, host)
 
 
-def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:
-    """The model at one revision, with all that fetching it again takes."""
-    about = {"id": recipe["model"]["id"], "dir": recipe["model"]["dir"], "transfer": recipe["model"]["transfer"]}
+def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The model at one revision, with all that fetching it again takes; the server's further models under `models`.
+
+    second: the lock's entries of those, by role.
+    """
+    further = [
+        {"role": role, **_fetched(one, second.get(role) or {})} for role, one in recipe.get("models", {}).items()
+    ]
+    return {**_fetched(recipe["model"], locked), **({"models": further} if further else {})}
+
+
+def _fetched(model: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:
+    about = {"id": model["id"], "dir": model["dir"], "transfer": model["transfer"]}
     return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
+
+
+def _commits(model: Mapping[str, Any]) -> list[str]:
+    """The commits of a server's models, its own first."""
+    return [str(one["commit"]) for one in (model, *model.get("models", ()))]
 
 
 def _serve(
@@ -193,6 +209,7 @@ def _serve(
             "image": container["image"],
             "model_id": model["id"],
             "model": model["commit"],
+            **({"models": [[one["role"], one["commit"]] for one in model["models"]]} if model.get("models") else {}),
             "command": container["command"],
             "env": container["env"],
             **({"files": sorted(container["files"].items())} if container.get("files") else {}),

@@ -14,7 +14,9 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.finding import SEVERITIES, Finding
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory
+from sparkwright.engines.model import chat_template
 from sparkwright.project.recipe.recipe import Recipe
+from sparkwright.trust.container_words import mount_point
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Serving:
 def serving(
     recipe: Recipe, pinned: Mapping[str, Any], *, model: Mapping[str, Any] | None = None, version: Version | None = None
 ) -> Serving:
-    """What follows from a recipe and the lock's entries, {"image": ..., "model": ...}.
+    """What follows from a recipe and the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
 
     model, version: a model's config.json and an engine's version to take instead of the lock's.
     """
@@ -67,16 +69,17 @@ def serving(
     version = version or own_version
     config = model if model is not None else model_entry.get("config") or {}
     wanted = expect.chunked_prefill, expect.when_impossible
-    flags = {**recipe.file_flags(model_entry), **recipe.file.flags}
-    decided = engine.advice.decide(_asked(recipe, flags), config, version, *wanted)
+    second = pinned.get("models") or {}
+    flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, second)
+    decided = engine.advice.decide(_asked(recipe, flags, pinned), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
-    asked = _asked(recipe, decided.flags)
+    asked = _asked(recipe, decided.flags, pinned)
     found = [*engine.advice.check(asked, config, version, listed), *container_rules.RULES.check(asked)]
     memory = engine.advice.memory(decided.flags, model_entry)
     if memory.flag in ("", *engine.flags.named(decided.flags)):
         found += memory_rules.RULES.check(memory_rules.Case(memory, asked.container, asked.platform))
-    chat = model_entry.get("chat") or {} if model is None else {}
+    chat = chat_template.of_server(pinned) if model is None else {}
     if recipe.file.task == GENERATE:
         case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)
         found += template_rules.RULES.check(case)
@@ -88,17 +91,20 @@ def serving(
     return Serving(engine, decided.flags, decided.expected, decided.note, tuple(found), kind, version)
 
 
-def served_memory(recipe: Recipe, locked: Mapping[str, Any]) -> Memory:
+def served_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
     """Return what a recipe's server takes of a host's memory, with the flags that it is started with.
 
     Args:
         recipe: The recipe.
-        locked: The model as the lock holds it, empty while it is not pinned.
+        pinned: The lock's entries, as for `serving`.
     """
-    return recipe.memory(locked, serving(recipe, {"model": locked}).flags)
+    return recipe.memory(pinned.get("model") or {}, serving(recipe, pinned).flags, pinned.get("models"))
 
 
-def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
+def _asked(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> Asked:
+    second = pinned.get("models") or {}
+    models = [(recipe.file.model.mount, pinned.get("model"))]
+    models += [(model.mount, second.get(role)) for role, model in recipe.file.models.items()]
     return Asked(
         flags,
         recipe.image,
@@ -109,4 +115,8 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
         published=recipe.published,
         ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
         container=recipe.file.container.model_dump(),
+        pinned={
+            mount_point(mount): [str(row["path"]) for row in (entry or {}).get("files") or ()]
+            for mount, entry in models
+        },
     )

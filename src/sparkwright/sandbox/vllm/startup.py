@@ -167,7 +167,7 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
 
 def speculated(line: str) -> str:
     """A line of the statistics of speculative decoding."""
-    return _info(API, "metrics.py:101", line)
+    return _info(API, "metrics.py:120", line)
 
 
 def serving(config: Config, version: str) -> Lines:

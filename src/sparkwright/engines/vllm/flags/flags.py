@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines.flags import ModelFlag, Role
 from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
 
 MODEL = "model"
@@ -35,6 +36,10 @@ ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = MEMORY_UTILIZATION
 BUDGET = BATCHED_TOKENS
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
+MODEL_FLAGS: Mapping[Role, ModelFlag] = {
+    "draft": ModelFlag("speculative-config", key="model"),
+    "tokenizer": ModelFlag("tokenizer"),
+}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:

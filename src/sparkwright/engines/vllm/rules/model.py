@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.flags import Role, pin_it
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
 from sparkwright.engines.vllm.rules import speculation
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, rule
 from sparkwright.engines.vllm.versions import at_least
+from sparkwright.visible import one_line
 
 #: allows a length above the model's own, at the user's risk. source: the engine's own error message names it.
 LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -19,11 +22,13 @@ LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 SPECULATION = speculation.FLAG
 ADAPTERS = "lora-modules"
+PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
 #: variables with a local copy of the vocabulary of gpt-oss; openai_harmony, as vLLM 0.32.0 installs it, reads the first
 VOCABULARY = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
 NO_MODEL = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
 #: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
+ROLES: Mapping[str, Role] = {"tokenizer": "tokenizer", f"{SPECULATION}.model": "draft"}
 FETCHED = ("tokenizer", "hf-config-path", f"{SPECULATION}.model", f"{SPECULATION}.tokenizer")
 
 
@@ -47,8 +52,10 @@ def downloads(case: Case) -> Iterator[Finding]:
             path = f"/models/{given.rpartition('/')[2]}"
             mounted = {**(speculation.given(case) or {}), key: path} if key else path
             way = Way(f"mount its folder (`container.volumes`) and write its path there, as {path}", {flag: mounted})
+            role = ROLES.get(name)
+            ways = (*((Way(pin_it(role, one_line(given, at_most=80))),) if role else ()), way)
             sentence = f"{name.replace('.', ' ')} {given} is downloaded when it starts, and spark.lock does not pin it."
-            yield Finding("error", sentence, (way,), "vLLM 0.32.0", name.partition(".")[0])
+            yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
     for adapter in _adapters(case.flag(ADAPTERS)):
         if not adapter.startswith("/"):
             sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
@@ -59,6 +66,36 @@ def downloads(case: Case) -> Iterator[Finding]:
         sentence = f"the vocabulary of gpt-oss is downloaded when it starts, with HF_HUB_OFFLINE too: {VOCABULARY[0]} is not set."
         way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY[0]} to its path")
         yield Finding("warning", sentence, (way,), "openai_harmony", "env")
+
+
+@rule(
+    "plugin-unpinned",
+    sources=(
+        "vLLM 0.32.0, tool_parsers and reasoning: --tool-parser-plugin and --reasoning-parser-plugin import a Python file by its path",
+        "nvidia/NVIDIA-Nemotron-3 model cards: the parser is a file of the model's own repository",
+    ),
+    example=Example({"tool-parser-plugin": "/plugins/parser.py"}, container={"volumes": ["~/plugins:/plugins:ro"]}),
+)
+def plugin_unpinned(case: Case) -> Iterator[Finding]:
+    """A parser that is imported from a file is code, and must be pinned as the image is.
+    A file of the model's own repository is pinned by its commit, one of the recipe's `files:` by its content, one of the image by the
+    digest. A file from a folder of the host is not: whoever writes there runs code in the server at its next start.
+    """
+    volumes = [str(volume).split(":")[1] for volume in case.asked.container.get("volumes") or () if ":" in str(volume)]
+    for flag in PLUGINS:
+        given = case.flag(flag)
+        if not isinstance(given, str) or not given:
+            continue
+        path = posixpath.normpath(given)
+        mount = next((mount for mount in case.asked.pinned if path.startswith(f"{mount}/")), "")
+        files, shown = case.asked.pinned.get(mount, ()), one_line(given, at_most=120)
+        ways = (Way("write it into the project and mount it with `files:`"), Way("build it into the image"))
+        if mount and files and path.removeprefix(f"{mount}/") not in files:
+            sentence = f"{flag} {shown} is no file of the pinned commit: the server does not start."
+            yield Finding("error", sentence, ways, "spark.lock", flag)
+        elif not mount and any(path.startswith(f"{posixpath.normpath(volume)}/") for volume in volumes):
+            sentence = f"{flag} {shown} is code that runs in the server, and spark.lock does not pin it."
+            yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
 
 
 def _adapters(given: Any) -> Iterator[str]:
