@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.gateway import operations, render
+from sparkwright.gateway.clients import KEYS as NAMED_KEYS
 from sparkwright.gateway.model import WAITING
 from sparkwright.gateway.statistics import TABLES
 
