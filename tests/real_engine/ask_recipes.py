@@ -57,6 +57,7 @@ def _error(ask: Callable[..., object], *arguments: Any) -> str:
 
 def _parse(parser: FlexibleArgumentParser, argv: list[str]) -> None:
     arguments = parser.parse_args(["serve", *argv])
+    arguments.model = arguments.model_tag  # as `vllm serve` does
     validate_parsed_serve_args(arguments)
     AsyncEngineArgs.from_cli_args(arguments)
 
