@@ -91,8 +91,9 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "no setting of its own",
         "not known",
     ),
+    "experts for each token other than the model's": ("experts-per-token", OPEN, "experts-per-token", "not known"),
     "tool calls and reasoning": (
-        "tool-calls reasoning-truncates-answers template-value-as-text",
+        "tool-calls reasoning-truncates-answers template-value-as-text parser-of-the-model",
         OPEN,
         OPEN,
         "the probes of a start tell",
