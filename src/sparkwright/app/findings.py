@@ -211,6 +211,11 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
     return [f"{where(wanted, one)}: {one.sentence}" for one in shown]
 
 
+def notices(served: Serving) -> list[str]:
+    """Return what a plan says once, however many hosts serve the recipe: an engine that is newer than the tables."""
+    return [finding.sentence for finding in served.findings if finding.rule == "newer-release"]
+
+
 def rule_text(rule: Explained) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
     parts = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}

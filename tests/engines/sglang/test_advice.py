@@ -76,14 +76,32 @@ def test_what_depends_on_more_than_flags() -> None:
     assert found(GOOD, published=8000) == {"out-of-reach": "error"}
     assert found(GOOD, open_to_network=True) == {"open-to-network": "warning"}
     assert found(GOOD, image="lmsysorg/sglang:v0.5.19-cu129") == {"image-kernels": "warning"}
-    assert found(GOOD, image="lmsysorg/sglang:latest-cu130") == {}
+    assert found(GOOD, image="lmsysorg/sglang:latest-cu130") == {"moving-tag": "info"}
+    assert found(GOOD, image="someone/sglang:latest") == {}
     assert found({"mem-fraction-static": 0.85}, platform="ascend") == {}
     assert found(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
 
 
+def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
+    def of(model: dict[str, Any], **more: Any) -> dict[str, str]:
+        asked = Asked(GOOD | {"context-length": 200000}, image=IMAGE, **more)
+        return {one.rule: one.severity for one in advice.check(asked, model, advice.version("0.5.23"))}
+
+    assert of({"max_position_embeddings": 131072}) == {"model-length": "error"}
+    assert of({"max_position_embeddings": 262144}) == of({}) == {}
+    anyway = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert of({"max_position_embeddings": 131072}, env=anyway) == {"model-length": "warning"}
+
+
+def test_a_release_newer_than_the_tables_says_so_once() -> None:
+    assert found(GOOD, "0.6.0") == {"newer-release": "info"}
+    assert found(GOOD, None) == {}
+
+
 @pytest.mark.parametrize(("version", "severity"), [("0.5.23", "error"), ("0.5.24", "warning"), (None, "warning")])
 def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(version: str | None, severity: str) -> None:
-    assert found(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity}
+    newer = {"newer-release": "info"} if version == "0.5.24" else {}
+    assert found(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity, **newer}
 
 
 def test_the_images_own_list_decides() -> None:

@@ -84,7 +84,12 @@ def check(
     asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
-    case = rules.Case(replace(asked, flags=own.named(asked.flags)), str(version) if version else None, listed)
+    case = rules.Case(
+        replace(asked, flags=own.named(asked.flags)),
+        str(version) if version else None,
+        listed,
+        kind(model).max_position_embeddings,
+    )
     return rules.RULES.check(case)
 
 
