@@ -6,7 +6,7 @@ The server is exact_server.c, whose chunks say when they were sent; the client i
 read afterwards: a server and clients that take the processor from each other, and from HAProxy, would be what is measured.
 The ways take turns in one run, for what else the machine does changes between two. A model with two servers has both of
 them on one port; what it costs beside one with a single server is that its requests are kept to be sent again. The aim: the
-first token at most 0.5 ms later, a chunk at most 0.1 ms, through /v1/messages as through chat. The streams of a round begin evenly
+first token at most 0.5 ms later, a chunk at most 0.1 ms, by /v1/messages as by chat. The streams of a round begin evenly
 over the length of one, as those of clients that ask on and on; the last rows show what a burst costs, all within 20 ms.
 """
 
