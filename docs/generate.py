@@ -21,6 +21,7 @@ from sparkwright.cli.help_groups import GROUPS
 from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
+from sparkwright.project import catalogue, recipe
 from sparkwright.project.inventory.gateway_models import GatewayFile, GatewayLimits, TlsFile
 from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource, ServedFile
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
@@ -36,6 +37,7 @@ MODELS = (
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),
 )
 SECTIONS = re.compile(r"<!-- sections -->.*?<!-- end -->", re.S)
+RECIPES = re.compile(r"<!-- recipes -->.*?<!-- end -->", re.S)
 ENGINES = re.compile(r"<!-- engines -->.*?<!-- end -->", re.S)
 PATHS = re.compile(r"<!-- paths -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
@@ -56,6 +58,8 @@ def pages() -> dict[Path, str]:
         found[page] = TABLE.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}\n<!-- end -->", text)
     engines = HERE / "engines.md"
     found[engines] = ENGINES.sub(f"<!-- engines -->\n{_engines()}\n<!-- end -->", engines.read_text())
+    book = HERE / "recipes.md"
+    found[book] = RECIPES.sub(lambda _: f"<!-- recipes -->\n{_recipes()}\n<!-- end -->", book.read_text())
     gateway = HERE / "gateway.md"
     found[gateway] = PATHS.sub(f"<!-- paths -->\n{_paths()}\n<!-- end -->", gateway.read_text())
     index = [
@@ -139,6 +143,45 @@ def _sections() -> str:
         key = "as `key` says" if one.needs_description else key
         rows.append(f"| `{one.name}` | {len(one.flags.properties())} | {by} | {key} | {share} |")
     return "\n".join(rows)
+
+
+def _recipes() -> str:
+    """A row for each shipped recipe: what it serves, and the best figure that others give of it."""
+    head = "| recipe | model | engine | hosts | context | drafts | others report, tok/s of one stream | of |"
+    rows = [head, "|---|---|---|---|---|---|---|---|"]
+    for name in recipe.names(HERE.parent):
+        wanted = recipe.load(HERE.parent, name)
+        model, flags = wanted.file.model.id, wanted.file.flags
+        hosts = wanted.split.hosts if wanted.split else 1
+        context = wanted.engine.flags.context(flags) or ""
+        cells = (
+            f"`{name}`",
+            model,
+            wanted.engine.title,
+            hosts,
+            context,
+            _drafts(flags),
+            _figure(catalogue.of(name, model)),
+        )
+        rows.append(f"| {' | '.join(map(str, cells))} | {wanted.file.date or 'undated'} |")
+    return "\n".join(rows)
+
+
+def _figure(known: catalogue.Known) -> str:
+    """The report of a recipe's rate, with source and date."""
+    if known.reported is None:
+        return str(known.served or "none found")
+    return f"{known.reported.tok_per_s:g}: {known.reported.source}, {known.reported.date or 'no date'}"
+
+
+def _drafts(flags: dict[str, object]) -> str:
+    """How many tokens a recipe's engine drafts, and how; empty for none."""
+    given = flags.get("speculative-config")
+    if isinstance(given, dict):
+        return f"{given['num_speculative_tokens']}, {given['method']}"
+    method = flags.get("speculative-algorithm") or flags.get("spec-type")
+    tokens = flags.get("speculative-num-draft-tokens") or flags.get("spec-draft-n-max")
+    return f"{tokens}, {method}" if method else ""
 
 
 def _engines() -> str:

@@ -62,6 +62,11 @@ def moment(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return time.strftime(form, time.localtime(time_s))
 
 
+def today() -> str:
+    """Return the day on this machine's clock, YYYY-MM-DD."""
+    return moment(time.time(), "%Y-%m-%d")
+
+
 def seconds(text: str, option: str = "", *, least_s: float = 0.0) -> float:
     """What an option says as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
     found = WRITTEN.fullmatch(text.strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -485,3 +486,42 @@ def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, mo
     found = tree.findings(one, "shared memory")["shared memory"]
     assert found.verdict == "warning"
     assert "remove what no process uses" in found.fix
+
+
+SERVES = Wanted(recipe="qwen", container="qwen35", port=8000, model_dir="/home/ops/models/qwen35-hf")
+UNIT_OF_OTHERS = "[Service]\nExecStart=/usr/bin/docker start -a qwen35\n"
+COMPOSE = "services:\n  llm:\n    image: vllm/vllm-openai\n    volumes:\n      - /home/ops/models/qwen35-hf:/m\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "evidence"),
+    [
+        ("home/start.sh", "#!/bin/sh\n# docker run\ndocker run -p 8000:8000 vllm/vllm-openai x\n", "~/start.sh:3 starts a server on port 8000"),
+        ("home/llm/docker-compose.yml", COMPOSE, "~/llm/docker-compose.yml:5 starts a server with this model"),
+        ("root/etc/systemd/system/llm.service", UNIT_OF_OTHERS, "/etc/systemd/system/llm.service:2 starts a server under this name"),
+        ("root/etc/cron.d/llm", "@reboot ops vllm serve /x --port 8000\n", "/etc/cron.d/llm:1 starts a server on port 8000"),
+    ],
+)  # fmt: skip
+def test_another_start_of_the_recipes_server_is_told_with_its_line(
+    tmp_path: Path, place: str, text: str, evidence: str
+) -> None:
+    host = tree.host(tmp_path, {}, SERVES)
+    assert tree.findings(host, "other starts")["other starts"].verdict == "ok"
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).write_text(text)
+    found = tree.findings(host, "other starts")["other starts"]
+    assert found.verdict == "warning" and found.evidence.startswith(evidence)
+    assert "it brings back settings that the recipe has not" in found.evidence
+
+
+def test_files_that_start_no_such_server_are_none_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    host = tree.host(tmp_path, {}, SERVES)
+    home = tmp_path / "home"
+    os.mkfifo(home / "pipe.sh")
+    (home / "note.sh").write_text("# docker run -p 8000:8000\necho 8000:8000\n")
+    (home / "other.sh").write_text("docker run -p 18000:8000 --name qwen35-old x\n")
+    (home / "ours.sh").write_text("# Written by sparkwright\ndocker run --name qwen35 x\n")
+    assert tree.findings(host, "other starts")["other starts"].verdict == "ok"
+    assert (
+        tree.findings(tree.host(tmp_path / "bare", {}, Wanted()), "other starts")["other starts"].verdict == "unknown"
+    )

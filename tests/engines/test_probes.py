@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine, openai_api
-from sparkwright.engines.probes import image, language, table, tool_call
+from sparkwright.engines.probes import image, language, reasoning, table, tool_call
 from sparkwright.engines.probes.probe import Reply
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -135,6 +135,38 @@ def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
     none = next(probe for probe in tool_call.VARIANTS if probe.name == "tool_call, tool_choice none")
     assert none.judge(reply("tool_calls", tool_calls=[CALL])).fault == "tool choice ignored"
     assert none.judge(reply(content="It is sunny in Paris.")).verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "verdict", "note"),
+    [
+        ("reasoning, not said", reply(content="9.9", reasoning="9.9 is 9.90."), "proved", ""),
+        ("reasoning, not said", reply(reasoning="The answer is 9.9."), "disproved", ""),
+        ("reasoning, not said", reply(content="</think>\n9.9"), "disproved", ""),
+        ("reasoning, off", reply(content="9.9"), "proved", ""),
+        ("reasoning, off", reply("length", content="9.9 is larger since"), "proved", ""),
+        ("reasoning, off", reply("length", reasoning=LOOP), "inconclusive", "thinks although"),
+        ("reasoning, off", reply(content="9.9", reasoning="so"), "proved", "thinks although"),
+        ("reasoning, off, streamed", reply(reasoning="9.9"), "disproved", "thinks although"),
+        ("reasoning, off, with reasoning_effort", reply(content="9.9", reasoning="so"), "proved", "`reasoning_effort` turns thinking on"),
+    ],
+)  # fmt: skip
+def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
+    name: str, answer: Reply, verdict: str, note: str
+) -> None:
+    (probe,) = (variant for variant in table.variants(reasoning.PROBE) if variant.name == name)
+    found = probe.judge(answer)
+    assert found.verdict == verdict
+    assert note in found.note and bool(note) == bool(found.note)
+
+
+def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
+    (probe,) = (variant for variant in table.variants(tool_call.PROBE) if variant.name.endswith("required"))
+    assert probe.judge(called('{"city": "Paris"}')).note == ""
+    assert (
+        probe.judge(reply(content="Hello!")).verdict,
+        probe.judge(reply(content="Hello!")).note,
+    ) == ("proved", "`tool_choice: required` is ignored")
 
 
 def test_forty_tools_are_forty() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from sparkwright.app import catalogue as shown
 from sparkwright.app.setup.proposal import HostMemory
 from sparkwright.engines.budget import Start
@@ -19,12 +21,27 @@ def row(name: str, *proofs: shown.Proof) -> shown.Row:
     return shown.Row(recipe.load(TOP, name), catalogue.KNOWN[name], {}, proofs)
 
 
+def test_what_makers_serve_without_a_figure_comes_between_a_report_and_arithmetic() -> None:
+    kind, rate, sentence = row("gemma-4-26b").evidence
+    assert (kind, rate) == ("served", 0.0) and "vllm-project/recipes #916" in sentence and "2026-09-02" in sentence
+    assert shown.ORDER.index("reported") < shown.ORDER.index("served") < shown.ORDER.index("ceiling")
+
+
+def test_a_recipe_older_than_six_months_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "today", lambda: "2026-11-26")
+    old, new, undated = row("qwen3.5-35b"), row("qwen3.6-35b"), row("qwen3-coder-next")
+    assert old.to_json()["old"] and "of 2026-03-05, older than six months" in "\n".join(shown._lines(old, asked=False))
+    assert not new.to_json()["old"] and new.to_json()["date"] == "2026-08-31"
+    assert undated.to_json()["date"] is None and not undated.to_json()["old"]
+
+
 def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
     assert set(catalogue.KNOWN) == set(recipe.names(TOP))
     for name, known in catalogue.KNOWN.items():
         assert known.model == recipe.load(TOP, name).file.model.id
         assert known.uses and set(known.uses) <= set(catalogue.USES)
         assert known.reported is None or (known.reported.source and known.reported.tok_per_s > 0)
+        assert known.served is None or (known.served.source and known.served.date)
 
 
 def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_one() -> None:
@@ -82,9 +99,10 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert found["gpt-oss-120b"]["simulated_on"] == [] and found["gpt-oss-120b"]["evidence"] == "reported"
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding")
     assert ranked.code == 0, ranked.err
-    assert re.search(r"1\. gpt-oss-120b: .* reported by kubis.ai", ranked.out), ranked.out
+    assert re.search(r"1\. qwen3\.6-35b-nvfp4: .* reported by vllm-project/recipes #918", ranked.out), ranked.out
+    assert re.search(r"2\. qwen3\.6-35b: .*\n  3\. gpt-oss-120b: .* reported by kubis.ai", ranked.out), ranked.out
     assert "llama-3.1-8b" not in ranked.out
-    assert "The memory of gpt-oss-120b:" in ranked.out and "held before a verified start" in ranked.out
+    assert "The memory of qwen3.6-35b-nvfp4:" in ranked.out and "held before a verified start" in ranked.out
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding", "--json")
     told = {one["recipe"]: one for one in json.loads(ranked.out)["recipes"]}
     rows = {row["name"]: row for row in told["qwen3.5-35b"]["budget"]["rows"]}
@@ -101,12 +119,13 @@ def test_the_figures_of_a_shipped_recipe_are_not_told_of_another_model_under_its
 
 
 def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: Desk) -> None:  # noqa: F811
+    shipped = len(recipe.names(TOP))
     (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
     (desk.root / "recipes/wrong.yml").write_text("image: x\nmodle: y\n")
     listed = desk.run("recipe.list")
     assert listed.code == 5
     assert "recipes/broken.yml:2: not YAML" in listed.err and "recipes/wrong.yml:2: unknown key `modle`" in listed.err
-    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and "11 recipes." in listed.out
+    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and f"{shipped} recipes." in listed.out
     lines = [json.loads(line) for line in desk.run("recipe.list", "--json").out.splitlines()]
     assert [one["exit"] for one in lines if "error" in one] == [5, 5]
-    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == 11
+    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == shipped

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from sparkwright.app.setup import proposal
+from sparkwright.app.setup.proposal import HostMemory
+from sparkwright.engines import recipe_age
 from sparkwright.engines.vllm.rules import images
-from sparkwright.project import recipe, starter
+from sparkwright.errors import Refused
+from sparkwright.project import catalogue, recipe, starter
 from sparkwright.project.recipe.serving import serving
+from sparkwright.units import GIB
 
 TOP = Path(__file__).parent.parent.parent
 CONFIGS = TOP / "tests/data/configs"
@@ -23,12 +28,23 @@ MODELS = {
     "qwen3.5-35b-mtp": "qwen3.5-35b-a3b",
     "qwen3.5-35b-unchunked": "qwen3.5-35b-a3b",
     "glm-4.7-flash": "glm-4.7-flash",
-    "gpt-oss-120b": "gpt-oss-20b",
+    "gpt-oss-120b": "gpt-oss-120b",
     "llama-3.1-8b": "llama-3.1-8b-instruct",
+    "bge-reranker-v2-m3": "bge-reranker-v2-m3",
+    "gemma-4-26b": "gemma-4-26b-a4b-nvfp4",
+    "nemotron-3-super": "nvidia-nemotron-3-super-120b-a12b-nvfp4",
+    "qwen3-vl-30b": "qwen3-vl-30b-a3b-instruct",
+    "qwen3.6-35b": "qwen3.6-35b-a3b",
+    "qwen3.6-35b-nvfp4": "qwen3.6-35b-a3b-nvfp4",
+    "qwen3.8-27b": "qwen3.8-27b",
+    "qwen3.8-27b-fp8": "qwen3.8-27b",
 }
 #: how the tag of a release looks, an engine each
 RELEASES = {"vllm": images.RELEASE_TAG, "llama_cpp": re.compile(r"server-cuda13-b\d+$")}
 FROZEN = "examples/qwen3.5-35b-frozen"
+#: no source of their settings has a date
+UNDATED = {"bge-reranker-v2-m3", "gpt-oss-120b-gguf", "qwen3-coder-next", "qwen3-embedding-0.6b"}
+GB10 = HostMemory(int(119.7 * GIB))
 
 
 def config(name: str) -> dict[str, Any]:
@@ -64,6 +80,51 @@ def test_every_hosts_recipe_of_a_new_folder_is_there(tmp_path: Path) -> None:
     starter.lay(tmp_path)
     for host in Inventory.load(tmp_path).hosts.values():
         assert host.recipe in recipe.names(tmp_path)
+
+
+@pytest.mark.parametrize("name", recipe.names(TOP))
+def test_a_shipped_recipe_fits_a_gb10(name: str) -> None:
+    wanted = recipe.load(TOP, name)
+    known = catalogue.KNOWN[name]
+    found = proposal.fit(wanted, GB10, int(known.weights_gb * 1e9) or None, {})
+    assert found.verdict == ("fits" if known.weights_gb and wanted.engine.flags.MEMORY else "unknown"), found.why
+
+
+@pytest.mark.parametrize("name", recipe.names(TOP))
+def test_the_parsers_of_a_shipped_recipe_are_those_of_its_release(name: str) -> None:
+    wanted = recipe.load(TOP, name)
+    if wanted.engine.name != "vllm":
+        return
+    options = json.loads((TOP / f"tests/data/vllm-{wanted.image.rpartition(':v')[2]}/parser.json").read_text())
+    tools = re.findall(r"[\w-]+", options["tool-call-parser"]["metavar"].partition("}")[0])
+    given = wanted.file.flags.get("tool-call-parser"), wanted.file.flags.get("reasoning-parser")
+    assert given[0] is None or given[0] in tools
+    assert given[1] is None or given[1] in options["reasoning-parser"]["registered"]
+
+
+def test_a_shipped_recipe_has_the_date_of_its_newest_source() -> None:
+    assert {name for name in recipe.names(TOP) if not recipe.load(TOP, name).file.date} == UNDATED
+
+
+@pytest.mark.parametrize(
+    ("written", "today", "months"),
+    [("2026-03-05", "2026-11-26", 8), ("2026-05-26", "2026-11-26", 6), ("2026-05-28", "2026-11-26", None)],
+)
+def test_a_recipe_is_old_after_six_months(written: str, today: str, months: int | None) -> None:
+    assert recipe_age.months(written, today) == months
+    (finding,) = recipe_age.RULES.check(recipe_age.Case(written, today)) or (None,)
+    assert (finding is not None) == (months is not None)
+    if finding:
+        assert (finding.severity, finding.flag) == ("info", "date") and f"{months} months old" in finding.sentence
+
+
+def test_a_date_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    path = tmp_path / "recipes/qwen3.6-35b.yml"
+    for wrong in ("2026-02-30", "March", "20260305"):
+        path.write_text((TOP / "recipes/qwen3.6-35b.yml").read_text().replace('2026-08-31"\n', f'{wrong}"\n'))
+        with pytest.raises(Refused, match=r"qwen3\.6-35b\.yml:\d+: .*YYYY-MM-DD"):
+            recipe.load(tmp_path, "qwen3.6-35b")
 
 
 @pytest.mark.parametrize("name", [*recipe.names(TOP), FROZEN])

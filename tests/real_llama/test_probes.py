@@ -60,6 +60,28 @@ def test_tools_are_refused_by_name_where_they_are_off(tiny: Path, tmp_path: Path
         assert found.failed and "--no-jinja" in found.fix, (found.msg, found.fix)
 
 
+#: moves the system prompt to the last question, obeys and deletes a toggle, keeps thinking under one name and where a field says so
+PECULIAR = (
+    "{%- set s = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}"
+    "{%- for m in messages if m['role'] != 'system' -%}<{{ m['role'] }}>{% if loop.last and s %}{{ s }} {% endif %}"
+    "{% if m.reasoning_content and preserve_thinking %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m['content'] | replace('/no_think', '') }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<assistant>{% if '/no_think' in messages[-1]['content'] %}<think></think>{% endif %}{%- endif -%}"
+)
+
+
+def test_the_prompts_that_it_makes_tell_what_its_template_does(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text(PECULIAR)
+    words = ("-m", str(tiny), *SMALL, "--jinja", "--chat-template-file", str(tmp_path / "chat.jinja"))
+    with servers.started(tmp_path, *words) as server:
+        assert server.until_served(), server.log
+        found = probed(server, tmp_path / "host", "json_schema", "reasoning").data["notes"]
+    assert found[0].startswith("it puts the system prompt into the last question")
+    assert "it deletes /no_think from a user's text, paths too" in found
+    # this build sets preserve_thinking by itself
+    assert "earlier thinking reaches the model only under `reasoning_content`" in found
+
+
 def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_usage_does(
     tiny: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
+from sparkwright.engines import recipe_age
 from sparkwright.engines.memory_rules import SYSTEM
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Failed, Refused
@@ -30,12 +31,13 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.started_with import fingerprint
-from sparkwright.units import GIB, MINUTE, moment
+from sparkwright.units import GIB, MINUTE, moment, today
 from sparkwright.visible import count, one_line
 
 GPU = "NVIDIA GB10"
-#: a recipe without a figure of any kind comes after all that have one; a sandbox's says nothing of a Spark
-ORDER = ("proved", "reported", "ceiling", "simulated", "unknown")
+#: a recipe without a figure of any kind comes after all that have one, and after those that others serve on a Spark; a figure
+#: of a sandbox says nothing of a Spark
+ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
 #: how a verdict about memory is told to a program, and shown
 FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
 FITS_SHOWN: Mapping[Verdict, str] = {
@@ -80,12 +82,14 @@ class Row:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """(kind, tokens a second, sentence): the best there is. A measurement of yours, else a report, else arithmetic."""
+        """Kind, tokens a second and sentence of the best there is: measured, reported, run without a figure, arithmetic."""
         if best := self._newest(simulated=False):
             how = f"measured on {best.host}, {best.at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {how}"
         if self.known.reported is not None:
             return "reported", self.known.reported.tok_per_s, str(self.known.reported)
+        if self.known.served is not None:
+            return "served", 0.0, str(self.known.served)
         if self.known.bytes_per_token:
             rate = BANDWIDTH[GPU] / self.known.bytes_per_token
             return (
@@ -101,6 +105,11 @@ class Row:
         """The newest proof with a figure, of hosts or of sandboxes."""
         measured = [one for one in self.proofs if one.tok_per_s and one.simulated == simulated]
         return max(measured, key=lambda one: one.at, default=None)
+
+    @property
+    def aged(self) -> str:
+        """See `recipe_age.remark`."""
+        return recipe_age.remark(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
         """The hosts, or sandboxes, on which a server of this image and model was verified."""
@@ -123,6 +132,8 @@ class Row:
             "evidence": kind,
             "tok_per_s": round(rate, 1) or None,
             "source": sentence,
+            "date": self.recipe.file.date or None,
+            "old": recipe_age.months(self.recipe.file.date, today()) is not None,
             "proved_on": self.proved_on(),
             "simulated_on": self.proved_on(simulated=True),
         }
@@ -216,7 +227,9 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
         return [*codes, *more]
     say(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, the best evidence first:")
     for number, (row, fit) in enumerate(fitting, 1):
-        say(f"  {number}. {row.recipe.name}{FITS_SHOWN[fit.verdict]}: {row.evidence[2]}; {fit.why}.")
+        data = row.to_json()
+        aged = f"; a recipe {row.aged}" if data["old"] else ""
+        say(f"  {number}. {row.recipe.name}{FITS_SHOWN[fit.verdict]}: {data['source']}; {fit.why}{aged}.")
     for row, fit in fitting[:1]:
         if fit.budget is not None:
             say(f"The memory of {row.recipe.name}:")
@@ -270,7 +283,8 @@ def _lines(one: Row, *, asked: bool) -> list[str]:
     places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
     nowhere = "not proved on the hosts that answered" if asked else ""
     proved = f"image and model proved on {', '.join(places)}" if places else nowhere
-    about = ", ".join(filter(None, (one.recipe.engine.title, size, memory, context, hosts, "/".join(one.known.uses))))
+    shown = (one.recipe.engine.title, size, memory, context, hosts, "/".join(one.known.uses), one.aged)
+    about = ", ".join(filter(None, shown))
     tail = [f"  {proved}"] if proved else []
     return [f"{one.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pinning import entries, simulated
 from sparkwright.console.out import say, say_json
-from sparkwright.engines import container_rules, engine, memory_rules, template_rules
+from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.finding import Finding
 from sparkwright.errors import Refused, SparkwrightError
@@ -23,6 +23,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.serving import Serving, serving
+from sparkwright.units import today
 from sparkwright.visible import count
 
 WIDTH = 8
@@ -32,6 +33,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
     "model": ("model",),
+    recipe_age.FLAG: (recipe_age.FLAG,),
 }
 PAGE = 100
 
@@ -72,6 +74,8 @@ def check(name: str, engine_version: str, model: str) -> tuple[list[Checked], li
         known, of_sandbox = entries(lock, wanted), entries(pretended, wanted)
         pins = _or_simulated(known, of_sandbox)
         served = serving(wanted, pins, model=config, version=version)
+        aged = recipe_age.RULES.check(recipe_age.Case(wanted.file.date, today()))
+        served = replace(served, findings=(*served.findings, *aged))
         checked.append(Checked(wanted, served, pins, simulated=pins != known))
     return checked, refused
 
@@ -141,6 +145,7 @@ def explained(name: str) -> list[Explained]:
         container_rules.explained(name),
         memory_rules.explained(name),
         template_rules.explained(name),
+        recipe_age.explained(name),
         *(one.advice.explained(name) for one in engine.served()),
     )
     return [rule for rule in found if rule is not None]
@@ -165,6 +170,7 @@ def rules() -> dict[str, str]:
         container_rules.RULES.titles(),
         memory_rules.RULES.titles(),
         template_rules.RULES.titles(),
+        recipe_age.RULES.titles(),
         *(one.advice.titles() for one in engine.served()),
     )
     return {name: title for one in reversed(titles) for name, title in one.items()}

@@ -99,7 +99,7 @@ def list_recipes(host: str = "", json: bool = False) -> list[int]:
     """List the recipes: model, size, memory, context, speed.
 
     A speed is one that your hosts measured (with --host), else a report with its source and date, else the physical ceiling;
-    where there is none of them it says so.
+    where there is none of them it says so. A recipe whose settings and figures are older than six months is called old.
     """
     from sparkwright.app import catalogue
 
@@ -109,15 +109,15 @@ def list_recipes(host: str = "", json: bool = False) -> list[int]:
 @command(
     help={
         "host": "the host that is to serve",
-        "for": "chat, coding, agents, long-context or search",
+        "for": "chat, coding, agents, long-context, search or vision",
         "json": "one JSON object: host, for, recipes",
     }
 )
 def recommend(host: str = "", for_: str = "chat", json: bool = False) -> list[int]:
     """Rank the shipped recipes for a host and a use.
 
-    By what fits its memory, then by evidence: what it measured itself, what others reported (with source and date), the physical
-    ceiling. Nothing is guessed.
+    By what fits its memory, then by evidence: what it measured itself, what others reported of a DGX Spark (with source and
+    date), what its makers serve on one without a figure, the physical ceiling. Nothing is guessed.
     """
     from sparkwright.app import catalogue
 

@@ -138,4 +138,5 @@ CLOCK_BAD_S = 300.0
 
 OLLAMA = Known("it shares memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
 OLLAMA_OPEN = Known("it has no authentication", "Ollama's FAQ, OLLAMA_HOST")
+OTHER_START = Known("it brings back settings that the recipe has not", "model-serving-minefield 53, 104")
 PLATFORM = Known("an image for another platform fails with `exec format error`", "ComfyUI-Nvidia-Docker #96")

@@ -110,6 +110,8 @@ class Http:
     recurrent_block: int = 1
     task: Task = GENERATE
     unlike: Mapping[str, Sample] = field(default_factory=dict)
+    #: paths that make the prompt of a conversation, without generating: the first takes the messages, the second its tokens; empty for none
+    render: tuple[str, ...] = ()
     #: what its clients use, and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI
 

@@ -9,30 +9,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-USES = ("chat", "coding", "agents", "long-context", "search")
+USES = ("chat", "coding", "agents", "long-context", "search", "vision")
 
 
 @dataclass(frozen=True)
 class Reported:
-    """Tokens a second of one stream. date: of the report; "" where it has none."""
+    """Decode rate of one stream on a DGX Spark, measured by others."""
 
     tok_per_s: float
     source: str
-    date: str = ""
+    date: str = ""  # of the report, YYYY-MM-DD; "" where it has none
 
     def __str__(self) -> str:
         return f"{self.tok_per_s:g} tok/s reported by {self.source}, {self.date or 'no date given'}"
 
 
 @dataclass(frozen=True)
-class Known:
-    """model: its id on the hub. uses: of USES. weights_gb: 0 for not known. bytes_per_token: that a token reads; 0 the same."""
+class Served:
+    """A run on a DGX Spark by the makers of the model or of its engine, who give no rate."""
 
-    model: str
-    uses: tuple[str, ...]
-    weights_gb: float = 0.0
-    bytes_per_token: int = 0
+    source: str
+    date: str
+
+    def __str__(self) -> str:
+        return f"no figure; its makers serve it on a DGX Spark ({self.source}, {self.date})"
+
+
+@dataclass(frozen=True)
+class Known:
+    """Facts about a shipped recipe that its file does not hold."""
+
+    model: str  # id on the hub
+    uses: tuple[str, ...]  # of USES
+    weights_gb: float = 0.0  # 0 for not known
+    bytes_per_token: int = 0  # read for each token; 0 for not known
     reported: Reported | None = None
+    served: Served | None = None
 
 
 _QWEN35 = Known(
@@ -42,27 +54,79 @@ _QWEN35 = Known(
     bytes_per_token=3_650_000_000,
     reported=Reported(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
+_ALL = ("chat", "coding", "agents")
 #: by the recipe's name; those that are not here are yours
 KNOWN: Mapping[str, Known] = {
-    "glm-4.7-flash": Known("zai-org/GLM-4.7-Flash", ("chat", "coding", "agents")),
+    # 568M parameters in FP32
+    "bge-reranker-v2-m3": Known("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
+    # arithmetic over its config.json: experts at 4.5 bits, the rest in BF16
+    "gemma-4-26b": Known(
+        "nvidia/Gemma-4-26B-A4B-NVFP4",
+        ("chat", "vision"),
+        weights_gb=18.2,
+        served=Served("vllm-project/recipes #916, a build of July 2026", "2026-09-02"),
+    ),
+    "glm-4.7-flash": Known("zai-org/GLM-4.7-Flash", _ALL),
     "gpt-oss-120b": Known(
         "openai/gpt-oss-120b",
-        ("chat", "coding", "agents"),
+        _ALL,
         weights_gb=63.0,
         reported=Reported(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
     ),
-    "gpt-oss-120b-gguf": Known("ggml-org/gpt-oss-120b-GGUF", ("chat", "coding", "agents"), weights_gb=64.0),
+    "gpt-oss-120b-gguf": Known("ggml-org/gpt-oss-120b-GGUF", _ALL, weights_gb=64.0),
     "llama-3.1-8b": Known(
         "meta-llama/Llama-3.1-8B-Instruct", ("chat",), weights_gb=16.1, bytes_per_token=16_060_000_000
+    ),
+    # 75 GB on disk, 81.6 GB loaded: sgl-project/sglang #20580, 2026-03-14
+    "nemotron-3-super": Known(
+        "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        (*_ALL, "long-context"),
+        weights_gb=75.0,
+        reported=Reported(23.6, "spark-arena/recipe-registry #19 (MTP with 3 tokens, five runs)", "2026-08-05"),
     ),
     "qwen3-1.7b": Known("Qwen/Qwen3-1.7B", ("chat",), weights_gb=3.4),
     "qwen3-coder-next": Known("Qwen/Qwen3-Coder-Next-FP8", ("coding", "agents"), weights_gb=80.0),
     "qwen3-embedding-0.6b": Known("Qwen/Qwen3-Embedding-0.6B", ("search",), weights_gb=1.2),
+    # arithmetic over its config.json: linear layers in FP8, embeddings and the images' part in BF16
+    "qwen3-vl-30b": Known("Qwen/Qwen3-VL-30B-A3B-Instruct-FP8", ("vision", "chat"), weights_gb=32.0),
     "qwen3.5-35b": _QWEN35,
     "qwen3.5-35b-200k": replace(_QWEN35, uses=("long-context", "coding", "agents")),
     # reports are of Qwen3.6, or of other formats: recipes/qwen3.5-35b-mtp.yml names them
     "qwen3.5-35b-mtp": replace(_QWEN35, reported=None),
     "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported=None),
+    # 8.57 bits a parameter: 0xBakeer/inference-atlas #159
+    "qwen3.6-35b": Known(
+        "Qwen/Qwen3.6-35B-A3B-FP8",
+        (*_ALL, "vision"),
+        weights_gb=37.5,
+        reported=Reported(
+            58.6, "0xBakeer/inference-atlas #159 (256 tokens in and out, MTP with 2 tokens)", "2026-08-31"
+        ),
+    ),
+    # 6.06 bits a parameter: 0xBakeer/inference-atlas #140
+    "qwen3.6-35b-nvfp4": Known(
+        "nvidia/Qwen3.6-35B-A3B-NVFP4",
+        (*_ALL, "long-context", "vision"),
+        weights_gb=26.5,
+        reported=Reported(97.7, "vllm-project/recipes #918 (8k in, 256 out, MTP with 3 tokens, v0.28.0)", "2026-09-02"),
+    ),
+    # 10.64 GiB on each of two GPUs: vllm-project/recipes, Qwen3.8-27B, 2026-08-15
+    "qwen3.8-27b": Known(
+        "unsloth/Qwen3.8-27B-NVFP4",
+        (*_ALL, "vision"),
+        weights_gb=22.9,
+        reported=Reported(
+            22.0, "0xBakeer/inference-atlas #218 (256 tokens in and out, MTP with 3 tokens)", "2026-09-16"
+        ),
+    ),
+    # 30,866,866,928 bytes: vllm-project/recipes; 28.75 GB a token: kubesimplify.com
+    "qwen3.8-27b-fp8": Known(
+        "Qwen/Qwen3.8-27B-FP8",
+        (*_ALL, "vision"),
+        weights_gb=30.9,
+        bytes_per_token=28_750_000_000,
+        reported=Reported(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
+    ),
 }
 NOTHING = Known("", ())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.engines import container_rules, engine, memory_rules, template_rules
+from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.modules.registry import NAMES
 from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
 
@@ -66,6 +66,7 @@ def choices() -> dict[str, list[str]]:
                 *container_rules.RULES,
                 *memory_rules.RULES,
                 *template_rules.RULES,
+                *recipe_age.RULES,
                 *(name for one in engine.served() for name in one.advice.titles()),
             }
         ),

@@ -74,6 +74,8 @@ CATALOGUED: dict[str, Shape] = {
     "simulated_on": TEXTS,
     "hosts": COUNT,
     **dict.fromkeys(("weights_gb", "memory_share", "memory_bytes", "context", "tok_per_s"), FIGURE),
+    "date": (None, line),
+    "old": bool,
 }
 
 ANSWERS: dict[str, Printed] = {

@@ -33,7 +33,7 @@ ORDER = (
         "idle",
         "disk",
     ),
-    *("clock", "ports", "ollama", "platform", "become", "updates"),
+    *("clock", "ports", "starts", "ollama", "platform", "become", "updates"),
 )
 _FILES = (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - {*ORDER}))
 _EACH = [importlib.import_module(f"{__package__}.{file}") for file in _FILES]

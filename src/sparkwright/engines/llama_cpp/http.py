@@ -77,6 +77,7 @@ HTTP = Http(
     removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
     public=frozenset(("/health",)),
+    render=("/apply-template",),
     paths=PATHS,
     key_variable=KEY_VARIABLE,
     context_of=slot_context,

@@ -46,6 +46,7 @@ class Seen:
     evidence: str  # a clause
     fault: Fault | None = None  # None where nothing is wrong, or what is wrong is not known
     words: str = ""  # of a server that refused the request
+    note: str = ""  # a clause for its clients, where nothing is wrong with the answer
 
 
 #: where thinking comes in a message of a chat's form: the last is Anthropic's API
@@ -112,6 +113,8 @@ class Probe:
     streamed: bool = False  # asked for as a stream
     #: a variant of a probe that a recipe names: asked for once that one is proved, and named only where it fails
     variant: bool = False
+    #: a server may refuse the request, or its fields
+    optional: bool = False
 
     def in_a_stream(self) -> Probe:
         """Return the same request as a stream, as most clients send it."""

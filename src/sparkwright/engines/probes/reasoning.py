@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
 
@@ -21,6 +23,30 @@ def judge(reply: Reply) -> Seen:
     return Seen("proved", f"thinking in `{reply.thinking_field}`, the answer in the content")
 
 
+def judge_answer(reply: Reply) -> Seen:
+    """Judge an answer that may or may not have thinking before it: what counts is that there is one."""
+    if reply.cut and not reply.content:
+        return Seen("inconclusive", f"the answer had not ended within {TOKENS} tokens")
+    if not reply.content:
+        came = f"; `{reply.thinking_field}` holds {quoted(reply.thinking)}" if reply.thinking else ""
+        return Seen("disproved", f"content is null although the answer ended{came}", "content null")
+    return Seen("proved", f"the answer is in the content: {quoted(reply.content)}")
+
+
+def judge_off(reply: Reply) -> Seen:
+    """Judge an answer for which thinking was turned off."""
+    seen = judge_answer(reply)
+    note = "it thinks although a request turns that off" if reply.thinking else ""
+    return replace(seen, note=note)
+
+
+def judge_effort(reply: Reply) -> Seen:
+    """Judge an answer for which thinking was turned off and an effort was set: a hint of depth, as clients understand it."""
+    note = f"`{EFFORT}` turns thinking on, also where a request turns it off" if reply.thinking else ""
+    return replace(judge_answer(reply), note=note)
+
+
+EFFORT = "reasoning_effort"
 PROBE = Probe(
     "reasoning",
     CHAT,
@@ -30,4 +56,20 @@ PROBE = Probe(
     },
     judge,
     thinks=True,
+)
+#: what clients send that say nothing about thinking, that turn it off, and that set an effort besides
+VARIANTS = (
+    PROBE.in_a_stream(),
+    replace(PROBE, name="reasoning, not said", rule=judge_answer, thinks=None, variant=True),
+    replace(PROBE, name="reasoning, off", rule=judge_off, thinks=False, variant=True),
+    replace(PROBE, name="reasoning, off, streamed", rule=judge_off, thinks=False, variant=True, streamed=True),
+    replace(
+        PROBE,
+        name=f"reasoning, off, with {EFFORT}",
+        body={**PROBE.body, EFFORT: "low"},
+        rule=judge_effort,
+        thinks=False,
+        variant=True,
+        optional=True,
+    ),
 )

@@ -15,6 +15,10 @@ PLAIN: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (tool_call.PROBE, reasoning.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())
 }
+OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
+    tool_call.PROBE.name: tool_call.VARIANTS,
+    reasoning.PROBE.name: reasoning.VARIANTS,
+}
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
 #: what a server for a task can be probed for
 OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embed": (DIMENSION,), "rerank": ()}
@@ -59,7 +63,7 @@ def of(asked: Sequence[Any]) -> list[Probe]:
 
 
 def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
-    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools.
+    """Return the other ways in which clients ask for the same: in a stream, in a second turn, with many tools, without thinking.
 
     Args:
         probe: one of a recipe.
@@ -69,7 +73,7 @@ def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
         return apis.variants(probe, names)
     if probe.path != CHAT:
         return ()
-    return tool_call.VARIANTS if probe is tool_call.PROBE else (probe.in_a_stream(),)
+    return OWN_VARIANTS.get(probe.name, (probe.in_a_stream(),))
 
 
 def schema() -> dict[str, Any]:

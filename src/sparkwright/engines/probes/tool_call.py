@@ -90,6 +90,14 @@ def judge_none(reply: Reply) -> Seen:
     return Seen("proved", f"answered in words with `tool_choice: none`: {quoted(reply.content)}")
 
 
+def judge_required(reply: Reply) -> Seen:
+    """Judge an answer to a question that needs no tool, with `tool_choice: required`; words in place of a call are worth a note."""
+    calls = reply.message_of.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        return Seen("proved", "called a tool with `tool_choice: required`")
+    return Seen("proved", f"answered in words: {quoted(reply.content)}", note="`tool_choice: required` is ignored")
+
+
 PROBE = Probe(
     "tool_call",
     CHAT,
@@ -150,6 +158,14 @@ VARIANTS = (
         body={**PROBE.body, "tool_choice": "none"},
         rule=judge_none,
         variant=True,
+    ),
+    replace(
+        PROBE,
+        name="tool_call, tool_choice required",
+        body={**PROBE.body, "messages": [{"role": "user", "content": "Say hello."}], "tool_choice": "required"},
+        rule=judge_required,
+        variant=True,
+        optional=True,
     ),
     replace(
         PROBE,

@@ -72,5 +72,7 @@ HTTP = Http(
     # v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0
     positions="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     low_priority=low_priority,
+    # entrypoints/serve/tokenize, the same in 0.10.2 and 0.33.0
+    render=("/tokenize", "/detokenize"),
     paths=PATHS,
 )

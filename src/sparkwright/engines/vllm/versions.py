@@ -5,11 +5,23 @@ A comparison has three answers. A nightly between two releases may or may not ho
 
 from __future__ import annotations
 
+import re
+
 from packaging.version import InvalidVersion, Version
 
 #: a development version counts from the last tag that its builder's repository had: a clone without tags gives
 #: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. Nobody serves a build between releases older than this one
 TAGGED_SINCE = (0, 10)
+
+
+#: the tag of a release in the project's own repository, with variants such as -ubuntu2404
+OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
+
+
+def of_image(image: str) -> Version | None:
+    """Return the version that the tag of an official image names; None for any other image."""
+    found = OFFICIAL.match(image)
+    return parse(found["version"]) if found else None
 
 
 def parse(text: str | None) -> Version | None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from sparkwright.engines import api_paths, dialects, messages_api, openai_api
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
-from sparkwright.engines.probes import table
+from sparkwright.engines.probes import prompts, reasoning, table
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, Verdict
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import engine_of, server_key
@@ -17,9 +17,13 @@ from sparkwright.measure import http_probe, stream
 from sparkwright.modules.proof.verdict import ASIDE
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.bounds import count_of
-from sparkwright.visible import one_line
+from sparkwright.visible import count, one_line
 
 SHOWN_CHARS = 200
+#: the row of what clients should know
+NOTES = "for its clients"
+#: a prompt that is made and not computed
+PROMPT_S = 5.0
 #: for the longest probe, some 1,500 tokens of thinking
 TIMEOUT_S = 120.0
 
@@ -45,14 +49,18 @@ class Probes(Module["Probes.Args"]):
     tokens; judged by rules, never by a text.
 
     Each is asked without `stream` and with it, as most clients ask; a tool call also where nothing is said about thinking, in a
-    second turn with the result of the first, with `tool_choice: none`, and among 40 tools. In the other APIs: a second turn, an
-    answer without `stream`, thinking apart where the recipe has `reasoning`, and that count_tokens says what the usage says.
+    second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools; an answer with thinking
+    also where thinking is off, and where nothing is said about it. In the other APIs: a second turn, an answer without `stream`,
+    thinking apart where the recipe has `reasoning`, and that count_tokens says what the usage says.
+
+    Where the engine shows the prompt that it makes of a conversation, the chat template is tried, too: what it does with system
+    prompts, earlier thinking, tool calls and parts of messages that clients would not expect is reported, and fails nothing.
 
     A failure quotes what came and names the flag that causes it with this engine. An answer that did not end within its tokens,
     or did not come in time, is inconclusive: the run goes on and ends with 4.
 
     Returns: checks (check, verdict: proved, disproved or inconclusive, evidence, fix), thinking_field (the name under which the
-    thinking came; empty for none seen).
+    thinking came; empty for none seen), notes (clauses that clients should know, where nothing is wrong).
     """
 
     safe_in_check = False
@@ -77,20 +85,25 @@ class Probes(Module["Probes.Args"]):
         names = [probe.name for probe in probes]
         engine = engine_of.at(context, args.base_url)
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        seen = []
+        seen, notes = [], []
         for probe in probes:
-            seen.append(_seen(engine.http, args, probe, key))
-            if seen[-1][2].verdict == "proved":
-                seen += [_seen(engine.http, args, variant, key) for variant in table.variants(probe, names)]
+            rows = [_seen(engine.http, args, probe, key)]
+            if rows[0][2].verdict == "proved":
+                rows += [_seen(engine.http, args, variant, key) for variant in table.variants(probe, names)]
+            notes += [found.note for _, _, found in rows if found.note][:1]
+            seen += rows
+        if any(probe.path == openai_api.CHAT for probe in probes):
+            notes += prompts.notes(_prompts(engine.http, args, key), thinks=reasoning.PROBE in probes)
         checks = [_check(engine, probe, found) for probe, _, found in seen]
         replies = (reply for probe, reply, _ in seen if probe.path == openai_api.CHAT)
         fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
-        return result_of(checks, next(iter(sorted(fields)), ""))
+        return result_of(checks, next(iter(sorted(fields)), ""), notes)
 
 
-def result_of(checks: list[Check], thinking_field: str = "") -> Result:
+def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str] = ()) -> Result:
     """What all rows together come to. Pure."""
-    data = {"checks": [asdict(one) for one in checks], "thinking_field": thinking_field}
+    rows = [*checks, *([Check(NOTES, "proved", "; ".join(notes))] if notes else ())]
+    data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
     failed = [one for one in checks if one.verdict == "disproved"]
     if failed:
         data["evidence"] = [f"{one.check}: {one.evidence}" for one in failed]
@@ -101,7 +114,30 @@ def result_of(checks: list[Check], thinking_field: str = "") -> Result:
     if unclear := [one for one in checks if one.verdict == "inconclusive"]:
         msg = "; ".join(f"{one.check}: {one.evidence}" for one in unclear)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
-    return Result(msg=f"answers as its clients need it: {names}", data=data)
+    noted = f"; {count(len(notes), 'note')} {NOTES}{', first' if notes[1:] else ''}: {notes[0]}" if notes else ""
+    return Result(msg=f"answers as its clients need it: {names}{noted}", data=data)
+
+
+def _prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
+    """Return the prompts that the server makes of the conversations; empty for an engine that shows none."""
+    found: dict[str, prompts.Prompt] = {}
+    for name, body in prompts.CONVERSATIONS.items() if http.render else ():
+        found[name] = _prompt(http, args, {"model": args.model, **body}, key)
+        if not found[prompts.PLAIN].text:
+            return {}
+    return found
+
+
+def _prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
+    """Return the prompt of one conversation, by the engine's one or two paths."""
+    first, *rest = http.render
+    answer = http_probe.ask(args.base_url, first, body=body, api_key=key, timeout_s=PROMPT_S)
+    if rest and answer.status == 200:
+        made = answer.json()
+        tokens = made.get("tokens") if isinstance(made, Mapping) else None
+        of_tokens = {"model": args.model, "tokens": tokens}
+        answer = http_probe.ask(args.base_url, rest[0], body=of_tokens, api_key=key, timeout_s=PROMPT_S)
+    return prompts.prompt_of(answer.status, answer.json(), answer.failure)
 
 
 def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe, Reply | http_probe.Answer, Seen]:
@@ -193,6 +229,8 @@ def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) ->
         if reply.error == "timeout":
             return Seen("inconclusive", f"no answer within {timeout_s:g} s")
         return Seen("disproved", f"no answer: {one_line(reply.error, at_most=SHOWN_CHARS)}")
+    if probe.optional and reply.status in openai_api.REFUSALS:
+        return Seen("proved", f"refused with {reply.status}")
     if reply.status != 200 or reply.message:
         words = one_line(reply.message, at_most=SHOWN_CHARS)
         # a model of another name is 404 too

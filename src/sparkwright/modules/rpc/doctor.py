@@ -19,7 +19,8 @@ class Doctor(Module["Doctor.Args"]):
 
     Looks at: DGX OS and its update, memory, driver and firmware, kernel, Docker for this very login and at boot, container
     toolkit and CDI specification, what a logout takes away, locale, names, the recipe's memory budget, earlyoom against the
-    recipe, swap, disk, clock, the server's port, Ollama, the image's platform. What can't be seen is `unknown`, never `ok`.
+    recipe, swap, disk, clock, the server's port, other starts of it, Ollama, the image's platform. What can't be seen is
+    `unknown`, never `ok`.
 
     Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the host's
     clock, seconds since the epoch), budget (of the recipe's server here; null without one). It never fails: the findings are the

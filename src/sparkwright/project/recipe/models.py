@@ -206,6 +206,11 @@ class RecipeFile(Strict):
     )
 
     description: str = Field("", description="description, one line")
+    date: words.Day = Field(
+        "",
+        description="day of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
+        "name a recipe that is older than six months",
+    )
     image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model

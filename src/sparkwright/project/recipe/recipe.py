@@ -148,7 +148,7 @@ class Recipe:
         usual = {"engine"} if self.file.engine == engines.USUAL else set()
         alone = {"parallel"} if self.file.parallel is None else set()
         task = {"task"} if self.file.task == GENERATE else set()
-        held = self.file.model_dump(mode="python", exclude=others | usual | alone | task)
+        held = self.file.model_dump(mode="python", exclude={"date"} | others | usual | alone | task)
         if not self.file.model.chosen:
             held["model"] = {
                 name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import date
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -71,6 +72,16 @@ def _text(value: object) -> object:
     return value
 
 
+def _not_a_day(written: str) -> str:
+    try:
+        return "" if not written or date.fromisoformat(written).isoformat() == written else _DAY
+    except ValueError:
+        return _DAY
+
+
+_DAY = "write a day as YYYY-MM-DD."
+
+
 def _tokens(value: object) -> object:
     """ "100k" as 100,000 and "128K" as 131,072, as vLLM reads its lengths; anything else as it is."""
     number, unit = (value[:-1], value[-1:]) if isinstance(value, str) else ("", "")
@@ -81,6 +92,7 @@ def _tokens(value: object) -> object:
 
 Tokens = Annotated[int, BeforeValidator(_tokens), WithJsonSchema({"type": ["integer", "string"]})]
 Probe = Annotated[Any, _by(probes.why_not), WithJsonSchema(probes.schema())]
+Day = Annotated[str, _by(_not_a_day)]
 ImageName = Annotated[str, _by(_not_an_image)]
 Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]
 Gpus = Annotated[str, _by(container_words.gpus)]

@@ -70,6 +70,7 @@ KNOWN: tuple[tuple[str, str], ...] = (
     (r"Repeat this word exactly: (\w{1,40})", "{0}"),
     (r"word 'lamp' in capital", "LAMP"),
     (r"Count from 1 to 5", "1, 2, 3, 4, 5"),
+    (r"larger, 9\.11 or 9\.9", "9.9"),
     (r"password of the lighthouse is (\w{1,40})", "{0}"),
 )
 SUM = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")

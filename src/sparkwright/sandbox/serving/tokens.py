@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import zlib
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ class Tokenizer:
         found: list[int] = []
         for one in messages:
             role, content = (one.get("role", ""), one.get("content", "")) if isinstance(one, dict) else ("", one)
-            found += [START, *self.encode(str(role)), *self.encode(_plain(content)), END]
+            calls = json.dumps(one["tool_calls"]) if isinstance(one, dict) and one.get("tool_calls") else ""
+            found += [START, *self.encode(str(role)), *self.encode(_plain(content) + calls), END]
         return [*found, START, *self.encode("assistant")]
 
     def _id(self, piece: str) -> int:
@@ -49,5 +51,5 @@ class Tokenizer:
 
 def _plain(content: Any) -> str:
     if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        return "\n".join(str(part.get("text", "<picture>")) for part in content if isinstance(part, dict))
     return str(content or "")

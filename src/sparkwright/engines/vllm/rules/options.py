@@ -31,7 +31,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     for written, value in case.asked.flags.items():
         if value is None:
             continue
-        known = existence(written.removeprefix("no-"), case.version, case.listed)
+        known = existence(written.removeprefix("no-"), case.release, case.listed)
         if known.exists or (known.exists is None and not known.why):
             continue
         severity = graded(known.exists is False or None) or "warning"

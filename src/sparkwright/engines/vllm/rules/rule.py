@@ -31,6 +31,11 @@ class Case:
         return effective(self.asked, self.architecture, self.version)
 
     @property
+    def release(self) -> Version | None:
+        """The engine's version, else the one that its official image's tag names: for what a release has, not for what it does."""
+        return self.version or versions.of_image(self.asked.image)
+
+    @property
     def hybrid(self) -> bool:
         """Recurrent layers beside attention."""
         return self.architecture.kind == "recurrent"

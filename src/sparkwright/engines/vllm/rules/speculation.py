@@ -101,7 +101,7 @@ def _keys(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
             way = Way(f"write {near}" if near else f"remove {name}", {FLAG: change})
             yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is no key of it", way, _known(case))
             continue
-        there = within(case.version, key.since, key.until)
+        there = within(case.release, key.since, key.until)
         if there is not True and (key.since or key.until):
             when = f"was removed in {key.until}" if _gone(case, key.until) else f"came with {key.since or key.until}"
             way = Way(f"remove {name}", {FLAG: _without(config, name)})
@@ -123,7 +123,7 @@ def _method(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
         way = Way(f"write method: {near}" if near else f"choose one of {', '.join(_current())}", change)
         yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is no method", way, _known(case))
         return
-    there = within(case.version, method.since, method.until)
+    there = within(case.release, method.since, method.until)
     if there is not True and (method.since or method.until):
         when = f"was removed in {method.until}" if _gone(case, method.until) else f"came with {method.since}"
         yield Wrong(

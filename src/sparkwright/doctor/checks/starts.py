@@ -1,0 +1,108 @@
+"""Other ways in which the recipe's server is started on this host: scripts, units, compose files, cron.
+
+A server that was brought in order once is often started from somewhere else later, after a reboot or by a colleague, with the
+settings of before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host, Wanted
+from sparkwright.shell import quote
+from sparkwright.trust import bounds
+from sparkwright.visible import count, one_line
+
+NAME = "other starts"
+#: below the home, and below the root
+OF_HOME = (
+    *("*.sh", "*/*.sh", "bin/*", ".local/bin/*", "*compose*.y*ml", "*/*compose*.y*ml"),
+    *(".config/systemd/user/*.service", ".config/containers/systemd/*.container"),
+)
+OF_SYSTEM = (
+    *(
+        "etc/systemd/system/*.service",
+        "etc/containers/systemd/*.container",
+        "etc/crontab",
+        "etc/cron.d/*",
+        "etc/rc.local",
+    ),
+    *("usr/local/bin/*", "opt/*.sh", "opt/*/*.sh", "opt/*/*compose*.y*ml", "srv/*/*.sh", "srv/*/*compose*.y*ml"),
+)
+MOST_FILES, MOST_BYTES, SHOWN = 400, 1 << 16, 3
+#: what starts a server, or describes one that a program starts
+STARTS = re.compile(
+    r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
+    r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
+    re.MULTILINE,
+)
+#: what sparkwright itself writes
+OURS = "Written by sparkwright"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    """Look at the files that people keep such starts in; those that this login can't read are passed over."""
+    wanted = host.wanted
+    if not wanted.recipe:
+        yield Finding(NAME, "unknown", "the host has no recipe, so no server to look for")
+        return
+    found = [(path, *seen) for path, text in _texts(host) if (seen := _start(text, wanted)) is not None]
+    for path, line, what in found[:SHOWN]:
+        more = f" ({count(len(found), 'file')} in all)" if len(found) > SHOWN else ""
+        evidence = f"{one_line(path)}:{line} starts a server {what}: {known.OTHER_START.says}{more}"
+        yield Finding(NAME, "warning", evidence, f"less +{line} {quote(path)}", known.OTHER_START.source)
+    if not found:
+        yield Finding(
+            NAME, "ok", "no script, unit, compose file or cron table starts it", source=known.OTHER_START.source
+        )
+
+
+def _texts(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield the files with their text, and this login's cron table."""
+    machine = host.context.machine
+    for folder, prefix, globs in ((machine.home, "~", OF_HOME), (machine.path("/"), "", OF_SYSTEM)):
+        paths = (path for glob in globs for path in _paths(folder, glob))
+        for path in islice(paths, MOST_FILES):
+            try:
+                text = bounds.bytes_of(path, MOST_BYTES).decode(errors="replace")
+            except (OSError, bounds.TooMuch):
+                continue
+            if OURS not in text:
+                yield f"{prefix}/{path.relative_to(folder)}", text
+    if table := host.printed("crontab", "-l"):
+        yield "crontab", table
+
+
+def _paths(folder: Path, glob: str) -> Iterator[Path]:
+    try:
+        yield from folder.glob(glob)
+    except OSError:
+        return
+
+
+def _start(text: str, wanted: Wanted) -> tuple[int, str] | None:
+    """Return the line and the kind of a start of the recipe's server in a file; None where there is none."""
+    lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
+    if not STARTS.search("\n".join(lines)):
+        return None
+    for what, pattern in _signs(wanted):
+        line = next((number for number, line in enumerate(lines, 1) if pattern.search(line)), 0)
+        if line:
+            return line, what
+    return None
+
+
+def _signs(wanted: Wanted) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield by what such a start is known to be of this server: its model, its container's name, its port."""
+    if wanted.model_dir:
+        yield "with this model", re.compile(rf"{re.escape(wanted.model_dir)}(?![\w.-])")
+        yield "with this model", re.compile(rf"(?<![\w.-]){re.escape(Path(wanted.model_dir).name)}(?![\w.-])")
+    if wanted.container:
+        yield "under this name", re.compile(rf"(?<![\w./-]){re.escape(wanted.container)}(?![\w.-])")
+    if wanted.port:
+        yield f"on port {wanted.port}", re.compile(rf"--port[= ]{wanted.port}\b|(?<!\d){wanted.port}:\d")

@@ -1,0 +1,111 @@
+"""Notes on the prompts that a server makes, over templates in the style of real ones, each with one peculiarity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+import pytest
+
+from sparkwright.engines.probes import prompts
+from sparkwright.engines.probes.prompts import CONVERSATIONS, Prompt
+
+#: ChatML as most models have it; thinking of earlier turns stays under either name
+PARTS = "{%% macro text(c) %%}{%% if c is string %%}{{ c }}{%% else %%}{%% for p in c %%}%s{%% endfor %%}{%% endif %%}{%% endmacro %%}"
+TEXT = PARTS % "{% if not loop.first %}\n{% endif %}{{ p.text or '<image>' }}"
+THOUGHT = "{% set t = m.reasoning or m.reasoning_content %}{% if t %}<think>{{ t }}</think>{% endif %}"
+CALLS = "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments }}</call>{% endfor %}"
+TURN = "<|im_start|>{{ m.role }}\n%s{{ text(m.content) }}%s<|im_end|>\n"
+END = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+LAST = "{% set m = messages[-1] %}"
+SYSTEM_MOVES = (
+    "{% set s = messages[0].content if messages[0].role == 'system' else '' %}{% for m in messages if m.role != 'system' %}"
+    "[{{ m.role }}]{% if loop.last and s %}{{ s }}\n{% endif %}{{ text(m.content) }}{% endfor %}"
+)
+OWN_SYSTEM = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Nova, made by nobody, and you are always polite.<|im_end|>\n{% endif %}"
+
+
+def template(
+    start: str = "", turn: str = TURN % (THOUGHT, CALLS), loop: str = "for m in messages", end: str = END
+) -> str:
+    return start + "{% " + loop + " %}" + turn + "{% endfor %}" + end
+
+
+def rendered(source: str) -> dict[str, Prompt]:
+    """The prompts that a server with this template makes, as transformers renders them."""
+    environment = jinja2.Environment()
+    environment.globals["raise_exception"] = _raise
+    found = {}
+    for name, body in CONVERSATIONS.items():
+        fields: dict[str, Any] = {"add_generation_prompt": True, **body, **body.get("chat_template_kwargs", {})}
+        try:
+            found[name] = Prompt(environment.from_string(TEXT + source).render(fields))
+        except jinja2.TemplateError as error:
+            found[name] = Prompt(refusal=str(error))
+    return found
+
+
+def _raise(message: str) -> str:
+    raise jinja2.TemplateError(message)
+
+
+REFUSES_SYSTEM = "{% if m.role == 'system' and not loop.first %}{{ raise_exception('System first.') }}{% endif %}"
+ALTERNATES = "{% for m in messages if m.role != 'tool' and not m.tool_calls %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) and m.role != 'system' and messages[0].role != 'system' %}{{ raise_exception('Roles must alternate.') }}{% endif %}{% endfor %}"
+KEEPS_IF = "{% set t = m.reasoning_content %}{% if t and preserve_thinking %}<think>{{ t }}</think>{% endif %}"
+EMPTY = "{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+PLAIN = TURN % ("", "")
+SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "note"),
+    [
+        (SYSTEM_MOVES, "it puts the system prompt into the last question"),
+        ("{% for m in messages if m.role != 'system' %}" + PLAIN + "{% endfor %}", "it drops the system prompt"),
+        (template(OWN_SYSTEM), "it puts a text of its own before a conversation without a system prompt: 'system You are Nova"),
+        (template("Answer in one hundred words, and never say why you do.\n"), "before each conversation: 'Answer in"),
+        (template(turn=REFUSES_SYSTEM + PLAIN), "a system message after the first turn is refused: System first."),
+        (template(loop="for m in messages if m.role != 'system' or m == messages[0]"), "a system message after the first turn is dropped"),
+        (template(turn=PLAIN.replace("{{ text(m.content) }}", "{{ text(m.content).replace('/no_think', '') }}")), "it deletes /no_think from a user's text, paths too"),
+        (template(end=END + SWITCHED), "in it switches thinking, whatever the request's fields say"),
+        (template(turn=TURN % (THOUGHT, "{% for c in m.tool_calls or [] %}<call>{% if c.function.arguments is mapping %}{{ c.function.arguments }}{% endif %}</call>{% endfor %}")), "earlier calls of tools without their arguments"),
+        (template(loop="for m in messages if m.role != 'tool'"), "it drops the results of tools"),
+        (template(ALTERNATES), "a question after a tool's result is refused: Roles must alternate."),
+        (template(turn=PLAIN.replace("text(m.content)", "m.content")), "the notation of a list of parts instead of their text"),
+        (template(turn=PLAIN), "it drops the thinking of earlier turns"),
+        (template(turn=TURN % (KEEPS_IF, CALLS)), "unless a request sets preserve_thinking: true and sends it as `reasoning_content`"),
+        (template(turn=TURN % (THOUGHT.replace("m.reasoning or ", ""), CALLS)), "reaches the model only under `reasoning_content`"),
+        (template(turn=TURN % (EMPTY, CALLS)), "it puts empty marks of thinking before earlier answers"),
+        (template(turn=TURN % ("{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}", CALLS)), "an answer to be continued is opened otherwise"),
+    ],
+)  # fmt: skip
+def test_what_clients_would_not_expect_of_a_template_is_a_note(source: str, note: str) -> None:
+    found = prompts.notes(rendered(source), thinks=True)
+    assert any(note in one for one in found), found
+
+
+def test_a_template_without_peculiarities_gets_no_note() -> None:
+    both = "{% for t in [m.reasoning, m.reasoning_content] if t %}<think>{{ t }}</think>{% endfor %}"
+    assert prompts.notes(rendered(template(turn=TURN % (both, CALLS))), thinks=True) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "notes"),
+    [
+        ("{{ p.text or '<image>' }}", ["it joins the text parts of a message without a space between them"]),
+        ("{% if loop.first %}{% for p in c if not p.text %}<image>{% endfor %}{% endif %}{{ p.text }} ",
+         ["it moves the pictures of a message: what stands before and after one comes together"]),
+        ("{{ p.text or '<image>' }} ", []),
+    ],
+)  # fmt: skip
+def test_parts_of_a_message_stay_apart_and_where_they_are(part: str, notes: list[str]) -> None:
+    source = template(PARTS % part, turn=TURN % ("", CALLS))
+    assert prompts.notes(rendered(source), thinks=False) == notes
+
+
+def test_a_server_that_shows_no_prompt_gets_no_note_and_a_refusal_is_its_last_line() -> None:
+    assert prompts.notes({}, thinks=True) == []
+    assert prompts.prompt_of(200, {"tokens": [1]}, "") == Prompt()
+    words = "\n----\nWhile executing\n   ^\nError: Jinja Exception: System first."
+    assert prompts.prompt_of(500, None, words) == Prompt(refusal="System first.")
+    assert prompts.prompt_of(400, None, "") == Prompt(refusal="status 400")

@@ -1,0 +1,71 @@
+"""Asks a real vLLM whether it takes the flags of the shipped recipes; run by the engine's own Python.
+
+    ENGINE/bin/python tests/real_engine/ask_recipes.py < recipes.json
+
+Reads {recipe: {"argv": words after `vllm serve`, "config": the model's config.json}} and prints {recipe: {"parser": error,
+"model": error}}, an empty text for what it takes. parser: the argument parser and the checks that follow it. model: the
+architecture's own configuration class and its registered model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+from vllm.model_executor.models.registry import ModelRegistry
+from vllm.transformers_utils.config import get_config
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+
+def main() -> None:
+    """Print what the engine says of each recipe."""
+    parser = FlexibleArgumentParser(prog="vllm")
+    ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+    recipes = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as models:
+        found = {name: _asked(parser, Path(models, name), **recipe) for name, recipe in recipes.items()}
+    print(json.dumps(found))
+
+
+def _asked(parser: FlexibleArgumentParser, folder: Path, argv: list[str], config: dict[str, Any]) -> dict[str, str]:
+    """What it says of one recipe whose model is a folder with nothing but its configuration."""
+    folder.mkdir()
+    if config:
+        Path(folder, "config.json").write_text(json.dumps(config))
+    said = {"parser": _error(_parse, parser, [str(folder), *argv[1:]])}
+    return {**said, "model": _error(_model, str(folder)) if config else ""}
+
+
+def _error(ask: Callable[..., object], *arguments: Any) -> str:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            ask(*arguments)
+    except (SystemExit, Exception) as error:
+        return f"{type(error).__name__}: {error} {said.getvalue()[-300:]}"
+    return ""
+
+
+def _parse(parser: FlexibleArgumentParser, argv: list[str]) -> None:
+    arguments = parser.parse_args(["serve", *argv])
+    validate_parsed_serve_args(arguments)
+    AsyncEngineArgs.from_cli_args(arguments)
+
+
+def _model(folder: str) -> None:
+    read = get_config(folder, trust_remote_code=False)
+    unknown = [name for name in read.architectures if name not in ModelRegistry.get_supported_archs()]
+    assert not unknown, f"no model class for {unknown}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The shipped recipes, asked of the real vLLM: its argument parser, the checks after it, and its configuration of each model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.project import recipe
+from sparkwright.project.recipe.serving import serving
+from tests.project.test_shipped import TOP, config
+from tests.real_engine.engine import ENVIRONMENT, Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
+ASK = Path(__file__).parent / "ask_recipes.py"
+OF_VLLM = tuple(name for name in recipe.names(TOP) if recipe.load(TOP, name).engine.name == "vllm")
+
+
+@pytest.fixture(scope="module")
+def said(engine: Engine) -> dict[str, dict[str, str]]:
+    """What the engine objects to: {recipe: {"parser": …, "model": …}}."""
+    env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
+    asked = json.dumps({name: {"argv": words(name), "config": config(name)} for name in OF_VLLM})
+    line = [str(engine.python), str(ASK)]
+    ran = subprocess.run(line, input=asked, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True)
+    answer: dict[str, dict[str, str]] = json.loads(ran.stdout)
+    return answer
+
+
+def words(name: str) -> list[str]:
+    """What stands after `vllm serve` when the recipe is started."""
+    wanted = recipe.load(TOP, name)
+    version = wanted.engine.advice.version(wanted.image.rpartition(":")[2])
+    held: dict[str, Any] = config(name)
+    return [wanted.file.model.mount, *flags.argv(serving(wanted, {}, model=held, version=version).flags)]
+
+
+@pytest.mark.parametrize("name", OF_VLLM)
+def test_the_engine_takes_the_flags_of_a_shipped_recipe(said: dict[str, dict[str, str]], name: str) -> None:
+    assert said[name] == {"parser": "", "model": ""}
