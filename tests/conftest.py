@@ -64,6 +64,7 @@ SLOW = (
     "tests/fleet/test_hundred_hosts.py",
     "tests/fleet/test_looking.py",
     "tests/fleet/test_rolling.py",
+    "tests/fuzz/test_ssh_commands.py",
     "tests/html/test_experiment_page.py",
     "tests/importing/test_catalogue.py",
     "tests/importing/test_running.py",

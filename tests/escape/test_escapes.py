@@ -145,6 +145,39 @@ def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_atta
         assert mounts_of(names) <= alone
 
 
+def test_a_member_of_a_cluster_gets_out_of_no_mount_over_start_rollback_and_removal(hostile: Bench) -> None:
+    """Its container as the code makes it: in the host's network, with its capability and with its adapters' device nodes."""
+    member = member_of(hostile)
+    hostile.deploy(**member)
+    hostile.attacked()
+    made = hostile.inspect()
+    assert made["HostConfig"]["NetworkMode"] == "host" and "IPC_LOCK" in "".join(made["HostConfig"]["CapAdd"])
+    assert made["HostConfig"]["Devices"]
+    assert hostile.places() == hostile.writable() == {"/data", "/tmp/torchinductor_root", "/var/cache/sparkwright"}
+    compile_caches.verified(hostile.context, made)
+    StopAndKeep().run(StopAndKeep.Args(hostile.name, stop_timeout_s=0), hostile.context)
+    hostile.deploy(labels={"another": "server"}, **member)
+    hostile.attacked()
+    assert RestorePrevious().run(RestorePrevious.Args(hostile.name), hostile.context).data["to_start"]
+    Started().run(Started.Args(hostile.name), hostile.context)
+    hostile.attacked(2)
+    stop(hostile)
+    hostile.engine.api.remove_container(hostile.name, force=True)
+    files_of_root.empty_trash(hostile.context)
+    hostile.unharmed()
+
+
+#: of this machine, which may have lower ones than a host
+LIMITS = {"memlock": "65536", "nofile": "1024"}
+
+
+def member_of(hostile: Bench) -> dict[str, Any]:
+    """The arguments of `deploy` for the head of a cluster of two."""
+    cluster = Cluster("pair", "one", ("one", "two"), ("10.0.0.1", "10.0.0.2"))
+    host = Host("one", "one", home=str(hostile.home), cluster=cluster, fabric=Fabric(("enp1s0f1np1",), "10.0.0.1"))
+    return {"host": host, "parallel": 2, "network": "host", "ulimits": LIMITS}
+
+
 @both
 def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: Bench) -> None:
     hostile.deploy(compile_caches=False)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
 import json
 import os
+import pkgutil
 import re
 import select
 import signal
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+from sparkwright import app, console
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.received import Received
 from sparkwright.remote.local import LocalLink
@@ -192,6 +195,13 @@ def _become(words: list[str], folder: Path, env: Mapping[str, str], install: Cal
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def import_commands() -> None:
+    """Import all that commands import, once for all children of this process."""
+    for package in (app, console):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
 
 
 def words_of(name: str, *, json: bool = False) -> list[str]:

@@ -7,15 +7,12 @@ ends with one of its exit codes and without a traceback, and the honest host's r
 from __future__ import annotations
 
 import copy
-import importlib
-import pkgutil
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkwright import app, console
 from sparkwright.cli import namespace
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
@@ -23,15 +20,16 @@ from tests.fuzz import recording
 from tests.fuzz.harness import ROUNDS, SEED
 from tests.fuzz.recording import COMMANDS, HONEST, HOSTILE, Ended, Request
 
-#: commands that ask no host, ask only hosts over ssh or of no project yet (`images.copy`, `runtime.install`, `hosts.add`), or are a server
+#: commands that ask no host, or are a server
 ASK_NOBODY = frozenset(
     (
         *("bench.compare", "bench.import", "bench.list", "bench.report", "completion", "docs.module", "explain"),
         *("hosts.list", "init", "lint", "mcp", "model.inspect", "recipe.export", "recipe.search", "render"),
         *("runtime.fetch", "sandbox.down", "sandbox.fault", "sandbox.pair", "sandbox.status", "schema"),
-        *("hosts.add", "images.copy", "runtime.install"),
     )
 )
+#: commands that ask only hosts over ssh, or one of no project yet: test_ssh_commands.py
+OVER_SSH = frozenset(("hosts.add", "images.copy", "runtime.install"))
 #: they share all with bench.smoke and bench.serve but their loads
 LIKE_OTHERS = frozenset(("bench.ab", "bench.context", "bench.hol", "bench.itl", "bench.mixed", "bench.sweep"))
 NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**53, 2**63, 10**30, 1e308, -1e308, 0.5, float("nan"), float("inf"))
@@ -62,9 +60,7 @@ KEPT = ("event",)
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Request], Path]:
     """The recording, and a project to play it in. What commands import is imported here, once for all their children."""
-    for package in (app, console):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(found.name)
+    recording.import_commands()
     requests, files = recording.load()
     folder = tmp_path_factory.mktemp("fleet")
     recording.lay(files, folder)
@@ -73,7 +69,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Request], Pa
 
 def test_every_command_is_asked_here_or_asks_no_host() -> None:
     listed = {name.partition(":")[0] for name in COMMANDS}
-    assert set(namespace.task_names) - listed - LIKE_OTHERS - ASK_NOBODY == set()
+    assert set(namespace.task_names) - listed - LIKE_OTHERS - ASK_NOBODY - OVER_SSH == set()
     assert listed & (ASK_NOBODY | LIKE_OTHERS) == set()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import yaml
 
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project import registries, starter
-from sparkwright.remote.git import MOST_PACKS, Repository
+from sparkwright.remote.git import LEFTOVER_S, MOST_PACKS, Repository
 from tests import commands, published
 from tests.importing.forms import EUGR, SPARKRUN_2, VLLM
 
@@ -119,6 +120,35 @@ def test_fetches_are_collected_and_an_older_commit_can_be_fetched_again(
     with pytest.raises(Unreachable):
         repository.fetch("main")
     assert repository.has(last) and list(repository.folder.parent.iterdir()) == [repository.folder]
+
+
+def test_a_fetch_removes_what_killed_ones_left_and_nothing_else(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old repository beside, half a pack, and locks of git, with which every later fetch would fail."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repository = Repository(f"file://{tmp_path}/theirs.git", "ours")
+    repository.fetch("main")
+    place, own = repository.folder.parent, repository.folder
+    left = [place / f"{'a' * 20}.git.x1_y2z3q/old", own / "objects/pack/tmp_pack_x"]
+    left += [own / "shallow.lock", own / "refs/sparkwright/fetched.lock"]
+    precious = tmp_path / "precious"
+    kept = [place / f"{'b' * 20}.git", place / "notes", precious, place / f"{'c' * 20}.git.aaaaaaaa"]
+    for path in (left[0], *kept):
+        path.mkdir(parents=True)
+        (path / "file").write_text("mine")
+    for path in left[1:]:
+        path.write_text("half")
+    link = place / f"{'d' * 20}.git.aaaaaaaa"
+    link.symlink_to(precious)
+    an_hour_ago_s = time.time() - 2 * LEFTOVER_S
+    for path in (left[0].parent, *left, *kept[:3]):
+        os.utime(path, (an_hour_ago_s, an_hour_ago_s))
+    os.utime(link, (an_hour_ago_s, an_hour_ago_s), follow_symlinks=False)
+    last = commit(work, {"recipes/newer.yaml": SPARKRUN_2})
+    assert repository.fetch("main") == last
+    assert not any(path.exists() for path in (left[0].parent, *left))
+    assert all((path / "file").read_text() == "mine" for path in kept) and link.is_symlink()
 
 
 def test_a_recipe_is_shown_before_it_is_taken(project: Path) -> None:

@@ -16,11 +16,14 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright import host_side
 from sparkwright.cli import doctor, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
+from sparkwright.modules import registry
 from sparkwright.protocol.events import LINE_BYTES, Event
-from sparkwright.protocol.plan import Plan
-from sparkwright.remote import runtime
+from sparkwright.protocol.plan import Plan, Task
+from sparkwright.remote import answer_time, relay, runtime
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
+from sparkwright.runner import main
+from sparkwright.transport.connection import MinimumRate
 from tests.remote.conftest import Lab
 from tests.remote.hostile import Hostile, finished, recap
 
@@ -309,3 +312,60 @@ def test_an_answer_has_an_end(lab: Lab, hostile: Hostile, monkeypatch: pytest.Mo
     hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
     with pytest.raises(Failed, match="its answer is longer than 1 MB"):
         ask(lab)
+
+
+# -- time ----------------------------------------------------------------------------------------------------------------
+
+
+def answers_for_ever(hostile: Hostile, words: str) -> None:
+    """The host prints some words again and again, never silent for long, and never at an end."""
+    script = f"#!/bin/sh\n{words}\n"
+    (hostile.folder / "answer.sh").write_text(script)
+    hostile.lab.sshd.start()
+
+
+LINES = 'while :; do echo \'{"event": "note", "text": "x"}\'; sleep 0.1; done'
+BYTES = "while :; do printf x; sleep 0.1; done"
+
+
+@pytest.mark.parametrize("words", [LINES, BYTES])
+def test_a_question_has_an_end_however_steadily_its_answer_comes(
+    lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr(answer_time, "VERBS", {"status": 1.0})
+    monkeypatch.setattr(answer_time, "MODULES", {"doctor": 1.0})
+    answers_for_ever(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
+    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+        ask(lab, {"verb": "status"})
+    task = Task(id="doctor", name="look", module="doctor", args={})
+    plan = Plan(run_id="run-1", host="spark1", play="Ask", steps=(task,))
+    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+        ask(lab, {"verb": "run", "plan": plan.to_json()})
+
+
+@pytest.mark.parametrize("words", ["while :; do echo welcome; sleep 0.1; done", BYTES])
+def test_a_login_that_never_stops_to_greet_has_an_end(
+    lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr(ssh, "READY_S", 1.0)
+    answers_for_ever(hostile, words)
+    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+        ask(lab)
+
+
+def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "SLOWEST", MinimumRate(2**20, 1.0))
+    link = SshLink(lab.host())
+    try:
+        source = link.run(["sh", "-c", BYTES])
+        with pytest.raises(Failed, match="bytes: less than 1048576 bytes in 1 s"):
+            relay.relay(source, link.run(["sh", "-c", "cat > /dev/null"]), lambda sent: None)
+    finally:
+        link.close()
+
+
+def test_every_question_of_a_whole_fleet_has_an_end() -> None:
+    """Runs have none, nor has who follows one; `clean` removes folders from disks of any speed."""
+    verbs = {*main._VERBS, *main._SHORT}
+    assert verbs - set(answer_time.VERBS) == {"run", "attach", "clean"}
+    assert set(answer_time.MODULES) <= set(registry.NAMES)

@@ -71,3 +71,36 @@ def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
     assert install.install(choose("spark1")) == [Exit.FAILED]
     assert "may not run sudo on spark1." in capsys.readouterr().err
     assert not list(opt.iterdir())
+
+
+@pytest.mark.usefixtures("small_runtime")
+@pytest.mark.parametrize(
+    ("sudo", "message"),
+    [
+        ("while :; do printf x; sleep 0.1; done", "sudo does not end within 2 s"),
+        ("exec >&- 2>&-; sleep 20", "sudo does not end within 2 s"),  # it never tells how it ended
+        ("head -c 3000000 /dev/zero; exit 1", "sudo gave no reason"),
+        ("printf '[%.0s' $(seq 5000); echo; exit 1", "sudo gave no reason"),
+    ],
+)
+def test_a_sudo_that_never_ends_or_prints_nonsense_is_a_sentence(
+    lab: Lab,
+    opt: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sudo: str,
+    message: str,
+) -> None:
+    (tmp_path / "sudo").write_text(f"#!/bin/sh\n{sudo}\n")
+    (tmp_path / "sudo").chmod(0o755)
+    project = tmp_path / "project"
+    (project / "hosts").mkdir(parents=True)
+    (project / "playbooks").mkdir()
+    (project / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(install, "SUDO", str(tmp_path / "sudo"))
+    monkeypatch.setattr(install, "INSTALL_S", 2.0)
+    assert install.install(choose("spark1")) == [Exit.FAILED]
+    found = capsys.readouterr()
+    assert message in found.err and "internal error" not in found.err

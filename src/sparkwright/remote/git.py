@@ -7,12 +7,16 @@ deltas), so every step has a bound: time, processor time, the pack's size, git's
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import resource
 import shutil
+import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +46,11 @@ MOST_LIST_BYTES = 16 * MIB
 MOST_TEXT_BYTES = 32 * MIB
 #: of the files that git prints at once
 BATCH_BYTES = 4 * MIB
+#: the folder in which a repository waits while a new one is fetched; what git itself leaves when it is killed, a lock being
+#: in the way of every fetch after it; and the age of what is left by nobody who still runs
+ASIDE = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
+UNFINISHED = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
+LEFTOVER_S = 3600.0
 REGULAR = ("100644", "100755")
 KEPT = "refs/sparkwright/fetched"
 SAFE = (
@@ -93,6 +102,7 @@ class Repository:
             Failed: git is not installed.
         """
         private.folder(self.folder.parent)
+        remove_leftovers(self.folder)
         if not self._is_full():
             return self._fetched(wanted)
         old = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)) / "old"
@@ -211,6 +221,27 @@ class Repository:
         except output.TooMuchOutput:
             message = f"git prints more than {most_bytes // MIB} MiB about it: it has more files than a registry needs."
             raise Refused(message, where=self._where, fix=SMALLER) from None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed fetches left: old repositories beside a registry's own, and in it unfinished packs and locks of git.
+
+    They are known by their names, and by an age that no fetch reaches. A link is neither followed nor removed.
+
+    Args:
+        folder: the repository of a registry.
+    """
+    aside = (path for path in folder.parent.iterdir() if ASIDE.fullmatch(path.name))
+    unfinished = (path for pattern in UNFINISHED for path in folder.glob(pattern))
+    for path in [*aside, *unfinished]:
+        with contextlib.suppress(OSError):  # another command removed it
+            found = path.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < LEFTOVER_S:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(path)
+            elif stat.S_ISREG(found.st_mode):
+                path.unlink()
 
 
 def _reason(errors: bytes) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from paramiko.channel import Channel
 
 from sparkwright.errors import Failed
+from sparkwright.transport.connection import MinimumRate, Progress, TimedOut
 
 CHUNK_BYTES = 256 * 1024
-SILENCE_S = 3600.0  # an engine may lay a whole image out before its first byte
+#: an engine may lay a whole image out before its first byte; from there on the slowest way is a slow home connection
+SILENCE_S, SLOWEST = 3600.0, MinimumRate(64 * 2**20, 1800.0)
 ENDED_S = 1800.0
 #: chunks that are read for a program's last line, and characters of it; one that never stops talking is not waited for
 LAST_WORDS, LAST_CHARACTERS = 64, 400
@@ -31,12 +34,11 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
     progress: called with the bytes so far. Raises Failed when either breaks off; the target never gets to see the end then.
     """
     sent = 0
-    source.settimeout(SILENCE_S)
-    target.settimeout(SILENCE_S)
+    clock: Progress | None = None
     try:
-        while data := source.recv(CHUNK_BYTES):
-            target.sendall(data)
-            sent += len(data)
+        while data := _moved(source, target, clock):
+            clock = clock or Progress(SLOWEST)
+            sent += data
             progress(sent)
         code = _exit_code(source, "the host it comes from")
         if code:
@@ -44,12 +46,28 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
         target.shutdown_write()
         code = _exit_code(target, "the host it goes to")
         return Ended(code, _last_line(target), sent)
-    except OSError as error:
+    except (OSError, TimedOut) as error:
         answer = _last_line(target) if target.exit_status_ready() else str(error) or type(error).__name__
         raise Failed(f"the copy broke off after {sent} bytes: {answer}", fix="Run the command again.") from None
     finally:
         source.close()
         target.close()
+
+
+def _moved(source: Channel, target: Channel, clock: Progress | None) -> int:
+    """Carry one chunk; returns its bytes, 0 at the end. Raises TimedOut where both together are slower than SLOWEST."""
+    started_s = time.monotonic()
+    try:
+        source.settimeout(clock.left_s() if clock else SILENCE_S)
+        data = source.recv(CHUNK_BYTES)
+        target.settimeout(clock.left_s() if clock else SILENCE_S)
+        target.sendall(data)
+    except (TimeoutError, TimedOut):
+        slow = f"less than {SLOWEST.bytes} bytes in {SLOWEST.seconds:g} s" if clock else f"nothing in {SILENCE_S:g} s"
+        raise TimedOut(slow) from None
+    if clock:
+        clock.waited(time.monotonic() - started_s, len(data))
+    return len(data)
 
 
 def _exit_code(channel: Channel, who: str) -> int:

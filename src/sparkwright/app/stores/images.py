@@ -94,8 +94,9 @@ def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, 
         try:
             sentences.append(image_copy.copy(chosen, chosen.fleet, source, member, image))
         except SparkwrightError as error:
-            error.where = error.where or member.host.name
-            sentences.append(str(error))
+            name = member.host.name
+            error.where = error.where or name
+            sentences.append(str(error) if error.where == name else f"{name}: {error}")
             codes.append(error.exit)
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from paramiko.channel import Channel
@@ -10,18 +9,23 @@ from paramiko.channel import Channel
 from sparkwright.app.connect import Chosen
 from sparkwright.app.questions.one_module import in_turn
 from sparkwright.console.out import say
-from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.errors import Exit, Failed, Refused, Unreachable
 from sparkwright.fleet.member import Member
 from sparkwright.host.root_runtime import FOLDER
 from sparkwright.protocol.events import Event
+from sparkwright.protocol.received import Received
 from sparkwright.remote import bootstrap, runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
+from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
 PASSWORD = "BECOME_PASSWORD"
 SUDO = "sudo"
 BEGIN = b"sparkwright-begin\n"
-INSTALL_S = 180.0
+#: for sending the runtime (11 MB), unpacking it and everything that sudo does; and for the host's Python
+INSTALL_S, PYTHON_S = 600.0, 60.0
+#: of what a program there prints: an honest one prints two lines
+MOST_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
 #: which Python and processor the host has, as a `runtime_missing` event
 _ABSENT = "0" * 20
@@ -53,22 +57,28 @@ def _install(chosen: Chosen, member: Member) -> Exit:
     password = secret.reveal() if secret else ""
     unpack = [found.path, "-I", "-c", _UNPACK, str(len(bootstrap.unpacker())), str(FOLDER), runtime.content_hash()]
     channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
+    deadline = Deadline(INSTALL_S)
     try:
-        channel.settimeout(INSTALL_S)
-        channel.sendall(f"{password}\n".encode() + BEGIN + bootstrap.unpacker())
-        for at in range(0, len(data), CHUNK_BYTES):
-            channel.sendall(data[at : at + CHUNK_BYTES])
+        for piece in (f"{password}\n".encode() + BEGIN + bootstrap.unpacker(), *_pieces(data)):
+            channel.settimeout(deadline.left_s())
+            channel.sendall(piece)
         channel.shutdown_write()
         answer = next(
-            (one for one in reversed(list(_events(channel))) if one.get("event") in ("shipped", "not_shipped")), {}
+            (one for one in reversed(_events(channel, deadline)) if one["event"] in ("shipped", "not_shipped")), {}
         )
-        code = channel.recv_exit_status()
-    except OSError:
-        answer, code = {}, 1  # sudo went away: its words say why
+        if not channel.status_event.wait(deadline.left_s()):
+            raise TimeoutError
+        code = channel.exit_status
+        why = str(answer.get("why") or _last_words(channel))
+    except (TimeoutError, TimedOut):
+        answer, code, why = {}, -1, f"sudo does not end within {INSTALL_S:g} s"
+    except OSError:  # sudo went away: its words say why
+        answer, code, why = {}, -1, _last_words(channel)
+    finally:
+        channel.close()
     if answer.get("event") != "shipped" or code:
-        message = str(answer.get("why") or _last_words(channel))
         fix = f"It needs sudo there: a NOPASSWD rule, or the secret {PASSWORD} (hosts/groups.yml, `secrets`)."
-        raise Failed(f"the runtime is not installed: {one_line(message, at_most=300)}.", where=where, fix=fix)
+        raise Failed(f"the runtime is not installed: {one_line(why, at_most=300)}.", where=where, fix=fix)
     say(f"{where}: {FOLDER}/{runtime.content_hash()} is installed, and belongs to root.")
     return Exit.OK
 
@@ -76,25 +86,39 @@ def _install(chosen: Chosen, member: Member) -> Exit:
 def _python(link: SshLink, where: str) -> Event:
     """Which Python a runtime that is not there would be made for."""
     channel = link.run(["sh", "-c", bootstrap.start(_ABSENT, "light")])
-    channel.settimeout(INSTALL_S)
-    found = next((one for one in _events(channel) if one.get("event") == "runtime_missing"), None)
+    try:
+        events = _events(channel, Deadline(PYTHON_S))
+    except (OSError, TimedOut):
+        raise Unreachable(f"it does not tell within {PYTHON_S:g} s which Python it has.", where=where) from None
+    finally:
+        channel.close()
+    found = next((one for one in events if one["event"] == "runtime_missing"), None)
     if found is None:
         raise Refused("the host has no Python 3.11 or newer.", where=where)
     return found
 
 
-def _events(channel: Channel) -> Iterator[Event]:
-    """What a program reports, as far as it is JSON."""
-    with channel.makefile("rb") as lines:
-        for line in lines.read(CHUNK_BYTES).splitlines():
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(found, dict):
-                yield found
+def _pieces(data: bytes) -> Iterator[bytes]:
+    """Cut what is sent into pieces, each of which has to be taken in time."""
+    for at in range(0, len(data), CHUNK_BYTES):
+        yield data[at : at + CHUNK_BYTES]
+
+
+def _events(channel: Channel, deadline: Deadline) -> list[Event]:
+    """Read what a program prints, to its end or to MOST_BYTES. Raises OSError where it does not end in time."""
+    received, events, size = Received(), list[Event](), 0
+    while size < MOST_BYTES:
+        channel.settimeout(deadline.left_s())
+        data = channel.recv(CHUNK_BYTES)
+        if not data:
+            break
+        size += len(data)
+        events += received.feed(data)
+    return [*events, *received.end()]
 
 
 def _last_words(channel: Channel) -> str:
-    lines = channel.recv_stderr(CHUNK_BYTES).decode(errors="replace").strip().splitlines()
+    """Return the last line of a program's errors, as far as it has come."""
+    found = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
+    lines = found.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "sudo gave no reason"

@@ -19,16 +19,49 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.received import Received
 from sparkwright.remote import bootstrap, runtime, shipping
+from sparkwright.remote.answer_time import answer_s
 from sparkwright.remote.ssh import connecting, ssh_config
 from sparkwright.remote.ssh.connecting import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
 from sparkwright.shell import join
+from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
 SILENCE_S = 15.0  # the runner says something every 2 s
+#: from the start of a command until its runner is ready, whatever a login shell prints before
+READY_S = 120.0
+#: for the answer of what unpacks a runtime, on a disk that others write to
+SHIPPED_S = 600.0
 CHUNK_BYTES = 64 * 1024
 #: of the events of one request: ten files of an incident at their longest, and more than any run has said
 EVENTS_BYTES = 256 * 10**6
+
+
+class _Limit:
+    """The time that a host has for an answer, however steadily its bytes come."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.set(seconds)
+
+    def set(self, seconds: float | None) -> None:
+        """Begin anew. seconds: None for no end."""
+        self.seconds = seconds
+        self._deadline = None if seconds is None else Deadline(seconds)
+
+    def wait_s(self, silence_s: float | None) -> float | None:
+        """Return the seconds until the next bytes have to be there. Raises TimedOut after the end."""
+        if self._deadline is None:
+            return silence_s
+        left_s = self._deadline.left_s()
+        return left_s if silence_s is None else min(left_s, silence_s)
+
+    def is_over(self) -> bool:
+        """Return whether the end has come."""
+        try:
+            self.wait_s(None)
+        except TimedOut:
+            return True
+        return False
 
 
 class SshLink:
@@ -99,9 +132,11 @@ class SshLink:
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
         channel = channel or self._exec(transport, self._start)
-        events = self._events(channel)
+        limit = _Limit(READY_S)
+        events = self._events(channel, limit)
         try:
             first = yield from self._first(events)
+            limit.set(answer_s(header))
             if first["event"] == "ready":
                 yield from self._conversation(channel, events, header, secrets)
                 return
@@ -167,22 +202,34 @@ class SshLink:
             raise self._lost(f"no channel within {CHANNEL_S:g} s ({error or type(error).__name__})") from None
         return channel
 
-    def _events(self, channel: Channel) -> Iterator[Event]:
+    def _events(self, channel: Channel, limit: _Limit) -> Iterator[Event]:
         received, size = Received(), 0
-        for data in self._chunks(channel):
+        for data in self._chunks(channel, limit):
             size += len(data)
             if size > EVENTS_BYTES:
                 raise Failed(f"its answer is longer than {EVENTS_BYTES // 10**6} MB.", where=self._host.name)
             yield from received.feed(data)
         yield from received.end()
 
-    def _chunks(self, channel: Channel) -> Iterator[bytes]:
-        """What a program writes, as it comes. Raises Unreachable on silence and on a connection that broke."""
+    def _chunks(self, channel: Channel, limit: _Limit) -> Iterator[bytes]:
+        """Yield what a program writes, as it comes.
+
+        Raises:
+            Unreachable: it was silent, or the connection broke.
+            Failed: it goes on writing after its time.
+        """
+        silence_s = channel.gettimeout()
         while True:
             try:
+                channel.settimeout(limit.wait_s(silence_s))
                 data = channel.recv(CHUNK_BYTES)
+            except TimedOut:
+                message = f"its answer takes longer than {limit.seconds:g} s."
+                raise Failed(message, where=self._host.name) from None
             except TimeoutError:
-                raise self._lost(f"silent for {SILENCE_S:g} s", running=True) from None
+                if limit.is_over():
+                    continue
+                raise self._lost(f"silent for {silence_s:g} s", running=True) from None
             if not data:
                 break
             yield data
@@ -207,7 +254,10 @@ class SshLink:
         found = bootstrap.interpreter(missing, self._host.name)
         try:
             yield from shipping.ship(
-                lambda command: self._exec(transport, command), self._events, found, self._host.name
+                lambda command: self._exec(transport, command),
+                lambda channel: self._events(channel, _Limit(SHIPPED_S)),
+                found,
+                self._host.name,
             )
         except TimeoutError:
             raise self._lost("the runtime could not be sent in time") from None

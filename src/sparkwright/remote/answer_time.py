@@ -1,0 +1,39 @@
+"""The time that a host has for the whole answer to a question.
+
+A runner writes something every two seconds, so silence is noticed. A host that never stops writing would hold up a command, and
+with it the rows of every other host, so questions have an end. Runs have none: a deploy takes as long as its download.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: for what a host reads from its files, and for what it asks its Docker Engine, its server or its disks; several times
+#: what a loaded host needs
+QUICK_S, LONG_S = 120.0, 600.0
+#: for a measurement on a server that serves others meanwhile
+MEASURED_S = 1800.0
+VERBS: Mapping[str, float] = {
+    **dict.fromkeys(("status", "checks", "history", "runs", "lock", "stop"), QUICK_S),
+    **dict.fromkeys(("incident", "diagnose", "serving", "unlock"), LONG_S),
+    "health": MEASURED_S,
+}
+#: modules that change nothing, where a plan has one of them as its only task
+MODULES: Mapping[str, float] = {
+    **dict.fromkeys(("gateway_own_key", "copy_key", "bench_cells"), QUICK_S),
+    **dict.fromkeys(("doctor", "survey", "inspect_image", "inspect_server", "container_settings"), LONG_S),
+    **dict.fromkeys(("engine_log", "fabric", "gateway_state", "models", "ollama_ps", "undo_load"), LONG_S),
+}
+
+
+def answer_s(header: Mapping[str, Any]) -> float | None:
+    """Return the seconds for a request; None for one that may take as long as it likes.
+
+    Args:
+        header: of the request: its verb, and the plan of a run.
+    """
+    if header["verb"] != "run":
+        return VERBS.get(header["verb"])
+    steps: Sequence[Mapping[str, Any]] = header.get("plan", {}).get("steps") or ()
+    return MODULES.get(steps[0].get("module", "")) if len(steps) == 1 else None

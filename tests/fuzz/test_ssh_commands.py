@@ -1,0 +1,261 @@
+"""Commands that ask hosts over ssh alone, against a real sshd whose programs answer nonsense of the right shape.
+
+One host is honest and one hostile. Whatever the hostile one answers - as the runner, as `docker save`, as `docker load`, as sudo - the
+command ends with one of its exit codes and without a traceback, and the honest host's row is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.project.lock import lockfile
+from sparkwright.protocol.events import Event
+from sparkwright.remote import runtime
+from tests import commands
+from tests.fuzz import recording
+from tests.fuzz.harness import ROUNDS, SEED
+from tests.fuzz.recording import Ended
+from tests.fuzz.test_commands import OVER_SSH, nonsense
+from tests.remote.conftest import Lab, in_folder
+from tests.remote.hostile import finished, recap
+from tests.remote.sshd import Sshd
+
+pytestmark = pytest.mark.ssh
+
+TOP = Path(__file__).parents[2]
+IMAGE = "example.org/vllm:v1"
+DIGEST, IMAGE_ID = "sha256:" + "d" * 64, "sha256:" + "1" * 64
+#: runs of each command
+EACH = max(1, ROUNDS // 100)
+#: honest receiver, hostile receiver, honest sender, hostile sender
+GOOD, BAD = "side1", "side2"
+SENDER, LIAR = "side3", "side4"
+PEERS = f"{GOOD},{BAD}"
+
+#: the command of a host: what each program there prints is a file, and so are its errors and its exit code
+ANSWER = """#!/bin/sh
+case "$SSH_ORIGINAL_COMMAND" in
+  *sudo*) name=sudo ;;
+  *'docker save'*) name=save ;;
+  *image_archive*) name=load ;;
+  *00000000000000000000*) name=python ;;
+  *)
+    cat "{folder}/greeting"
+    IFS= read -r request
+    name=${{request##*'"module": "'}}
+    name=${{name%%'"'*}} ;;
+esac
+[ -e "{folder}/$name.reads" ] && cat > /dev/null
+cat "{folder}/$name"
+cat "{folder}/$name.errors" >&2 2> /dev/null
+exit "$(cat "{folder}/$name.code" 2> /dev/null || echo 0)"
+"""
+FOUND_IMAGE = {
+    "present": True,
+    "impostor": "",
+    "id": IMAGE_ID,
+    "digests": [DIGEST],
+    "layers": ["sha256:" + "2" * 64, "sha256:" + "3" * 64],
+    "platform": "linux/arm64",
+    "size_bytes": 10**9,
+    "host_platform": "linux/arm64",
+    "free_bytes": 10**12,
+    "tools": ["gzip", "ssh", "docker"],
+    "addresses": ["10.0.0.7"],
+    "names": {"tags": {"other:v1": IMAGE_ID}, "nameless": [], "at": "1790000000.5"},
+    "intake": "python3 -m sparkwright.host.images.image_archive 1000",
+}
+SURVEY = {
+    "user": "ops",
+    "hostname": "spark-1a2b",
+    "architecture": "aarch64",
+    "os": "Ubuntu 24.04",
+    "memory_bytes": 128 * 10**9,
+    "memory_available_bytes": 120 * 10**9,
+    "disk_free_bytes": 10**12,
+    "gpu": {"name": "NVIDIA GB10", "driver": "580.95.05"},
+    "docker": {"reachable": True, "version": "28.5.1", "error": None},
+    "ollama": {"reachable": True, "models": ["qwen3:8b"]},
+    "sandbox": False,
+    "servers": [
+        {"name": "qwen", "image": IMAGE, "model_dir": "/m", "engine": "vllm", "port": 8000, "models": ["q"], "verified": False}
+    ],
+    "models": [{"id": "Qwen/Qwen3-Embedding-0.6B", "dir": "/home/ops/models/q", "place": "folder", "size_bytes": 10**9}],
+}  # fmt: skip
+PYTHON = {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.12", "machine": "x86_64"}
+
+
+def events_of(module: str, data: dict[str, Any], **more: Any) -> list[Event]:
+    return [finished(task=module, module=module, data=data, **more), recap()]
+
+
+def unreachable() -> list[Event]:
+    """The answer of a sender that no address leads on from."""
+    about = {"status": "failed", "exit": int(Exit.UNREACHABLE), "msg": "cannot reach the other host from here."}
+    return [finished(task="send_image", module="send_image", **about), recap(exit=3, failed=1, ok=0)]
+
+
+@dataclass
+class HostPrograms:
+    """The answers of one host. folder: where they lie."""
+
+    folder: Path
+
+    def write(self, chance: random.Random | None, *, sends: bool, straight: bool) -> None:
+        """Write every answer anew. chance: makes nonsense of them; None for an honest host."""
+        for path in self.folder.glob("[a-z]*"):
+            path.unlink() if path.name != "answer.sh" else None
+        here = {**FOUND_IMAGE, "present": sends, "id": IMAGE_ID if sends else ""}
+        answers = {
+            "inspect_image": events_of("inspect_image", here),
+            "send_image": events_of("send_image", {"address": "10.0.0.7:22"}) if straight else unreachable(),
+            "adopt_image": events_of("adopt_image", {"id": IMAGE_ID, "undone": []}),
+            "undo_load": events_of("undo_load", {"undone": []}),
+            "copy_key": events_of("copy_key", {}),
+            "survey": events_of("survey", SURVEY),
+            "python": [PYTHON],
+            "sudo": [{"event": "shipped"}],
+        }
+        greeting: list[Event] = [{"event": "ready"}]
+        if chance is not None:
+            answers = {name: nonsense(events, chance) for name, events in answers.items()}
+            greeting = nonsense(greeting, chance) if chance.random() < 0.1 else greeting
+        for name, events in {**answers, "greeting": greeting}.items():
+            (self.folder / name).write_bytes(recording.lines(events))
+        self._programs(chance)
+
+    def _programs(self, chance: random.Random | None) -> None:
+        """The programs that are no runner, which a hostile host may end as it likes and with any words."""
+        words = ["Sorry, user ops may not run sudo.", "no space left on device", "\x1b]52;c;aGk=\x07", "", "x" * 70_000]
+        (self.folder / "save").write_bytes(b"archive" * 1000)
+        (self.folder / "load").write_text("Loaded image: in:v1\n")
+        for name in ("load", "sudo"):
+            if chance is None or chance.random() < 0.8:
+                (self.folder / f"{name}.reads").touch()
+        if chance is None:
+            return
+        for name in ("save", "load", "sudo", "python"):
+            if chance.random() < 0.3:
+                (self.folder / name).write_bytes(
+                    chance.choice((b"", b"\0" * 300_000, b"[" * 5000, b'{"event":1}\n[]\n7\n'))
+                )
+            (self.folder / f"{name}.errors").write_text(f"{chance.choice(words)}\n{chance.choice(words)}")
+            (self.folder / f"{name}.code").write_text(str(chance.choice((0, 0, 1, 3, 137, 255))))
+
+
+@dataclass
+class Fleet:
+    """A project over the hosts. programs: by name of the host."""
+
+    root: Path
+    programs: dict[str, HostPrograms]
+    port: int
+
+    def answers(self, chance: random.Random | None) -> None:
+        straight = chance is None or chance.random() < 0.5
+        for name, programs in self.programs.items():
+            hostile = chance if name in (BAD, LIAR) else None
+            programs.write(hostile, sends=name in (SENDER, LIAR), straight=straight)
+
+    def run(self, words: list[str]) -> Ended:
+        """One command, to its end: by a process of its own, for threads of other tests do not outlive a fork."""
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.root.with_name("cache"))}
+        try:
+            done = commands.run(*words, cwd=self.root, env=env, timeout_s=recording.TIMEOUT_S)
+        except subprocess.TimeoutExpired as late:
+            return Ended(None, f"{late.stdout}{late.stderr}")
+        return Ended(done.returncode, done.stdout + done.stderr)
+
+    def packed(self) -> None:
+        """Put a runtime for the hosts into the laptop's cache, so that none is made."""
+        folder = self.root.with_name("cache") / "sparkwright/runtime"
+        folder.mkdir(parents=True)
+        archive = folder / f"{runtime.content_hash()}-{PYTHON['python']}-{PYTHON['machine']}.tar.gz"
+        archive.write_bytes(b"a runtime")
+        archive.with_name(f"{archive.name}.sha256").write_text(hashlib.sha256(b"a runtime").hexdigest())
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with pytest.MonkeyPatch.context() as patch:
+        yield from _fleet(folder, in_folder(folder, patch))
+
+
+def _fleet(folder: Path, labs: Iterator[Lab]) -> Iterator[Fleet]:
+    for lab in labs:
+        lab.sshd.stop()
+        root, programs = folder / "project", dict[str, HostPrograms]()
+        (root / "hosts").mkdir(parents=True)
+        for name in ("recipes", "playbooks"):
+            shutil.copytree(TOP / name, root / name)
+        for name in (GOOD, BAD, SENDER, LIAR):
+            at = folder / f"answers-{name}"
+            at.mkdir()
+            (at / "answer.sh").write_text(ANSWER.format(folder=at))
+            (at / "answer.sh").chmod(0o755)
+            sshd = Sshd(folder / f"sshd-{name}", folder / f"home-{name}", forced=str(at / "answer.sh"))
+            lab.started.append(sshd)
+            sshd.start()
+            lab.trust(sshd)
+            (root / f"hosts/{name}.yml").write_text(f"address: 127.0.0.1\nport: {sshd.port}\nrecipe: qwen3.5-35b\n")
+            programs[name] = HostPrograms(at)
+        (root / "hosts/groups.yml").write_text("all:\n  vars: {}\n")
+        entry = {"digest": DIGEST, "platforms": ["linux/arm64"], "manifests": []}
+        lockfile.Lock().with_image(IMAGE, entry).save(root)
+        made = Fleet(root, programs, lab.started[2].port)
+        made.packed()
+        yield made
+
+
+def test_every_command_over_ssh_is_asked_here() -> None:
+    assert {words[0] for words in COMMANDS.values()} == OVER_SSH
+
+
+COPY = ["images.copy", "--to", PEERS, "--image", IMAGE]
+ADD = ["hosts.add", "new"]
+COMMANDS: dict[str, list[str]] = {
+    "images.copy": [*COPY, "--from", SENDER],
+    "images.copy of a liar": [*COPY, "--from", LIAR],
+    "runtime.install": ["runtime.install", "--host", PEERS],
+    "hosts.add": [*ADD, "--yes"],
+    "hosts.add as JSON": [*ADD, "--json"],
+}
+
+
+def assert_contained(fleet: Fleet, name: str, ended: Ended, about: str) -> None:
+    shown = f"{name} {about}: exit {ended.code}\n{ended.out[-3000:]}"
+    assert ended.code in list(Exit), shown
+    assert "Traceback" not in ended.out and "internal error" not in ended.out, shown
+    assert not {"\x1b", "\x07"} & set(ended.out), shown
+    if name.startswith("hosts.add"):
+        written = fleet.root / "hosts/new.yml"
+        assert written.exists() == (ended.code == 0), shown
+        assert set(Inventory.load(fleet.root).hosts) - {"new"} == {GOOD, BAD, SENDER, LIAR}, shown
+        written.unlink(missing_ok=True)
+    else:
+        assert f"{GOOD}: " in ended.out, shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nonsense_of_one_host_ends_no_command_over_ssh(name: str, fleet: Fleet) -> None:
+    words = COMMANDS[name] + (["--address", f"127.0.0.1:{fleet.port}"] if name.startswith("hosts.add") else [])
+    fleet.answers(None)
+    honest = fleet.run(words)
+    assert honest.code == 0, f"the answers are those of today: {honest.out}"
+    assert_contained(fleet, name, honest, "honest")
+    for seed in range(EACH):
+        fleet.answers(random.Random(f"{SEED}:{name}:{seed}"))
+        assert_contained(fleet, name, fleet.run(words), f"seed {SEED}:{name}:{seed}")
