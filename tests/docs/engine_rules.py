@@ -16,7 +16,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "engine-rules.md"
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "llama.cpp", "openai": "another server"}
 #: for an engine that is known by its interface only
 UNREAD = "its flags are not read"
-OPEN = "open: nobody wrote it yet"
 VLLM_ONLY = "vLLM's own"
 LLAMA_ONLY = "llama.cpp's own"
 #: what is covered: the rules of vLLM, SGLang, llama.cpp, another server. Several rules are separated by spaces
@@ -28,8 +27,18 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "flag-value",
         UNREAD,
     ),
-    "a flag without effect": ("ignored-flag config-file-switches", OPEN, OPEN, UNREAD),
-    "a variable that nothing reads": ("unread-variable", OPEN, "each flag has one; an image's help lists them", UNREAD),
+    "a flag without effect": (
+        "ignored-flag config-file-switches",
+        "speculation",
+        "none is known: it reads a flag or refuses it",
+        UNREAD,
+    ),
+    "a variable that nothing reads": (
+        "unread-variable",
+        "its variables by release were not read",
+        "each flag has one; an image's help lists them",
+        UNREAD,
+    ),
     "the share of memory that leaves the host too little": (
         "memory-budget memory-utilization",
         "memory-budget",
@@ -59,8 +68,8 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     "a server that checks can't reach": ("out-of-reach", "out-of-reach", "out-of-reach", "out-of-reach"),
     "no way to see a stall": ("metrics can't be turned off", "no-metrics", "no-metrics", "no-heartbeat"),
     "an image without kernels for a GB10": ("cuda13-image", "image-kernels", "cuda12-image", "not known"),
-    "a release that is newer than the tables": ("newer-release", OPEN, OPEN, "not known"),
-    "a moving or frozen tag": ("moving-tag frozen-nightly", OPEN, OPEN, "not known"),
+    "a release that is newer than the tables": ("newer-release", "newer-release", "newer-release", "not known"),
+    "a moving or frozen tag": ("moving-tag frozen-nightly", "moving-tag", "moving-tag", "not known"),
     "a model that this release does not load": (
         "architecture-support",
         "its registry was not asked",
@@ -75,7 +84,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "a context longer than the model's": (
         "model-length stretched-context",
-        OPEN,
+        "model-length",
         "it lowers the length by itself and the check of a started server tells",
         "not known",
     ),
@@ -87,14 +96,14 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "layers of a recurrent model": (
         "mamba-cache-mode prefix-caching-needs-chunked-prefill seqs-over-mamba-blocks kv-scales-on-hybrid",
-        OPEN,
+        "it sizes the state cache by itself; the log of a start that fails says which of two flags to change",
         "no setting of its own",
         "not known",
     ),
     "tool calls and reasoning": (
         "tool-calls reasoning-truncates-answers template-value-as-text",
-        OPEN,
-        OPEN,
+        "one flag each, whose values flag-value knows; the probes of a start tell the rest",
+        "on by default, by the model's template; the probes of a start tell the rest",
         "the probes of a start tell",
     ),
     "speculation": (
@@ -103,7 +112,12 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "speculation",
         "not known",
     ),
-    "weights that load slowly or twice": ("weights-loading", OPEN, "load-mode: see unknown-flag", "not known"),
+    "weights that load slowly or twice": (
+        "weights-loading",
+        "not measured on a GB10",
+        "load-mode: see unknown-flag",
+        "not known",
+    ),
     "layers or caches on the CPU": (
         "not possible by flags that are common",
         "not possible",

@@ -80,6 +80,14 @@ def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(desk: Desk
     assert planned.code == 5 and "Write dtype: bfloat16." in planned.out
 
 
+def test_an_engine_newer_than_the_tables_is_told_once_in_a_plan(desk: Desk) -> None:
+    desk.deployed()
+    lock = desk.root / ".sandbox/spark.lock"
+    lock.write_text(lock.read_text().replace("engine_version: 0.32.0", "engine_version: 0.99.0"))
+    planned = desk.run("plan", "--host", "sandbox")
+    assert planned.out.count("vLLM 0.99.0 is newer than 0.33.0") == 1, planned.out
+
+
 def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_ports(desk: Desk) -> None:
     desk.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
     done = desk.run("deploy", "--host", "sandbox")

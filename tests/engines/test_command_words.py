@@ -27,4 +27,4 @@ def test_words_are_flags_again(words: list[str], model: str, found: dict[str, ob
 
 def test_it_is_the_other_direction_of_what_a_recipe_becomes() -> None:
     given = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
-    assert parsed(flags.command("/models/m", given, model_by_flag=True)) == Command("/models/m", given)
+    assert parsed(flags.command("/models/m", given)) == Command("/models/m", given)

@@ -144,6 +144,29 @@ def test_the_engines_own_list_decides_and_the_table_explains() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "version", "severity", "why"),
+    [
+        # between two releases that were read, of which both lack it, both have it, or one does
+        ("lora-extra-vocab-size", "0.19.1", "error", "it is gone since 0.12.0"),
+        ("num-lookahead-slots", "0.10.2", None, ""),
+        ("watchdog-config", "0.20.0", "error", "it came with 0.33.0"),
+        ("disable-chunked-prefill", "0.17.1", "error", "it came with 0.33.0"),
+        ("monokernel", "0.33.0", None, ""),
+        ("never-heard-of", "0.12.0", "error", "no release from 0.10.2 to 0.33.0 has it"),
+        ("lora-extra-vocab-size", "0.11.3", "warning", ""),
+        ("never-heard-of", "0.40.0", "warning", ""),
+    ],
+)
+def test_the_options_of_every_release_that_was_read_are_known(
+    flag: str, version: str, severity: str | None, why: str
+) -> None:
+    asked = rules.Asked({flag: True if flag == "disable-chunked-prefill" else 1})
+    told = {one.rule: one for one in rules.check(asked, classify(DENSE), versions.parse(version))}.get("unknown-flag")
+    assert (told.severity if told else None) == severity
+    assert told is None or why in told.sentence
+
+
+@pytest.mark.parametrize(
     ("model", "version", "refused"),
     [
         (HYBRID, "0.16.0", True),

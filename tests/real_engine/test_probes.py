@@ -95,7 +95,7 @@ def test_a_parser_that_is_missing_or_anothers_is_named(
     parsers: dict[str, object], expected: dict[str, tuple[str, str, str]], model: Path, engine: Engine, tmp_path: Path
 ) -> None:
     given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, **parsers}
-    words = flags.command(str(model), given, model_by_flag=True)
+    words = flags.command(str(model), given)
     with serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         args = Probes.Args(server.base_url, "m", probes=[one for one in expected if "," not in one], timeout_s=60)
@@ -115,7 +115,7 @@ def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
         **TOOLS,
         "tool-call-parser": "llama3_json",
     }
-    with serving(engine, flags.command(str(model), given, model_by_flag=True), tmp_path / "server.log") as server:
+    with serving(engine, flags.command(str(model), given), tmp_path / "server.log") as server:
         assert not server.ready
     told = str(read((tmp_path / "server.log").read_bytes(), LOG).failure.value)
     assert told.startswith("--tool-call-parser llama3_json: the parser is another model's"), told

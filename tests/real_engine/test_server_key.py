@@ -26,7 +26,7 @@ def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tm
     file.touch(mode=0o600)
     file.write_text(key_file.text(key))
     given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, key_file.OPTION: str(file)}
-    words = flags.command(str(engine.models / "dense"), given, model_by_flag=True)
+    words = flags.command(str(engine.models / "dense"), given)
     with Watch(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         for path in HTTP.public:

@@ -96,7 +96,7 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
     path = str(laid(kind, tmp_path))
     model = json.loads((tmp_path / "config.json").read_text())
     for flags in FLAGS:
-        asked = rules.Asked({"max-model-len": 4096, **flags}, model_by_flag=True)
+        asked = rules.Asked({"max-model-len": 4096, **flags})
         found = rules.check(asked, classify(model), versions.parse(version))
         errors = [one.sentence for one in found if one.severity == "error" and one.rule not in NOT_REFUSED]
         case = Case("", kind, Prediction(None), dict(asked.flags))

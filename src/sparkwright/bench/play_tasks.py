@@ -119,7 +119,7 @@ def linted(name: str, register: str) -> Task:
     """An arm's flags against what the image and the model are."""
     of = f"arms[{name!r}]"
     args = {"image": f"{of}.spec.image", "image_ids": f"{of}.spec.image_ids", "model_dir": f"{of}.model.dir"}
-    args |= {word: f"{of}.engine.{word}" for word in ("flags", "platform", "model_by_flag", "network", "env")}
+    args |= {word: f"{of}.engine.{word}" for word in ("flags", "platform", "network", "env")}
     args["engine"] = f"{of}.engine.name"
     title = f"Check flags of arm {name} against engine and model"
     return task(title, "lint", values(args), register=register, ignore_errors=True)

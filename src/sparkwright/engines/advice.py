@@ -23,18 +23,16 @@ EXPECTED = "expected-chunked-prefill"
 class Asked:
     """What a recipe asks of the engine.
 
-    flags: of the engine, under their own names. image: REPOSITORY:TAG. model_by_flag: the model is given as a flag, not as a
-    word. server_key: it asks its clients for one, from a file. open_to_network: it asks for none, and is published beyond the
-    host. published: the container's port at which others ask it, 0 where none is published; None where that is not known.
-    ascend: the scheduler's settings on that platform, by the recipe's keys; None for none. container: the options of
-    `docker run`, by their names in a recipe; empty where they are not known.
+    flags: of the engine, under their own names. image: REPOSITORY:TAG. server_key: it asks its clients for one, from a file.
+    open_to_network: it asks for none, and is published beyond the host. published: the container's port at which others ask it, 0
+    where none is published; None where that is not known. ascend: the scheduler's settings on that platform, by the recipe's keys;
+    None for none. container: the options of `docker run`, by their names in a recipe; empty where they are not known.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
     image: str = ""
     platform: Platform = "gb10"
     env: Mapping[str, str] = field(default_factory=dict)
-    model_by_flag: bool = False
     server_key: bool = False
     open_to_network: bool = False
     published: int | None = None

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from packaging.version import Version
-
 #: what a second model of a server is for
 Role = Literal["draft", "tokenizer"]
 
@@ -64,11 +62,8 @@ class Flags(Protocol):
     def argv(self, flags: Mapping[str, Any]) -> tuple[str, ...]:
         """The words of these flags, in their order."""
 
-    def command(self, model: str, flags: Mapping[str, Any], *, model_by_flag: bool) -> tuple[str, ...]:
-        """The words after the image. model: its path in the container. model_by_flag: see `takes_model_by_flag`."""
-
-    def takes_model_by_flag(self, version: Version | None) -> bool:
-        """Whether this release takes its model from a flag, where it also takes it as a word."""
+    def command(self, model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the words after the image. model: its path in the container."""
 
     def served_name(self, flags: Mapping[str, Any], model: str) -> str:
         """The name for requests. model: as for `command`."""

@@ -113,6 +113,11 @@ def test_the_image_for_a_gb10_is_the_one_with_cuda_13(image: str, platform: str,
     assert ("cuda12-image" in found(GOOD, image=image, platform=platform)) is rule
 
 
+def test_a_build_newer_than_the_tables_and_a_tag_without_a_build_say_so() -> None:
+    assert found(GOOD, "b99999") == {"newer-release": "info"}
+    assert found(GOOD, image="ghcr.io/ggml-org/llama.cpp:server-cuda13") == {"moving-tag": "info"}
+
+
 def test_the_first_published_port_is_the_servers() -> None:
     assert found(GOOD, published=8080) == {}
     assert found(GOOD, published=8000) == {"out-of-reach": "error"}

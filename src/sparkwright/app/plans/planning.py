@@ -59,6 +59,7 @@ class Planner:
         self.made: dict[str, Made] = {}
         self._notes: dict[str, list[str]] = defaultdict(list)
         self._asked: set[str] = set()
+        self._noticed: set[str] = set()
         self._key_sources: dict[str, dict[str, tuple[Source, str]]] = {}
         self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
@@ -153,6 +154,10 @@ class Planner:
 
                 for doubt in findings.doubts(wanted, serving):
                     self._tell(member, doubt)
+                for notice in findings.notices(serving):
+                    if notice not in self._noticed:
+                        self._noticed.add(notice)
+                        self._tell(member, notice)
             if self._given.check and self._asks_key and wanted.open_to_network:
                 self._tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, serving, **around.of(self._chosen, host))

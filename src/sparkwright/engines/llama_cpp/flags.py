@@ -74,21 +74,15 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(word for name, given in named(flags).items() for word in _words(name, given))
 
 
-def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
-    """The words after the image: the flags, their files below the model, and what is always said (ALWAYS).
+def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words after the image: the flags, their files below the model, and what is always set (ALWAYS).
 
-    model: its folder in the container; a file there (the first of its shards) is named by the flag MODEL. model_by_flag:
-    llama-server takes its model in no other way.
+    model: its folder in the container; a file there (the first of its shards) is named by the flag MODEL.
     """
     given = named(flags)
     files = {name: _below(model, given[name]) for name in FILES if given.get(name) is not None}
     usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
     return argv({MODEL: model, **given, **files, **usual})
-
-
-def takes_model_by_flag(version: object) -> bool:
-    """Every build does."""
-    return True
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:

@@ -268,6 +268,42 @@ def cuda12(case: Case) -> Iterator[Finding]:
 
 
 @rule(
+    "newer-release",
+    sources=("sparkwright's tables: the newest build whose help and log were read",),
+    example=Asked({"model": "a.gguf"}),
+    build=99999,
+)
+def newer_release(case: Case) -> Iterator[Finding]:
+    """The build is newer than the newest that sparkwright has read.
+    Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
+    proves is proved by the running server all the same.
+    """
+    if case.build is not None and case.build > options.NEWER:
+        sentence = (
+            f"{case.engine} is newer than b{options.NEWER}, the newest build that is known here: its options are judged by the "
+            "image's own help."
+        )
+        way = Way("update sparkwright, if there is a newer one")
+        yield Finding("info", sentence, (way,), f"read up to b{options.NEWER}")
+
+
+@rule(
+    "moving-tag",
+    sources=("llama.cpp docs/docker.md: tags without a build are pushed again with each build",),
+    example=Asked({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda13"),
+)
+def moving_tag(case: Case) -> Iterator[Finding]:
+    """A tag without a build may point to another image tomorrow.
+    spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
+    """
+    found = OFFICIAL.match(case.asked.image)
+    if found is not None and not re.search(r"-b\d+$", found["tag"]):
+        sentence = f"{tagged(case.asked.image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
+        way = Way(f"use the tag of a build, as {found['tag']}-b{options.NEWER}")
+        yield Finding("info", sentence, (way,), "llama.cpp's docs/docker.md")
+
+
+@rule(
     "api-key-in-arguments",
     sources=("`docker inspect` and `ps` show a container's arguments",),
     example=Asked({"model": "a.gguf", "api-key": "sk-1"}),

@@ -61,14 +61,9 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return words(flags)
 
 
-def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
-    """The words after the image, as the recipe has them: they name the model too."""
+def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words after the image, as the recipe has them: they name the model too."""
     return words(flags)
-
-
-def takes_model_by_flag(version: object) -> bool:
-    """The recipe decides."""
-    return True
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:

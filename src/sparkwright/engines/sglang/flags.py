@@ -64,16 +64,11 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(word for name, given in named(flags).items() for word in _words(name, given))
 
 
-def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
-    """The words after the image: the model's folder, what is always said (ALWAYS), the flags. model_by_flag: it is, in every release."""
+def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words after the image: the model's folder, what is always set (ALWAYS), the flags."""
     given = named(flags)
     usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
     return argv({MODEL: model, **usual, **given})
-
-
-def takes_model_by_flag(version: object) -> bool:
-    """Every release does."""
-    return True
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:

@@ -27,6 +27,10 @@ SOURCE = f"SGLang {options.SOURCE}, source"
 FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 #: held on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of its memory is the system's too
 USUAL_SHARE = 0.7
+#: tags that are pushed again: not those of a release
+MOVING = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
+#: allows a context above the model's own, at the user's risk
+LONGER_ANYWAY = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 #: an image's tag that says CUDA 12
 CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
@@ -39,6 +43,8 @@ class Case:
     asked: Asked
     version: str | None = None
     listed: Collection[str] = ()
+    #: the model's longest sequence in tokens; None where that is not known
+    longest: int | None = None
 
     def exists(self, name: str) -> Existence:
         """Return whether this engine has an option: its own list decides, else the table of releases."""
@@ -79,9 +85,11 @@ Findings = Callable[[Case], Iterable[Finding]]
 RULES: Rules[Case, Case] = Rules()
 
 
-def rule(name: str, *, sources: Iterable[str], example: Asked) -> Callable[[Findings], Findings]:
-    """Register a rule; see `Rules.rule`."""
-    case = Case(replace(example, flags=flags.named(example.flags)), options.SOURCE)
+def rule(
+    name: str, *, sources: Iterable[str], example: Asked, version: str = options.SOURCE, longest: int | None = None
+) -> Callable[[Findings], Findings]:
+    """Register a rule; see `Rules.rule`. version, longest: of its example."""
+    case = Case(replace(example, flags=flags.named(example.flags)), version, longest=longest)
     return RULES.rule(name, sources=sources, example=case)
 
 
@@ -305,6 +313,61 @@ def image_kernels(case: Case) -> Iterator[Finding]:
         sentence = f"{tagged(case.asked.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
         way = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
         yield Finding("warning", sentence, (way,), "SGLang's installation page", "image")
+
+
+@rule(
+    "model-length",
+    sources=("srt/configs/model_config.py of 0.5.9 and 0.5.23: a ValueError that names the variable",),
+    example=Asked({flags.CONTEXT: 200000}),
+    longest=131072,
+)
+def model_length(case: Case) -> Iterator[Finding]:
+    """context-length may not exceed the model's longest context.
+    SGLang derives it from the model's config and refuses more, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is 1; output beyond
+    it is garbage, or the GPU fails.
+    """
+    wanted = flags.context(case.asked.flags)
+    if case.longest is None or wanted is None or wanted <= case.longest or case.flag("json-model-override-args"):
+        return
+    allowed = str(case.asked.env.get(LONGER_ANYWAY, "")).lower() in ("1", "true", "yes", "y")
+    outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
+    way = Way(f"lower {flags.CONTEXT} to {case.longest}", {flags.CONTEXT: case.longest})
+    sentence = f"{flags.CONTEXT} {wanted} exceeds the model's {case.longest}: {outcome}."
+    yield Finding("warning" if allowed else "error", sentence, (way,), SOURCE, flags.CONTEXT)
+
+
+@rule(
+    "newer-release",
+    sources=("sparkwright's tables: the newest release whose parser was asked",),
+    example=Asked({}),
+    version="99.0.0",
+)
+def newer_release(case: Case) -> Iterator[Finding]:
+    """The engine is newer than the newest release that sparkwright has read.
+    Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
+    proves is proved by the running server all the same.
+    """
+    if case.after(options.SOURCE):
+        sentence = (
+            f"{case.engine} is newer than {options.SOURCE}, the newest release that is known here: its options are judged by the "
+            "image's own help."
+        )
+        way = Way("update sparkwright, if there is a newer one")
+        yield Finding("info", sentence, (way,), f"read up to {options.SOURCE}")
+
+
+@rule(
+    "moving-tag",
+    sources=("Docker Hub: latest and dev are re-pushed; the tags of models and of days are deleted later",),
+    example=Asked({}, image="lmsysorg/sglang:latest"),
+)
+def moving_tag(case: Case) -> Iterator[Finding]:
+    """A tag such as latest may point to another image tomorrow.
+    spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
+    """
+    if MOVING.match(case.asked.image):
+        sentence = f"{tagged(case.asked.image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
+        yield Finding("info", sentence, (Way("use the tag of a release, e.g. lmsysorg/sglang:v0.5.23"),), "Docker Hub")
 
 
 @rule(

@@ -5,7 +5,7 @@ Source: `registry.py` in the wheel of each of RELEASES. Written by tests/real_en
 
 from __future__ import annotations
 
-#: the releases whose registry was read, oldest first
+#: the releases that were read, oldest first
 RELEASES = """
 0.10.2 0.11.0 0.11.1 0.11.2 0.12.0 0.13.0 0.14.1 0.15.1 0.16.0 0.17.1 0.18.1 0.19.1 0.20.2 0.21.0 0.22.1 0.23.0
    0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0

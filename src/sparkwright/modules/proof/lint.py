@@ -29,7 +29,7 @@ class Lint(Module["Lint.Args"]):
         flags: dict[str, Any] = arg("the flags of the engine, under their own names")
         model_dir: str = arg("the model's folder on the host", default="")
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
-        model_by_flag: bool = arg("the command gives the model as --model", default=False)
+        model_by_flag: bool = arg("of ejected playbooks; without effect", default=True)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
         engine: Name = arg("the engine in the image", default="vllm")
         network: str = arg("the container's network; on the host's, a server may listen on the loopback", default="")
@@ -42,7 +42,7 @@ class Lint(Module["Lint.Args"]):
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
         box = {"network": args.network}
-        asked = Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag, container=box)
+        asked = Asked(args.flags, args.image, args.platform, args.env, container=box)
         model = _config(args, context)
         found = engine.advice.check(asked, model, engine.advice.version(image.version), image.listed)
         rows = [one.to_json() for one in found]

@@ -97,7 +97,7 @@ def scope(
     if share is not None:
         flags_now = {**served.flags, **share.flags}
         served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
-    command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
+    command = flags.command(recipe.file.model.mount, served.flags)
     second = pinned.get("models") or {}
     memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
     about = recipe.to_json()

@@ -38,11 +38,6 @@ class Serving:
     def errors(self) -> list[Finding]:
         return [one for one in self.findings if one.severity == "error"]
 
-    @property
-    def model_by_flag(self) -> bool:
-        """See `flags.takes_model_by_flag`."""
-        return self.engine.flags.takes_model_by_flag(self.version)
-
     def to_json(self) -> dict[str, Any]:
         """As playbooks see it, under the name `engine`."""
         return {
@@ -50,7 +45,7 @@ class Serving:
             "flags": dict(self.flags),
             "chunked_prefill": self.expected,
             "note": self.note,
-            "model_by_flag": self.model_by_flag,
+            "model_by_flag": True,  # for playbooks that were ejected from an earlier release
             "key": {"mount": key.mount, "suffix": key.suffix} if (key := self.engine.key) else None,
             "version": str(self.version) if self.version else None,
         }

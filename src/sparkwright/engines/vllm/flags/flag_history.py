@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from packaging.version import Version
 
 from sparkwright.engines.option_history import near
-from sparkwright.engines.vllm.flags import known_flags
+from sparkwright.engines.vllm.flags import known_flags, option_releases
 from sparkwright.engines.vllm.versions import at_least
 
 Sure = Literal["read", "dates", "near"]
@@ -107,6 +108,8 @@ ROWS: tuple[Row, ...] = (
     Row("device-memory-utilization", since="0.31.0", sure="near"),
 )
 BY_FLAG = {row.flag: row for row in ROWS}
+#: the releases whose options are known whole, oldest first
+RELEASES = tuple(option_releases.RELEASES.split())
 
 #: nothing is known whole from here on
 AFTER = "0.34.0"
@@ -133,7 +136,9 @@ def existence(flag: str, version: Version | None, listed: Collection[str] = ()) 
     if listed:
         return _by_list(name, row, listed)
     reported = _by_rows(name, row, version)
-    return reported if reported.exists is not None else _by_anchors(name, version) or reported
+    if reported.exists is not None:
+        return reported
+    return _by_releases(name, row, version) or _by_anchors(name, version) or reported
 
 
 def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
@@ -167,6 +172,46 @@ def _came(row: Row, version: Version | None) -> bool | None:
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
+
+
+def _by_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
+    """From the releases whose options were read whole; None where the two around this one differ, or it is older or newer."""
+    if version is None or at_least(version, AFTER) is not False:
+        return None
+    before = [release for release in RELEASES if at_least(version, release)]
+    after = [release for release in RELEASES if at_least(version, release) is not True]
+    if not before:
+        return None
+    around = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
+    meant = [known_flags.completed(name, _options(release)) for release in around]
+    if any(len(options) > 1 for options in meant):
+        return None
+    if len({len(options) for options in meant}) > 1:
+        return None
+    if meant[0]:
+        return Existence(True, source=row.source if row else "")
+    having = [release for release in RELEASES if name in _options(release)]
+    why = f"no release from {RELEASES[0]} to {RELEASES[-1]} has it"
+    if having and having[0] in after:
+        why = f"it came with {having[0]}"
+    elif having:
+        gone = next(release for release in RELEASES[RELEASES.index(having[0]) :] if release not in having)
+        why = f"it is gone since {gone}"
+    close = "" if having else near(name, known_flags.KNOWN[known_flags.NEWEST])
+    return Existence(False, why, *_instead(row), near=close)
+
+
+@cache
+def _options(release: str) -> frozenset[str]:
+    """Return the options of a release that was read whole."""
+    at, found, holds = RELEASES.index(release), set(), False
+    for word in option_releases.TABLE.split():
+        if ".." in word:
+            runs = (run.partition("..")[::2] for run in word.split(","))
+            holds = any(RELEASES.index(first) <= at <= RELEASES.index(last or RELEASES[-1]) for first, last in runs)
+        elif holds:
+            found.add(word)
+    return frozenset(found)
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:

@@ -11,8 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from packaging.version import Version
-
 from sparkwright.engines.flags import ModelFlag, Role
 from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
 
@@ -83,17 +81,12 @@ def integer(given: Any) -> int | None:
     return number if number > 0 else None
 
 
-def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool) -> tuple[str, ...]:
-    """The words after the image: the model, then the flags. model_by_flag: see `takes_model_by_flag`."""
-    return (*(("--model",) if model_by_flag else ()), model, *argv(flags))
+def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words after the image: the model, then the flags.
 
-
-def takes_model_by_flag(version: Version | None) -> bool:
-    """Return True: every release takes `--model PATH`.
-
-    0.32.0 and 0.33.0 move it to the front before they check that the model comes first (their parsers, asked).
+    Every release takes `--model PATH`: 0.32.0 and 0.33.0 move it to the front before they check that the model comes first.
     """
-    return True
+    return ("--model", model, *argv(flags))
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
