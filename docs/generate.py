@@ -22,7 +22,7 @@ from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe
-from sparkwright.project.inventory.gateway_models import GatewayFile, GatewayLimits, TlsFile
+from sparkwright.project.inventory.gateway_models import ClientFile, GatewayFile, GatewayLimits, TlsFile
 from sparkwright.project.inventory.models import ClusterFile, FabricFile, GroupFile, HostFile, SecretSource, ServedFile
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
@@ -31,7 +31,7 @@ from sparkwright.project.recipe.models import Container, Expect, Model, Parallel
 HERE = Path(__file__).parent
 MODELS = (
     *(HostFile, ServedFile, FabricFile, GroupFile, ClusterFile, SecretSource),
-    *(GatewayFile, TlsFile, GatewayLimits),
+    *(GatewayFile, TlsFile, GatewayLimits, ClientFile),
     *(RecipeFile, Model, Container, Expect, ParallelFile),
     *(PlayFile, TaskFile, BlockFile, IncludeFile),
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),

@@ -38,6 +38,14 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
     assert "an agent needs a context of 65536 tokens or more, this server has 4000" in opencode.out
     both = desk.run("client", "--host", "sandbox", "--for", "opencode", "--json")
     assert (both.code, "leave out one of --for and --json" in both.err + both.out) == (5, True)
+    wrote = desk.run(
+        "client", "--host", "sandbox", "--for", "opencode", "--write", "--file", "opencode.json", "--check"
+    )
+    assert wrote.code == 0, wrote.out + wrote.err
+    assert json.loads((desk.root / "opencode.json").read_text()) == config
+    assert "/v1/chat/completions, streamed, in " in wrote.out and "called get_weather with 'Paris'" in wrote.out
+    alone = desk.run("client", "--host", "sandbox", "--write")
+    assert (alone.code, "is taken with --for only" in alone.err) == (5, True)
     unknown = desk.run("client", "--host", "sandbox", "--for", "claude-cod")
     assert (unknown.code, "Did you mean `claude-code`?" in unknown.err) == (5, True), unknown.err
     desk.docker().api.stop("qwen35")

@@ -406,3 +406,56 @@ def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: Gate) -> None:
         recipe.write_text(before)
     for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"):
         assert f'"POST {path} HTTP/1.1" 200' in log, path
+
+
+def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "alice-key-alice-key"
+    monkeypatch.setenv("ALICE_KEY", secret)
+    gate.deploy()
+    stream = gate.request(stream=True, max_tokens=150)
+    first = stream.read1(10)
+    gate.write(clients={"alice": {"key": {"env": "ALICE_KEY"}, "requests_per_minute": 2, "models": ["qwen3.5-35b"]}})
+    said = gate.deploy()
+    assert said.code == 0, said.out
+    assert said.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
+    assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
+    answers = [gate.request(key=secret) for _ in range(3)]
+    assert [one.status for one in answers] == [200, 200, 429]
+    assert gate.request().status == 200
+    for one in answers:
+        one.read()
+    assert gate.status()["clients"] == [{"client": "alice", "requests": 2, "running": 0, "refused": 1, "errors": 0}]
+    shown = gate.desk.run("gateway.status", "--host", "box", "--clients").out
+    assert "CLIENT" in shown and "alice" in shown
+    kept = [path for path in (gate.desk.sandbox / "home/.local/state/sparkwright").rglob("*") if path.is_file()]
+    assert not [path for path in kept if secret in path.read_text(errors="replace")]
+
+
+@pytest.mark.parametrize(
+    ("clients", "why"),
+    [
+        (
+            {"alice": {"key": {"env": "GATEWAY_KEY"}}},
+            "`box.gateway.clients.alice.key` is the same key as that of `key`",
+        ),
+        ({"alice": {"key": {"env": "SHORT_KEY"}}}, "a key must be 16 to 512 letters"),
+        ({"alice": {"key": {"env": "NO_KEY_HERE"}}}, "holds no key"),
+        (
+            {"alice": {"key": {"env": "ALICE_KEY"}}, "bob": {"key": {"env": "ALICE_KEY"}}},
+            "the same key as that of alice",
+        ),
+        ({"alice": {"key": {"env": "ALICE_KEY"}, "models": ["qwen3.5-35"]}}, "no server serves `qwen3.5-35`"),
+        ({"Alice": {"key": {"env": "ALICE_KEY"}}}, "small letters, digits"),
+    ],
+)
+def test_a_client_that_cannot_be_told_apart_is_refused_by_its_line(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, clients: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setenv("ALICE_KEY", "alice-key-alice-key")
+    monkeypatch.setenv("SHORT_KEY", "short")
+    gate.write(clients=clients)
+    said = gate.deploy()
+    assert said.code == 5 and why in said.out + said.err, said.out + said.err
+    assert "groups.yml:" in said.out + said.err and "alice-key" not in said.out + said.err

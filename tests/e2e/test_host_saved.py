@@ -38,6 +38,29 @@ def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_serve
     print(done.recap)
 
 
+def test_an_arm_of_an_experiment_is_guarded_as_any_start(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    control.fault(desk.sandbox, "overshoot")
+    small = (
+        "--loads",
+        "serve",
+        "--requests",
+        "2",
+        "--concurrency",
+        "2",
+        "--prompt-tokens",
+        "64",
+        "--output-tokens",
+        "6",
+    )
+    words = ("--flag", "max-num-seqs", "--values", "4", "--name", "arm", *small)
+    said = desk.run("bench.sweep", "--host", "sandbox", *words)
+    assert "was stopped to save the host" in said.out, said.out + said.err
+    assert not control.lost(desk.sandbox)
+    assert desk.serving() == before
+
+
 def guarding(desk: Desk) -> dict[str, str]:
     """What the guard of the start that is under way says of itself."""
     rings_there = start_guard.folder(StateFolder.of(desk.sandbox / "home")).glob("*.ring")

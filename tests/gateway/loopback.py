@@ -21,7 +21,7 @@ from sparkwright.engines import api_paths
 from sparkwright.engines.http import Task
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.engines.vllm.http import PATHS as VLLM
-from sparkwright.gateway import operations, render
+from sparkwright.gateway import clients, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 from tests.remote.sshd import free_port
 
@@ -203,6 +203,11 @@ def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task
     return Model(name, ups, 4096, json.dumps(body), key, task)
 
 
+def key_of(client: str) -> str:
+    """The key of a client that has one of its own."""
+    return f"{client}-key-0123456789"
+
+
 def gateway(*models: Model, **changes: Any) -> Gateway:
     """A gateway on free ports."""
     port = free_port()
@@ -219,6 +224,8 @@ def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
     for name, text in render.files(made).items():
         (folder / name).write_text(text)
     (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
+    hashes = {client.name: hashlib.sha256(key_of(client.name).encode()).hexdigest() for client in made.named}
+    (folder / clients.KEYS).write_text(clients.keys(hashes))
     (folder / render.SERVER_KEYS).write_text("".join(f"{one.backend} {SERVER_KEY}\n" for one in made.models if one.key))
     (folder / operations.OPERATORS).write_text(
         operations.operators({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})

@@ -1,9 +1,15 @@
-"""The guard of the service over real containers of a real Docker Engine."""
+"""The guard of the service over real containers of a real Docker Engine, which take real memory.
+
+What is available is the host's memory as if nobody else used it: beside other tests the same floor would be passed by their memory,
+or never reached. The guard of a start, whose tests take seconds, reads the kernel's own figures (test_start_guard.py).
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +17,7 @@ from typing import Any
 import docker
 import pytest
 
+from sparkwright.guard import service
 from sparkwright.guard.judge import GIB
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import service_guard, start_guard
@@ -22,15 +29,57 @@ from tests.modules.context import RecordingContext
 __all__ = ["engine", "hog", "shell"]
 
 Watch = Callable[..., subprocess.Popen[bytes]]
+#: of the host as the guard sees it
+TOTAL, AVAILABLE = 24 * GIB, 16 * GIB
+
+
+class OwnMemory(threading.Thread):
+    """Keeps a /proc/meminfo that counts the memory of some containers, by their cgroups, and of nobody else."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(daemon=True)
+        self.root = root
+        self.counted: list[Any] = []
+        self.ended = threading.Event()
+        self._files: dict[str, str] = {}
+        (root / "proc").mkdir(parents=True)
+        self._write()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.02):
+            self._write()
+
+    def _write(self) -> None:
+        taken = sum(service.taken(self._file(one)) for one in self.counted)
+        new = self.root / "proc/new"
+        rows = {"MemTotal": TOTAL, "MemFree": AVAILABLE - taken, "MemAvailable": AVAILABLE - taken}
+        new.write_text("".join(f"{name}: {size // 1024} kB\n" for name, size in rows.items()))
+        new.replace(self.root / "proc/meminfo")
+
+    def _file(self, container: Any) -> str:
+        """The counters of a container's memory; "" until it runs."""
+        if not self._files.get(container.id):
+            container.reload()
+            self._files[container.id] = service.memory_of(int(container.attrs["State"]["Pid"]))
+        return self._files[container.id]
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> RecordingContext:
-    return RecordingContext(tmp_path)
+def memory(tmp_path: Path) -> Iterator[OwnMemory]:
+    made = OwnMemory(tmp_path / "root")
+    made.start()
+    yield made
+    made.ended.set()
+    made.join()
 
 
 @pytest.fixture
-def watch(context: RecordingContext, engine: docker.DockerClient) -> Iterator[Watch]:
+def context(tmp_path: Path, memory: OwnMemory) -> RecordingContext:
+    return RecordingContext(tmp_path, root=str(memory.root))
+
+
+@pytest.fixture
+def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMemory) -> Iterator[Watch]:
     """Starts the guard of the service over containers. room_gib: below what is available now, where danger begins."""
     running: list[subprocess.Popen[bytes]] = []
 
@@ -39,7 +88,7 @@ def watch(context: RecordingContext, engine: docker.DockerClient) -> Iterator[Wa
     ) -> subprocess.Popen[bytes]:
         api: Any = engine.api
         available = context.machine.meminfo()["MemAvailable"]
-        rows = [f"left {available}", f"address {start_guard.address_of(Machine())}"]
+        rows = [f"left {available}", f"address {start_guard.address_of(Machine())}", f"root {memory.root}"]
         rows += [f"floor {available - int(room_gib * GIB)}"] if floor else []
         for one in containers:
             found = api.inspect_container(one.id)
@@ -60,10 +109,11 @@ def watch(context: RecordingContext, engine: docker.DockerClient) -> Iterator[Wa
 
 @pytest.mark.docker
 def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, tmp_path: Path
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
     quiet, grows = hog(400, 32, "unless-stopped"), hog(600, 2600, "unless-stopped")
+    memory.counted += [quiet, grows]
     quiet.start()
     until(lambda: b"full" in quiet.logs(), "the quiet one")
     grows.start()
@@ -86,9 +136,10 @@ def until_act(context: RecordingContext) -> service_guard.Act:
 
 @pytest.mark.docker
 def test_a_leak_of_50_mb_a_second_is_caught(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory
 ) -> None:
     leaks = hog(50, 2600)
+    memory.counted += [leaks]
     leaks.start()
     watch(leaks, room_gib=0.6)
     assert leaks.wait(timeout=180)["StatusCode"] in (137, 143)
@@ -98,12 +149,13 @@ def test_a_leak_of_50_mb_a_second_is_caught(
 
 @pytest.mark.docker
 def test_a_steady_server_with_little_left_is_not_touched(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory
 ) -> None:
     steady = hog(400, 64)
+    memory.counted += [steady]
     steady.start()
     until(lambda: b"full" in steady.logs(), "all that it takes")
-    process = watch(steady, room_gib=4)
+    process = watch(steady, room_gib=0.2)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
     steady.reload()
@@ -113,9 +165,10 @@ def test_a_steady_server_with_little_left_is_not_touched(
 
 @pytest.mark.docker
 def test_it_leaves_a_start_to_the_guard_of_that_start(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory
 ) -> None:
     serving, starts = hog(400, 32), hog(900, 2600)
+    memory.counted += [serving, starts]
     serving.start()
     api: Any = engine.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - 1.2
@@ -145,3 +198,11 @@ def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
     finally:
         first.kill()
     assert not service_guard.running(state)
+
+
+@pytest.mark.parametrize(("ago_s", "starting"), [(0.5, True), (60.0, False)])
+def test_what_the_guard_of_a_start_has_killed_may_release_its_memory_before_another_server_has_to_go(
+    tmp_path: Path, ago_s: float, starting: bool
+) -> None:
+    (tmp_path / "run-1.ring").write_text(f"state killed\npid 1\nkilled {time.time() - ago_s:.3f}\n")
+    assert service.starting(str(tmp_path)) is starting

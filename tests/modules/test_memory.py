@@ -97,6 +97,14 @@ def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: Spa
     assert "but the host has 120.0 GiB" in said.msg and "held by" not in str(said.data["evidence"])
 
 
+def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: Spark) -> None:
+    said = Memory().run(Memory.Args(utilization=0.5, reserve_gib=200), spark)
+    assert (said.exit, said.fix) == (
+        Exit.REFUSED,
+        "Lower `reserve_gib` (`vars:` of the host): 200 GiB is more than the host has.",
+    )
+
+
 def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([25, 25, 60, 115, 115, 115, 115])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})

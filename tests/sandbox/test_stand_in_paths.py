@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from sparkwright.gateway import answers, render
+from sparkwright.gateway import answers, clients, render
+from sparkwright.gateway.model import Client
 from sparkwright.sandbox.stand_in import files
 from sparkwright.sandbox.stand_in.api import GatewayApi
 from sparkwright.sandbox.stand_in.routing import Routing
 from sparkwright.sandbox.web import Server
-from tests.gateway.loopback import KEY, Answer, Running, gateway, model
+from tests.gateway.loopback import KEY, Answer, Running, gateway, key_of, model
 from tests.gateway.test_responses import FORM, JSON, Keeper, form
 from tests.remote.sshd import free_port
 
@@ -71,3 +72,12 @@ def test_another_path_is_told_those_that_are_routed(stand_in: StandIn) -> None:
     refused = stand_in.ask("POST", "/v1/load_lora_adapter", {}, **JSON)
     assert refused.status == 404
     assert "/v1/messages/count_tokens" in json.dumps(refused.json) and "/v1/responses/{id}" in json.dumps(refused.json)
+
+
+def test_the_keys_of_clients_are_taken_too() -> None:
+    made = gateway(model("qwen"), named=(Client("alice"),))
+    hashed = {
+        name: hashlib.sha256(key.encode()).hexdigest() for name, key in (("all", KEY), ("alice", key_of("alice")))
+    }
+    kept = {render.CLIENT_KEYS: f"{hashed['all']}\n", clients.KEYS: clients.keys({"alice": hashed["alice"]})}
+    assert files.read({**render.files(made), **kept}).keys == frozenset(hashed.values())

@@ -28,6 +28,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.serving import served_memory
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.started_with import fingerprint
@@ -268,9 +269,10 @@ def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
     if not total:
         return Fit("unknown", "the host does not say how much memory it has")
     weights = int(row.weights_gb * 1e9) or None
-    if weights and weights + host.reserve_gib * GIB > total:
+    held = served_memory(row.recipe, {"model": row.locked}).weights_bytes or weights or 0
+    if held + host.reserve_gib * GIB > total:
         free = f"{host.reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
-        return Fit("too large", f"{row.weights_gb:g} GB of weights alone, {free}")
+        return Fit("too large", f"{held / 1e9:g} GB of weights alone, {free}")
     return proposal.fit(row.recipe, host, weights, row.locked, start)
 
 

@@ -33,6 +33,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
     "model": ("model",),
+    "probes": ("expect", "probes"),
     recipe_age.FLAG: (recipe_age.FLAG,),
 }
 PAGE = 100
@@ -190,7 +191,8 @@ def where(wanted: Recipe, finding: Finding) -> str:
 def advice(finding: Finding) -> str:
     """What to do about it, in one sentence, with where to read why."""
     ways = "; or ".join(way.text for way in finding.ways_out)
-    return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: `invoke explain {finding.rule}`."
+    why = f"`invoke explain {finding.rule}`" if finding.rule else finding.source
+    return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: {why}."
 
 
 def refuse_errors(wanted: Recipe, served: Serving) -> None:

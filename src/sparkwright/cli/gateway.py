@@ -48,17 +48,18 @@ ROLLBACK = command_of(
 @command(
     help={
         "host": "a group with a gateway, or the gateway's host",
-        "json": "one JSON object a gateway: models, each with requests, queue, errors, servers",
+        "clients": "what each client with a key of its own used: requests, running, refused, errors",
+        "json": "one JSON object a gateway: models, each with requests, queue, errors, servers; clients",
     }
 )
-def status(host: str = "", json: bool = False) -> list[Exit]:
+def status(host: str = "", clients: bool = False, json: bool = False) -> list[Exit]:
     """Show requests, queue and errors of a gateway per model.
 
     Exit code: 0 every model is up; 1 one is not, or the gateway is down.
     """
     from sparkwright.app.questions import gateway_status
 
-    return gateway_status.show(host, json=json)
+    return gateway_status.show(host, json=json, clients=clients)
 
 
 TASKS = {"gateway": [DEPLOY, ROLLBACK, status]}

@@ -16,7 +16,7 @@ GROUPS: dict[str, dict[str, Examples]] = {
         "gateway.deploy": ("--host lab", "--host lab --check --diff"),
         "gateway.rollback": ("--host lab", "--host lab --check --diff"),
         "gateway.status": ("--host lab", "--host lab --json"),
-        "client": ("--host spark1", "--host spark1 --json"),
+        "client": ("--host spark1 --json", "--host spark1 --for claude-code --check"),
         "render": ("--host spark1", "--host spark1 --recipe llama-3.1-8b"),
         "runs": ("--host spark1", "--host all --json"),
         "attach": ("--host spark1", "--host spark1 --run 20261122T101500-1f0c9a3e"),

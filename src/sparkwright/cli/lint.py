@@ -11,10 +11,11 @@ from sparkwright.errors import Exit
         "recipe": "only this recipe",
         "engine_version": "assume this vLLM in the image, instead of the lock's",
         "model": "assume this model, instead of the lock's: a folder, a config.json, or a hub id",
+        "for": "what this client needs too: claude-code, codex, opencode, cline, continue, aider ...",
         "json": "one JSON object",
     }
 )
-def lint(recipe: str = "", engine_version: str = "", model: str = "", json: bool = False) -> list[Exit]:
+def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str = "", json: bool = False) -> list[Exit]:
     """Check recipes against their model and engine.
 
     Finds what the engine would refuse, ignore or run slowly. Exit code 1 when a recipe has an error, 5 when one can't be read.
@@ -23,6 +24,10 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", json: bool
     from sparkwright.console.out import say_error
 
     checked, refused = findings.check(recipe, engine_version, model)
+    if for_:
+        from sparkwright.app import client_needs
+
+        checked = client_needs.added(checked, for_)
     for error in refused:
         say_error(error, json=json)
     findings.print_json(checked) if json else findings.print_lines(checked, len(refused))

@@ -105,17 +105,28 @@ def logs(
     help={
         "for": "claude-code, codex, opencode, cline, continue, aider, open-webui, litellm, curl or python: in its own form, "
         "through the gateway where there is one",
+        "write": "merge them into that client's file (claude-code, codex, opencode, continue, aider); the file before is kept",
+        "file": "with --write: this file instead of the client's usual one",
+        "check": "send one streamed request as that client does, and say what came; the key is read from its variable",
         "json": "one JSON object a host: base_url, model, context_length, max_tokens ...",
     }
 )
-def client(host: str = "", recipe: str = "", for_: str = "", json: bool = False) -> list[int]:
+def client(
+    host: str = "",
+    recipe: str = "",
+    for_: str = "",
+    write: bool = False,
+    file: str = "",
+    check: bool = False,
+    json: bool = False,
+) -> list[int]:
     """Print a client's settings: URL, model, context, key."""
     from sparkwright.app.connect import reach, with_recipe
 
     chosen = reach(with_recipe(host, recipe))
     from sparkwright.app.questions import client_settings
 
-    return client_settings.show(chosen, json=json, client=for_)
+    return client_settings.show(chosen, json=json, wanted=client_settings.Wanted(for_, write, file, check))
 
 
 TASKS = {"": [status, report, logs, client]}

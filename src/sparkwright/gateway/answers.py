@@ -18,6 +18,7 @@ KINDS = {
     405: "invalid_request_error",
     408: "timeout_error",
     413: "invalid_request_error",
+    429: "rate_limit_error",
     431: "invalid_request_error",
     500: "server_error",
     502: "server_error",
@@ -25,7 +26,11 @@ KINDS = {
     504: "timeout_error",
 }
 #: headers of an answer beside its type
-HEADERS = {401: "hdr WWW-Authenticate Bearer", 405: "hdr Allow POST", 503: f"hdr Retry-After {RETRY_S}"}
+HEADERS = {
+    401: "hdr WWW-Authenticate Bearer",
+    405: "hdr Allow POST",
+    **dict.fromkeys((429, 503), f"hdr Retry-After {RETRY_S}"),
+}
 
 
 #: sentences of answers that the stand-in of the sandbox gives too

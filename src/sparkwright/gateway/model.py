@@ -84,6 +84,19 @@ def model_of(backend: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """A client with a key of its own. A limit of 0 is none."""
+
+    name: str
+    #: names of models; empty for all
+    models: tuple[str, ...] = ()
+    requests_per_minute: int = 0
+    concurrent: int = 0
+    #: seconds since 1970 from which its key is not valid any more
+    until_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Gateway:
     """A gateway; see GatewayFile for what is not explained here."""
 
@@ -102,6 +115,7 @@ class Gateway:
     models: tuple[Model, ...]
     paths: tuple[ApiPath, ...]  #: of its servers, those that clients may use
     waits: bool = False  #: where no server of a model is up, a request waits for one
+    named: tuple[Client, ...] = ()  #: clients with keys of their own, beside the one key for all
 
 
 def body_bytes(contexts: list[int]) -> int:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, listeners, operations, requests
+from sparkwright.gateway import answers, clients, listeners, operations, requests
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
@@ -20,7 +20,7 @@ CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS = "haproxy.cfg", "models.map", "keys", 
 NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
-    *(requests.MAKERS, requests.SCRIPT),
+    *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
 )
 #: the words after `haproxy`
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
@@ -75,7 +75,7 @@ def container_bytes(gateway: Gateway) -> int:
 def files(gateway: Gateway) -> dict[str, str]:
     """The files of its folder that hold no secret, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
-    return {**own, **operations.files(gateway), **requests.files(gateway)}
+    return {**own, **operations.files(gateway), **requests.files(gateway), **clients.files(gateway)}
 
 
 def _routes(gateway: Gateway) -> str:
@@ -96,6 +96,7 @@ def _sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     yield "frontend gateway", _frontend(gateway)
     yield "frontend hosts", operations.frontend(gateway)
     yield from requests.sections(gateway)
+    yield from clients.sections(gateway)
     for model in gateway.models:
         yield f"backend {model.backend}", _backend(gateway, model)
 
@@ -138,12 +139,16 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
     if gateway.keyed:
         given = ("http_auth_bearer", f"req.fhdr({API_KEY})")
         unknown = " ".join(f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS} }}" for key in given)
-        yield f"http-request return {answers.words(401, answers.NO_KEY, 'invalid_api_key')} if {unknown}"
+        yield from clients.known(gateway, given)
+        nobody = " !{ var(txn.client) -m found }" if gateway.named else ""
+        yield f"http-request return {answers.words(401, answers.NO_KEY, 'invalid_api_key')} if {unknown}{nobody}"
+        yield from clients.expired(gateway)
         yield listeners.known()
     yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
     yield from _listed(gateway)
     yield from _refusals(gateway)
     yield from requests.routes(gateway, ROUTES)
+    yield from clients.limits(gateway)
     if not gateway.keyed:
         yield listeners.known()
     if gateway.affinity == "prefix":

@@ -31,6 +31,8 @@ SETTLES_S = 60.0
 ENGINE_S = 0.5
 #: after an act: how long nothing else is done, seconds
 QUIET_S = 15.0
+#: after the guard of a start has killed: how long that memory may take to be released, seconds
+RELEASE_S = 3.0
 #: of events that are kept, bytes
 EVENTS_BYTES = 64 * 1024
 
@@ -46,12 +48,12 @@ class Server:
         self.held = held
         if pid > 0:
             self.target.runs_as(pid)
-        self.cgroup = _memory_of(pid)
-        self.anon = _taken(self.cgroup)
+        self.cgroup = memory_of(pid)
+        self.anon = taken(self.cgroup)
 
     def grown(self) -> int:
         """Return the bytes that its cgroup holds more than when it was first seen. What CUDA takes is in no cgroup."""
-        return _taken(self.cgroup) - self.anon
+        return taken(self.cgroup) - self.anon
 
 
 class Conf:
@@ -209,7 +211,10 @@ class Service:
 
 
 def starting(folder: str) -> bool:
-    """Return whether the guard of a start is at work."""
+    """Return whether the guard of a start is at work.
+
+    It is for `RELEASE_S` after a kill, too: the memory of a CUDA context outlives its process, and nobody else has to go for it.
+    """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:
             continue
@@ -220,12 +225,14 @@ def starting(folder: str) -> bool:
             if about.get("state") == "guarding":
                 os.kill(int(about["pid"]), 0)
                 return True
+            if about.get("state") == "killed" and 0 <= time.time() - float(about["killed"]) < RELEASE_S:
+                return True
         except (OSError, ValueError, KeyError):
             continue
     return False
 
 
-def _memory_of(pid: int) -> str:
+def memory_of(pid: int) -> str:
     """The file that counts the anonymous memory of a process's cgroup; "" where it is not to be had."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
@@ -245,7 +252,7 @@ def _memory_of(pid: int) -> str:
     return ""
 
 
-def _taken(file_name: str) -> int:
+def taken(file_name: str) -> int:
     """Anonymous and shared memory of a cgroup, bytes."""
     if not file_name:
         return 0

@@ -251,16 +251,27 @@ def events(recording: Recording, last: Collection[str]) -> list[dict[str, Any]]:
     """
     if recording.broken:
         raise StreamError(recording.broken)
+    return events_in(b"".join(piece for _, piece in recording.pieces), last)
+
+
+def events_in(content: bytes, last: Collection[str]) -> list[dict[str, Any]]:
+    """Return the JSON of each event of a stream's content. last: as `events`; empty for an API whose streams end with `[DONE]`.
+
+    Raises:
+        StreamError: it broke off, or holds the server's own error.
+    """
     found: list[dict[str, Any]] = []
-    for line in b"".join(piece for _, piece in recording.pieces).split(b"\n"):
+    done = False
+    for line in content.split(b"\n"):
         data = line[5:].strip()
         if not line.startswith(b"data:") or data == b"[DONE]":
+            done = done or data == b"[DONE]"
             continue
         event = _object(data)
         if words := server_error.message(event) or server_error.message(event.get("response")):
             raise StreamError(f"server error: {words}")
         found.append(event)
-    if not found or found[-1].get("type") not in last:
+    if not found or (found[-1].get("type") not in last if last else not done):
         raise StreamError("the stream ended early")
     return found
 

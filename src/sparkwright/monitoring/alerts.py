@@ -170,7 +170,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "SparkwrightGatewayModelDown",
-        f'haproxy_backend_active_servers{{job="{GATEWAY_JOB}"}} == 0',
+        f'haproxy_backend_active_servers{{job="{GATEWAY_JOB}",proxy!~"-.*"}} == 0',  # one with a dash holds a table
         "2m",
         "critical",
         f"The gateway on {_HOST} has no server for {{{{ $labels.proxy }}}}.",

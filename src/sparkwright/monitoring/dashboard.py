@@ -44,7 +44,8 @@ _OF_STATE = f"sum by (instance, server) ({_STATE.replace(' + ', ' or ')})"
 #: of a host with several servers, which one
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
-_IN_JOB = f'{{job="{GATEWAY_JOB}"}}'
+#: backends of HAProxy whose names begin with a dash hold tables, and no model
+_IN_JOB = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Fleet": (
@@ -102,7 +103,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Servers up", {"{{proxy}}": f"haproxy_backend_active_servers{_IN_JOB}"}, width=6),
         Panel(
             "Errors a second",
-            {"{{proxy}}": f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx"}}[5m])'},
+            {
+                "{{proxy}}": f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",proxy!~"-.*"}}[5m])'
+            },
             "reqps",
             width=6,
         ),

@@ -59,6 +59,15 @@ _ALL = ("chat", "coding", "agents")
 KNOWN: Mapping[str, Known] = {
     # 568M parameters in FP32
     "bge-reranker-v2-m3": Known("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
+    # on both hosts together
+    "deepseek-v4-flash": Known(
+        "deepseek-ai/DeepSeek-V4-Flash-0731",
+        _ALL,
+        weights_gb=167.0,
+        reported=Reported(
+            37.6, "getainode/ainode #94 (two hosts, DSpark with 5 tokens, a patched build of vLLM)", "2026-09-14"
+        ),
+    ),
     # arithmetic over its config.json: experts at 4.5 bits, the rest in BF16
     "gemma-4-26b": Known(
         "nvidia/Gemma-4-26B-A4B-NVFP4",
@@ -103,6 +112,11 @@ KNOWN: Mapping[str, Known] = {
             58.6, "0xBakeer/inference-atlas #159 (256 tokens in and out, MTP with 2 tokens)", "2026-08-31"
         ),
     ),
+    "qwen3.6-35b-gguf": Known(
+        "unsloth/Qwen3.6-35B-A3B-MTP-GGUF",
+        _ALL,
+        served=Served("NVIDIA/dgx-spark-playbooks, llama-cpp", "2026-07-24"),
+    ),
     # 6.06 bits a parameter: 0xBakeer/inference-atlas #140
     "qwen3.6-35b-nvfp4": Known(
         "nvidia/Qwen3.6-35B-A3B-NVFP4",
@@ -126,6 +140,15 @@ KNOWN: Mapping[str, Known] = {
         weights_gb=30.9,
         bytes_per_token=28_750_000_000,
         reported=Reported(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
+    ),
+    # held in memory; its files have 135 GB, of which a table of 51 GB stays on the disk: recipes/qwen3.8-flash-next.yml
+    "qwen3.8-flash-next": Known(
+        "nvidia/Qwen3.8-Flash-Next-NVFP4",
+        _ALL,
+        weights_gb=84.0,
+        reported=Reported(
+            30.1, "sgl-project/sglang #37995 (1024 in, 256 out, 3 drafted steps, a development image)", "2026-09-06"
+        ),
     ),
 }
 NOTHING = Known("", ())

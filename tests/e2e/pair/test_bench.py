@@ -82,6 +82,30 @@ def test_a_flag_that_does_nothing_is_found_out_by_all_members(pair: PairDesk, se
     assert results(pair, "nothing")["cells"] == []
 
 
+def test_an_arm_that_does_not_fit_on_one_member_is_refused_before_anything_stops(
+    pair: PairDesk, served: dict[str, str]
+) -> None:
+    """The budget of each arm is judged on each member while the cluster serves: here one host has less room than the other."""
+    file = pair.root / f"hosts/{HOSTS[1]}.yml"
+    text = file.read_text()
+    file.write_text(text + "\nvars: {reserve_gib: 55}\n")
+    values = ("--flag", "gpu-memory-utilization", "--values", "0.30,0.70", *SMALL)
+    try:
+        ab = pair.run("bench.ab", *HERE, "--name", "large", "--json", *values)
+        sweep = pair.run("bench.sweep", *HERE, "--name", "larger", "--json", *values)
+    finally:
+        file.write_text(text)
+    assert "--values" not in ab.err and ab.code == 5, ab.out[-3000:] + ab.err
+    names = {event.get("name") for event in ab.events() if event["event"] == "task_started"}
+    assert names and not any(str(name).startswith("Stop ") for name in names), names
+    judged = [event for event in ab.events() if str(event.get("name")).endswith("fits in memory") and "status" in event]
+    assert {event["host"] for event in judged if event["status"] == "failed"} == {HOSTS[1]}
+    assert "GiB needed" in ab.recap["msg"]
+    assert [cell["arm"] for cell in results(pair, "larger")["cells"]] == ["0_3"], sweep.out[-3000:]
+    started = [event["name"] for event in sweep.events() if event["event"] == "task_started"]
+    assert started.count("Start the head") == len(HOSTS), "once on each: the arm that fits"
+
+
 def test_an_arm_that_does_not_start_is_told_and_the_sweep_goes_on(pair: PairDesk, served: dict[str, str]) -> None:
     pair.run("sandbox.fault", "worker-never-joins", "--host", "sandbox2")
     running = laptop(pair, *SWEEP, "--name", "dies")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.serving import serving
 
 TOP = Path(__file__).parents[3]
+CONFIGS = TOP / "tests/data/configs"
 IMAGE = "lmsysorg/sglang:v0.5.23"
 GOOD: dict[str, Any] = {"mem-fraction-static": 0.85, "sleep-on-idle": True}
 EXAMPLE = "examples/qwen3.8-27b-sglang"
@@ -152,6 +154,22 @@ def test_what_it_computes_with_lies_outside_of_its_share(flags: dict[str, Any], 
     """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB a token computed at once, 2 MiB a request of the largest graph."""
     found = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
     assert found.bytes / 2**30 == gib and found.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
+
+
+@pytest.mark.parametrize(
+    ("flags", "held_gb"),
+    [
+        ({"ple-offload-embedding": True, "ple-offload-backend": "file"}, 83.8),
+        ({"ple-offload-embedding": True, "ple-offload-backend": "cpu"}, 135.0),  # the same memory
+        ({"ple-offload-backend": "file"}, 135.0),
+    ],
+)
+def test_a_table_of_embeddings_that_stays_in_a_file_is_not_held(flags: dict[str, Any], held_gb: float) -> None:
+    """48 GiB of Qwen3.8-Flash-Next: sgl-project/sglang #37995."""
+    config = json.loads((CONFIGS / "qwen3.8-flash-next.json").read_text())
+    files = [{"path": "model-1-of-1.safetensors", "size_bytes": 135_000_000_000}]
+    found = advice.memory({"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.essence(config)})
+    assert found.weights_bytes / 1e9 == pytest.approx(held_gb)
 
 
 @pytest.mark.parametrize(

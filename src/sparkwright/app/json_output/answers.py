@@ -141,7 +141,13 @@ ANSWERS: dict[str, Printed] = {
         budget=(None, JSON_SHAPE),
     ),
     "gateway.status": _lines(
-        "a gateway", gateway=line, running=bool, verified=bool, stand_in=bool, models=[answers.ROUTED]
+        "a gateway",
+        gateway=line,
+        running=bool,
+        verified=bool,
+        stand_in=bool,
+        models=[answers.ROUTED],
+        clients=[answers.CLIENT],
     ),
     "monitoring.install": Printed(
         "lines",

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
+from sparkwright.engines import server_key
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project.gateway import certificate, routes
@@ -74,6 +75,7 @@ def scope(
         "models": [name for served in made.models for name in served.names],
         "proof": _proof(made),
         "client_key": names[_client_key(gateway)],
+        "clients": {name: _key_of(gateway, name) for name in gateway.file.clients},
         "certificate": names[_certificate(gateway)],
         "operators": dict(operators),
         "server_keys": {one.backend: one.key for one in made.models if one.key},
@@ -142,13 +144,38 @@ def _own_key(gateway: Gateway) -> dict[str, Secret]:
     return {_client_key(gateway): secret_source.server_key(gateway.file.key, gateway.where("key"), shown)}
 
 
+def _key_of(gateway: Gateway, client: str) -> str:
+    return f"gateway key of {gateway.name}: {client}"
+
+
+def _clients_keys(gateway: Gateway, own: Mapping[str, Secret]) -> dict[str, Secret]:
+    """The keys of the clients by their names, beside the gateway's own.
+
+    Raises:
+        Refused: one is not there, no good one, or another's too; with file and line.
+    """
+    found: dict[str, Secret] = {}
+    owners = {secret.reveal(): "`key`" for secret in own.values()}
+    where = gateway.where("clients")
+    for name, client in gateway.file.clients.items():
+        shown = f"{gateway.name}.gateway.clients.{name}.key"
+        secret = secret_source.server_key(client.key, where, shown)
+        if owner := owners.get(secret.reveal()):
+            message = f"`{shown}` is the same key as that of {owner}: who sends it could not be told."
+            raise Refused(message, where=where, fix=f"Give {name} a key of its own; {server_key.MAKE}")
+        owners[secret.reveal()] = name
+        found[_key_of(gateway, name)] = secret
+    return found
+
+
 def _certificate(gateway: Gateway) -> str:
     return f"gateway certificate of {gateway.name}"
 
 
 def _secrets(root: Path, gateway: Gateway, found: list[Server]) -> dict[str, Secret]:
     """All that is secret in the gateway's files, by the names under which they travel."""
-    secrets = _own_key(gateway)
+    own = _own_key(gateway)
+    secrets = {**own, **_clients_keys(gateway, own)}
     if gateway.file.tls != "none":
         secrets[_certificate(gateway)] = Secret(certificate.pem(root, gateway))
     for recipe in routes.secrets_of(found).values():

@@ -113,12 +113,18 @@ ROUTED: dict[str, Shape] = {
     "servers": [UPSTREAM],
     "on_demand": Usual(bool, False),
 }
+#: of gateway/clients.py
+CLIENT: dict[str, Shape] = {
+    "client": line,
+    **dict.fromkeys(("requests", "running", "refused", "errors"), COUNT),
+}
 #: of host/gateway/now.py
 GATEWAY: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "stand_in": Usual(bool, False),
     "changed": Usual([line], []),
     "models": [ROUTED],
+    "clients": Usual([CLIENT], []),
 }
 
 #: of `survey`: a container that serves models, and a model on the disk

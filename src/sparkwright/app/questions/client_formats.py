@@ -68,12 +68,17 @@ def _key(endpoint: Endpoint, form: str) -> str:
     return form.format(endpoint.key_variable) if endpoint.key_variable else NO_KEY
 
 
-def _claude_code(endpoint: Endpoint) -> str:
+def claude_variables(endpoint: Endpoint) -> dict[str, str]:
+    """Return the environment that Claude Code reads, without the key."""
     names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU")))
     variables = {"ANTHROPIC_BASE_URL": endpoint.url} | dict.fromkeys(names, endpoint.model)
     if endpoint.answer_tokens:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
-    lines = [f"export {name}={quote(value)}" for name, value in variables.items()]
+    return variables
+
+
+def _claude_code(endpoint: Endpoint) -> str:
+    lines = [f"export {name}={quote(value)}" for name, value in claude_variables(endpoint).items()]
     key = _key(endpoint, "${}")
     return "\n".join([*lines, f'export ANTHROPIC_AUTH_TOKEN="{key}"', "claude"])
 

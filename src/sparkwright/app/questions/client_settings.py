@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.app.plans.templates import rendered
-from sparkwright.app.questions import client_formats
-from sparkwright.app.questions.client_formats import Endpoint
+from sparkwright.app.questions import client_check, client_files, client_formats
+from sparkwright.app.questions.client_formats import Endpoint, Format
 from sparkwright.app.questions.one_module import ask_module, host_row
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
@@ -29,13 +30,32 @@ from sparkwright.visible import one_line
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
 
 
-def show(chosen: Chosen, *, json: bool, client: str = "") -> list[int]:
-    """Print each host's settings; of a cluster its head's. Returns the exit codes.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The client that settings are for, and what becomes of them."""
 
-    Args:
-        client: a name of `client_formats.FORMATS`, whose own form they get; empty for the general one.
-    """
-    form = client_formats.named(client) if client else None
+    #: a name of `client_formats.FORMATS`, whose own form they get; empty for the general one
+    client: str = ""
+    #: merge them into the client's file instead of printing them; into `file` where that is named
+    write: bool = False
+    file: str = ""
+    #: send one request as the client does
+    check: bool = False
+
+    def form(self) -> Format | None:
+        """Return the client's form. Raises Refused for what does not go together."""
+        if not self.client and (self.write or self.check or self.file):
+            raise Refused("is taken with --for only.", where="--write" if self.write or self.file else "--check")
+        if self.file and not self.write:
+            raise Refused("is taken with --write only.", where="--file")
+        return client_formats.named(self.client) if self.client else None
+
+
+def show(chosen: Chosen, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
+    """Print each host's settings; of a cluster its head's. Returns the exit codes."""
+    form = wanted.form()
+    if wanted.write and len(chosen.fleet.members) != 1:
+        raise Refused("takes one host: a client's file has the settings of one server.", where="--write")
     if form is not None and json:
         raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
     chosen = clusters.answering(chosen, "client")
@@ -50,13 +70,23 @@ def show(chosen: Chosen, *, json: bool, client: str = "") -> list[int]:
                 say_json(settings(answers[host]))
                 continue
             if form is not None:
-                for line in client_formats.lines(form, _endpoint(chosen, host, answers[host])):
-                    say(line)
+                _of_client(form, wanted, _endpoint(chosen, host, answers[host]))
                 continue
             say(text(chosen.project, answers[host]), end="")
             for line in _behind(chosen, host):
                 say(line)
     return codes
+
+
+def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
+    """Print the settings in a client's form, or write them; then ask as the client does."""
+    lines = client_formats.lines(form, endpoint)
+    if wanted.write:
+        lines = [*client_files.write(wanted.client, endpoint, wanted.file), *lines[2:]]
+    for line in lines:
+        say(line)
+    if wanted.check:
+        say(f"{'# ' if not wanted.write else ''}{client_check.check(form, endpoint)}")
 
 
 def _behind(chosen: Chosen, name: str) -> list[str]:

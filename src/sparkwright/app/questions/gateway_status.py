@@ -17,12 +17,13 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 
-KEYS = ("running", "verified", "stand_in", "models")
+KEYS = ("running", "verified", "stand_in", "models", "clients")
+USED = grid.columns(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0))
 COLUMNS = grid.columns(("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0))
 
 
-def show(name: str, *, json: bool) -> list[Exit]:
-    """Show a gateway. FAILED where it does not run or a model has no server."""
+def show(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
+    """Show a gateway. FAILED where it does not run or a model has no server. clients: what each used, instead of the models."""
     inventory = Inventory.load(Project.here().root)
     gateway = gateway_of(inventory, name)
     reached = reach(gateway.host)
@@ -32,11 +33,11 @@ def show(name: str, *, json: bool) -> list[Exit]:
     if json:
         say_json({"gateway": gateway.name, "host": gateway.host, **{key: found[key] for key in KEYS}})
     else:
-        _show(gateway, gateways.base_url(inventory, gateway)[0], found)
+        _show(gateway, gateways.base_url(inventory, gateway)[0], found, clients=clients)
     return [Exit.OK if up else Exit.FAILED]
 
 
-def _show(gateway: Gateway, url: str, found: dict[str, Any]) -> None:
+def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -> None:
     at = f"{gateway.name}: {url} on {gateway.host}"
     if not found["running"]:
         say(f"{at}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
@@ -44,7 +45,13 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any]) -> None:
     say(f"{at}: running" + ("" if found["verified"] else ", with a configuration that was not verified"))
     if found["stand_in"]:
         say(f"{at}: {NOT_HAPROXY}")
-    listed.show(COLUMNS, [_row(one) for one in found["models"]])
+    if not clients:
+        listed.show(COLUMNS, [_row(one) for one in found["models"]])
+    elif found["clients"]:
+        keys = ("client", "requests", "running", "refused", "errors")
+        listed.show(USED, [[str(one[key]) for key in keys] for one in found["clients"]])
+    else:
+        say("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
 
 
 def _row(one: dict[str, Any]) -> list[str]:

@@ -156,7 +156,7 @@ def fit(
     )
     needs = budget_clause(found)
     engine_bytes = memory.engine_bytes(host.total_bytes)
-    if entire and files_bytes and files_bytes > engine_bytes:
+    if entire and memory.weights_bytes > engine_bytes:
         takes = f"{units.gib(engine_bytes)} of {units.gib(host.total_bytes)} GiB"
         return Fit("too large", f"{files}, the engine takes {takes}", found)
     if not found.fits:

@@ -32,6 +32,8 @@ USUAL_CHUNK = 8192
 #: what its rule for a share counts at least of a chunk; of prompts in one piece; of CUDA graphs on 90 to 160 GB. source 0.5.9
 LEAST_CHUNK, LONGEST_PROMPT, GRAPH_REQUESTS = 2048, 16384, 256
 GRAPHS_OFF = "disable-cuda-graph"
+#: rows and width of a table of n-gram embeddings, as config.json names them
+TABLE = ("ngram_vocab_size_base", "ple_embed_dim")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 LONGEST_TEXT = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
@@ -58,10 +60,10 @@ def kind(model: Mapping[str, Any]) -> HubModel:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The longest sequence, where it is told."""
+    """The longest sequence, and the size of a table of n-gram embeddings, where they are told."""
     held = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    longest = count_of((held or {}).get("max_position_embeddings"))
-    return {} if longest is None else {"max_position_embeddings": longest}
+    sizes = {name: count_of((held or {}).get(name)) for name in ("max_position_embeddings", *TABLE)}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def decide(
@@ -125,17 +127,27 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     graphs = 0 if own.value(flags, GRAPHS_OFF) is True else GRAPH_REQUESTS
     computes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
     what = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
+    apart = _in_a_file(flags, locked.get("config") or {})
     source = f"by SGLang's own rule: {what}, CUDA graphs of {graphs} requests"
     return Memory(
         share=share,
         bytes=computes,
-        weights_bytes=weights(locked, WEIGHTS),
+        weights_bytes=max(0, weights(locked, WEIGHTS) - apart),
+        weights_source="spark.lock" + (", less its n-gram table, which stays in a file" if apart else ""),
         parts=(Part("computation", computes, source, assumed=True),),
         flag=own.MEMORY,
         value=share,
         host_bytes=HOST_SIDE_BYTES,
         compiles=True,
     )
+
+
+def _in_a_file(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
+    """Bytes of the model's table of n-gram embeddings, where the flags leave it in a file; at one byte a number, the least there is."""
+    if own.value(flags, "ple-offload-embedding") is not True or own.value(flags, "ple-offload-backend") != "file":
+        return 0
+    rows, width = (count_of(model.get(name)) or 0 for name in TABLE)
+    return rows * width
 
 
 def chunked_prefill_arms(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.gateway import statistics
+from sparkwright.gateway import clients, statistics
 from sparkwright.host.gateway import admin, good, place
 from sparkwright.host.state import StateFolder
 from sparkwright.visible import first
@@ -12,7 +12,8 @@ from sparkwright.visible import first
 
 def inspect(state: StateFolder) -> dict[str, Any]:
     """Its running, verified (HAProxy reads the files that were verified last), models (gateway/statistics.py), stand_in (it is
-    the sandbox's stand-in, and not HAProxy), and changed: the names of files that are not as they were verified. Empty where no
+    the sandbox's stand-in, and not HAProxy), changed: the names of files that are not as they were verified, and clients: what
+    those with keys of their own used (gateway/clients.py). Empty where no
     gateway was verified and none runs. state: the host's.
     """
     gateway = place.of(state)
@@ -27,7 +28,9 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     models = [
         {**one, "on_demand": bool(asked.get(one["model"], {}).get("on_demand"))} for one in statistics.models(rows)
     ]
-    return {**about, "changed": _changed(gateway, verified), "models": models}
+    found = {**about, "changed": _changed(gateway, verified), "models": models}
+    named = clients.names_in(place.read(place.current(gateway).files).get(clients.KEYS, ""))
+    return found | {"clients": clients.used(admin.ask(sockets, f"show table {clients.TABLE}"), named) if named else []}
 
 
 def wrong(found: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.gateway import listeners, operations, render
+from sparkwright.gateway import clients, listeners, operations, render
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import private
@@ -88,19 +88,22 @@ def composed(
     server_keys: Mapping[str, str],
     certificate: str,
     operators: Mapping[str, str],
+    named: Mapping[str, str],
     context: Context,
 ) -> dict[str, str]:
     """All files by name. client_key, certificate: names of secrets, empty for none. server_keys: of secrets by backend.
 
     operators: the SHA-256 of the hosts' keys; that of a host which could not be asked is empty, and then stays what it was.
+    named: of secrets by client.
 
     The configuration names the digest of them all, so that a running HAProxy tells which it reads. Raises Refused where a
     secret did not come with this run.
     """
     found = dict(files)
     if client_key:
-        hashed = hashlib.sha256(_secret(client_key, context).encode()).hexdigest()
-        found[render.CLIENT_KEYS] = f"{hashed}\n"
+        found[render.CLIENT_KEYS] = f"{_hashed(client_key, context)}\n"
+    if named:
+        found[clients.KEYS] = clients.keys({client: _hashed(name, context) for client, name in named.items()})
     if server_keys:
         rows = sorted(server_keys.items())
         found[render.SERVER_KEYS] = "".join(f"{backend} {_secret(name, context)}\n" for backend, name in rows)
@@ -180,6 +183,10 @@ def drop(path: Path) -> None:
         write(path, {})
         with contextlib.suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _hashed(name: str, context: Context) -> str:
+    return hashlib.sha256(_secret(name, context).encode()).hexdigest()
 
 
 def _secret(name: str, context: Context) -> str:

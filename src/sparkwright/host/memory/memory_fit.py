@@ -129,6 +129,9 @@ def refusal(context: Context, server: Server, found: Budget, message: str, data:
 
 def fix_of(server: Server, found: Budget, *, never: bool) -> str:
     """What makes it fit: less of what can be freed, or the largest share or context that fits."""
+    reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
+    if reserve >= found.total_bytes:
+        return f"Lower `reserve_gib` (`vars:` of the host): {reserve / GIB:g} GiB is more than the host has."
     lower = budget.largest(server.memory, found)
     if any(row.about == "other" and not row.at_most for row in found.rows) and not lower:
         return "Give one a smaller share of memory in its recipe, or serve one of them on another host."

@@ -34,10 +34,13 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
             "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
             default_factory=dict,
         )
+        clients: dict[str, str] = arg(
+            "names of the secrets that clients with keys of their own send", default_factory=dict
+        )
         kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
+        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators, args.clients)
         files = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
         client = context.docker()
         found = container.current(args.spec["name"], context)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.gateway import listeners, render
+from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle
 from sparkwright.host.gateway import admin, container, good, place, states
 from sparkwright.host.module import Context, StateModule
@@ -11,7 +11,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 
 #: files whose content is not shown
-SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE)
+SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE, clients.KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,15 @@ class GatewayRunning(StateModule["GatewayRunning.Args", Found]):
             "the SHA-256 of the key with which each host drains its own servers; empty: not known now",
             default_factory=dict,
         )
+        clients: dict[str, str] = arg(
+            "names of the secrets that clients with keys of their own send", default_factory=dict
+        )
         kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
         stop_timeout_s: int = arg("how long requests may take to end before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> Found:
         spec, at = container.resolved(args.spec, context), place.current(place.state(context))
-        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators)
+        composed = (args.files, args.client_key, args.server_keys, args.certificate, args.operators, args.clients)
         wanted = good.kept(context, args.kept) if args.kept else place.composed(*composed, context)
         found = container.current(spec.name, context)
         image = containers.image_of(context.docker(), found) if found else {}

@@ -6,14 +6,15 @@ from sparkwright.host.gateway import now
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result
 
-NONE = {"running": False, "verified": False, "stand_in": False, "changed": [], "models": []}
+NONE = {"running": False, "verified": False, "stand_in": False, "changed": [], "models": [], "clients": []}
 
 
 class GatewayState(Module["GatewayState.Args"]):
     """What the gateway of this host does now: requests, queue and errors of each model, and the state of each server.
 
     Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
-    changed (files that are not as they were verified), stand_in (it is the sandbox's stand-in, and not HAProxy).
+    changed (files that are not as they were verified), stand_in (it is the sandbox's stand-in, and not HAProxy), clients (what
+    those with keys of their own used: requests, running, refused, errors).
     """
 
     @dataclass(frozen=True)

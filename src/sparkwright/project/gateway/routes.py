@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sparkwright import visible
@@ -20,6 +21,7 @@ from sparkwright.project.documents.checked import nearest
 from sparkwright.project.gateway import certificate, interim
 from sparkwright.project.gateway.server import Server, load
 from sparkwright.project.inventory.gateway import Gateway
+from sparkwright.project.inventory.gateway_models import ClientFile
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.inventory.naming import Mistake
@@ -98,7 +100,14 @@ def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[
         models=models,
         paths=api_paths.union(server.recipe.engine.http.paths for server in found),
         waits=file.not_up == "wait",
+        named=tuple(_client(name, client) for name, client in sorted(file.clients.items())),
     )
+
+
+def _client(name: str, file: ClientFile) -> model.Client:
+    ends = datetime.combine(file.until, datetime.min.time(), UTC) + timedelta(days=1) if file.until else None
+    rate, concurrent = file.requests_per_minute or 0, file.concurrent or 0
+    return model.Client(name, tuple(file.models), rate, concurrent, int(ends.timestamp()) if ends else 0)
 
 
 def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:
@@ -151,7 +160,7 @@ def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list
     if not found:
         message = f"no host of {gateway.name} has a recipe: the gateway would serve nothing."
         yield message, gateway.where("host"), "Add `recipe: NAME` to a host of the group."
-    for rule in (_names, _claims, _shared_names, _given_names, _ports, _reach):
+    for rule in (_names, _claims, _shared_names, _given_names, _clients, _ports, _reach):
         yield from rule(inventory, gateway, found)
 
 
@@ -220,6 +229,20 @@ def _given_names(inventory: Inventory, gateway: Gateway, found: list[Server]) ->
             yield f"{shown} is a served name of {owner.name} already.", where, "Choose another name."
         else:
             yield from _unserved(shown, alias, [one for one in found if name in one.recipe.served_names])
+
+
+def _clients(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+    """Yield clients that cannot be told apart from everybody, and models of theirs that nobody serves."""
+    file, where = gateway.file, gateway.where("clients")
+    if file.clients and file.key is None:
+        message = f"`{gateway.name}.gateway.clients` needs `key` too: without one anybody may use the gateway."
+        yield message, where, "Add `key`, your own: it has no limits, and `gateway.deploy` proves with it."
+    served = {name for server in found for name in server.recipe.served_names} | {*file.models}
+    for name, client in file.clients.items():
+        for wanted in client.models:
+            if wanted not in served:
+                message = f"`{gateway.name}.gateway.clients.{name}.models`: no server serves `{visible.name(wanted)}`."
+                yield message, where, nearest(wanted, served)
 
 
 def _unserved(shown: str, alias: str, group: list[Server]) -> Iterator[Mistake]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sparkwright import defaults
+from sparkwright.gateway import clients
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.secret_model import SecretSource
 from sparkwright.trust.container_words import is_address
@@ -22,6 +24,11 @@ def _why_not_an_address(text: str) -> str:
     return "" if is_address(text) or not hostname(text) else "is neither an IP address nor a host name"
 
 
+def _why_not_a_client(text: str) -> str:
+    return "" if clients.NAME.fullmatch(text) else f"needs {clients.NAME_RULE}"
+
+
+ClientName = Annotated[str, rule(_why_not_a_client)]
 Address = Annotated[str, rule(_why_not_an_address)]
 
 
@@ -58,6 +65,18 @@ class GatewayLimits(Strict):
     )
 
 
+class ClientFile(Strict):
+    """A client with a key of its own."""
+
+    key: SecretSource = Field(description="its API key: a source, e.g. {env: ALICE_KEY}; never the key itself")
+    models: list[str] = Field(default_factory=list, description="names of the models that it may use (default: all)")
+    requests_per_minute: int | None = Field(None, description="the most requests in a minute", ge=1, le=1_000_000)
+    concurrent: int | None = Field(None, description="the most requests at a time", ge=1, le=10_000)
+    until: date | None = Field(
+        None, description="the last day on which its key is valid, e.g. 2027-01-31 (UTC; default: no end)"
+    )
+
+
 class GatewayFile(Strict):
     """One address for the models of a group: HAProxy in a container."""
 
@@ -79,6 +98,10 @@ class GatewayFile(Strict):
     key: SecretSource | None = Field(
         None,
         description="the API key it requires from clients: a source, e.g. {env: GATEWAY_KEY}; never the key itself",
+    )
+    clients: dict[ClientName, ClientFile] = Field(
+        default_factory=dict,
+        description="clients with keys and limits of their own, by name; beside `key`, which has no limits",
     )
     affinity: Literal["none", "prefix"] = Field(
         "none",

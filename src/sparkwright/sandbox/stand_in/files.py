@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.gateway import operations, render
+from sparkwright.gateway.clients import KEYS as NAMED_KEYS
 from sparkwright.gateway.model import WAITING
 from sparkwright.gateway.statistics import TABLES
 
@@ -91,7 +92,7 @@ def read(files: Mapping[str, str]) -> Files:
         queue_s=float(_first(r"timeout queue ([0-9]+)s", front)),
         answer_s=float(_first(r"timeout server ([0-9]+)s", front)),
         check_s=float(_first(r" inter ([0-9]+)s", behind[0] if behind else "")),
-        keys=None if hashes is None else frozenset(hashes.split()),
+        keys=None if hashes is None else frozenset((*hashes.split(), *_pairs(files, NAMED_KEYS))),
         models=_pairs(files, render.ROUTES),
         backends=backends,
         paths=tuple(_first(r"!\{ path -m str ([^}]+) \}", clients).split()),

@@ -1,0 +1,76 @@
+"""Needs of a client that its server has to meet: a path, a context, tools, a prefix cache. Sources: docs/gateway.md, Clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sparkwright.app.findings import Checked
+from sparkwright.app.questions import client_formats
+from sparkwright.app.questions.client_formats import AGENT_CONTEXT, Format
+from sparkwright.engines import api_paths, dialects
+from sparkwright.engines.advice import Asked, Effective
+from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.http import GENERATE
+
+SOURCE = "docs/gateway.md, Clients"
+#: an agent asks for several things at once
+LEAST_REQUESTS = 4
+
+
+def added(checked: list[Checked], client: str) -> list[Checked]:
+    """Return recipes with the findings about a client's needs behind their own. Raises Refused for an unknown client."""
+    form = client_formats.named(client)
+    return [
+        replace(one, served=replace(one.served, findings=(*one.served.findings, *_lacking(client, form, one))))
+        for one in checked
+    ]
+
+
+def _lacking(client: str, form: Format, one: Checked) -> Iterator[Finding]:
+    """Yield what a recipe lacks for a client; nothing for one that generates no text, which no client of these uses."""
+    if one.recipe.file.task != GENERATE:
+        return
+    own = one.recipe.engine
+    if form.path not in api_paths.names(own.http.paths):
+        sentence = f"{client} asks {form.path}, which {own.title} is not known to serve."
+        yield Finding("error", sentence, (Way("serve it with an engine that does"),), SOURCE)
+    if form.agent:
+        yield from _of_agent(client, form, one)
+
+
+def _of_agent(client: str, form: Format, one: Checked) -> Iterator[Finding]:
+    own, flags = one.recipe.engine, dict(one.served.flags)
+    asked = Asked(flags, one.recipe.image)
+    effective: Effective = own.advice.effective(
+        asked, (one.pins["model"] or {}).get("config") or {}, one.served.version
+    )
+    context = own.flags.context(flags) or effective.max_model_len
+    if context is not None and context < AGENT_CONTEXT:
+        sentence = f"{client} needs a context of {AGENT_CONTEXT} tokens or more, and this one has {context}."
+        yield Finding("error", sentence, (Way("raise it"),), SOURCE)
+    named = {} if own.needs_description else own.flags.named(flags)
+    missing = [flag for flag in own.probe_flags.needs.get("tool_call", ()) if named.get(flag) in (None, False)]
+    if missing:
+        sentence = (
+            f"{client} calls tools, and this server is started without {' and '.join(f'`{flag}`' for flag in missing)}."
+        )
+        yield Finding("error", sentence, (Way("add what this model's parser needs"),), SOURCE)
+    if effective.prefix_caching is False:
+        sentence = f"{client} sends its long instructions with each request, and prefix caching is off."
+        yield Finding("warning", sentence, (Way("turn it on"),), SOURCE)
+    if 0 < effective.max_num_seqs < LEAST_REQUESTS:
+        sentence = (
+            f"{client} asks for several answers at once, and this server makes {effective.max_num_seqs} at a time."
+        )
+        yield Finding("warning", sentence, (Way("allow more"),), SOURCE)
+    yield from _unproved(client, form, one)
+
+
+def _unproved(client: str, form: Format, one: Checked) -> Iterator[Finding]:
+    """Yield the probe that would prove what a client uses, where the recipe does not ask it."""
+    dialect = dialects.BY_PATH[form.path]
+    probe = dialect.name if dialect.name in dialects.OTHERS else "tool_call"
+    if probe not in one.recipe.file.expect.probes:
+        sentence = f"nothing proves that this server answers as {client} asks."
+        yield Finding("info", sentence, (Way(f"add `{probe}` to `expect.probes`"),), SOURCE, "probes")

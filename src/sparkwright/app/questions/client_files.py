@@ -1,0 +1,211 @@
+"""A client's settings merged into its own file: what else stands there stays, and the file before is kept beside it.
+
+A key is never written: a file names the environment variable that has it, or a command that prints it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparkwright.app.questions import client_formats
+from sparkwright.app.questions.client_formats import PROVIDER, Endpoint
+from sparkwright.errors import Refused
+from sparkwright.host.state import write_atomically
+
+#: of a file of settings
+LARGEST_BYTES = 4 * 2**20
+#: of a file that is made here: it may name who may use a server
+MODE = 0o600
+_HEADER = re.compile(r"\s*\[+\s*([^\]\s]+)\s*\]")
+_CODEX_OWN = re.compile(r"\s*(?:model|model_provider|model_context_window)\s*=")
+
+
+class Unmergeable(Exception):
+    """A file that cannot be merged with; its text is a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A client's file."""
+
+    #: where it usually is
+    path: str
+    #: its text with the settings in it. Raises Unmergeable
+    merged: Callable[[str, Endpoint], str]
+
+
+def _joined(before: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both mappings in one; ours where both say something."""
+    found = dict(before)
+    for name, value in ours.items():
+        held = found.get(name)
+        both = isinstance(held, dict) and isinstance(value, dict)
+        found[name] = _joined(held, value) if both and isinstance(held, dict) else value
+    return found
+
+
+def _json_of(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        raise Unmergeable("is no JSON without comments") from None
+    if not isinstance(found, dict):
+        raise Unmergeable("is no JSON object")
+    return found
+
+
+def _yaml_of(text: str) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(text) or {}
+    except yaml.YAMLError:
+        raise Unmergeable("is no YAML") from None
+    if not isinstance(found, dict):
+        raise Unmergeable("is no mapping")
+    return found
+
+
+def _in_json(text: str, ours: Mapping[str, Any]) -> str:
+    before = _json_of(text)
+    after = _joined(before, ours)
+    return text if after == before else json.dumps(after, indent=2, ensure_ascii=False) + "\n"
+
+
+def _in_yaml(text: str, after: Mapping[str, Any]) -> str:
+    return text if after == _yaml_of(text) else yaml.safe_dump(dict(after), sort_keys=False, allow_unicode=True)
+
+
+def _opencode(text: str, endpoint: Endpoint) -> str:
+    return _in_json(text, json.loads(client_formats.FORMATS["opencode"].text(endpoint)))
+
+
+def _claude_code(text: str, endpoint: Endpoint) -> str:
+    ours: dict[str, Any] = {"env": client_formats.claude_variables(endpoint)}
+    if endpoint.key_variable:
+        ours["apiKeyHelper"] = f"printenv {endpoint.key_variable}"
+    return _in_json(text, ours)
+
+
+def _continue(text: str, endpoint: Endpoint) -> str:
+    before, ours = _yaml_of(text), yaml.safe_load(client_formats.FORMATS["continue"].text(endpoint))
+    (model,) = ours["models"]
+    held = before.get("models") or []
+    if not isinstance(held, list):
+        raise Unmergeable("has `models` that are no list")
+    others = [row for row in held if not (isinstance(row, dict) and row.get("name") == model["name"])]
+    place = next((n for n, row in enumerate(held) if row not in others), len(others))
+    models = [*others[:place], model, *others[place:]]
+    return _in_yaml(text, {**ours, **before, "models": models})
+
+
+def _aider(text: str, endpoint: Endpoint) -> str:
+    ours = {"model": f"openai/{endpoint.model}", "openai-api-base": f"{endpoint.url}/v1"}
+    return _in_yaml(text, {**_yaml_of(text), **ours})
+
+
+def _codex(text: str, endpoint: Endpoint) -> str:
+    """TOML is merged as text, so that its comments stay, and then read back."""
+    own = client_formats.FORMATS["codex"].text(endpoint)
+    try:
+        before, ours = tomllib.loads(text), tomllib.loads(own)
+    except tomllib.TOMLDecodeError:
+        raise Unmergeable("is no TOML") from None
+    providers = {**(before.get("model_providers") or {}), **ours["model_providers"]}
+    kept = {name: value for name, value in before.items() if name != "model_context_window"}
+    after = {**kept, **ours, "model_providers": providers}
+    if after == before:
+        return text
+    top, _, table = own.partition("\n\n")
+    made = "\n".join([top, *_others(text), "", table]) + "\n"
+    try:
+        read = tomllib.loads(made)
+    except tomllib.TOMLDecodeError:
+        read = {}
+    if read != after:
+        raise Unmergeable(f"holds `model_providers.{PROVIDER}` in a form that cannot be replaced")
+    return made
+
+
+def _others(text: str) -> list[str]:
+    """The lines of a codex file that hold none of the settings written here."""
+    table, lines = "", []
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            table = header[1]
+        if table != f"model_providers.{PROVIDER}" and (table or not _CODEX_OWN.match(line)):
+            lines.append(line)
+    return lines
+
+
+PLACES: Mapping[str, Place] = {
+    "claude-code": Place("~/.claude/settings.json", _claude_code),
+    "codex": Place("~/.codex/config.toml", _codex),
+    "opencode": Place("~/.config/opencode/opencode.json", _opencode),
+    "continue": Place("~/.continue/config.yaml", _continue),
+    "aider": Place("~/.aider.conf.yml", _aider),
+}
+
+
+def write(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
+    """Merge the settings into a client's file, and return what was done, in lines.
+
+    Args:
+        client: a name of `client_formats.FORMATS`.
+        endpoint: the address and the model.
+        file: instead of the client's usual one.
+
+    Raises:
+        Refused: the client has no file, or it cannot be merged with; nothing was written then.
+    """
+    place = PLACES.get(client)
+    if place is None:
+        fix = f"Leave out --write: the settings are printed. Files are written for {', '.join(PLACES)}."
+        raise Refused(f"{client} has no file of settings that this could merge into.", where="--write", fix=fix)
+    path = Path(os.path.realpath(Path(file or place.path).expanduser()))
+    try:
+        before = _read(path)
+        after = place.merged(before, endpoint)
+        if after == before:
+            return [f"{path} has these settings already"]
+        backup = _kept(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, after.encode(), mode=path.stat().st_mode & 0o777 if backup else MODE)
+    except Unmergeable as why:
+        raise Refused(f"{path} {why}.", where="--write", fix="Merge by hand: leave out --write.") from None
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
+    return [f"wrote {path}", *([f"the file before: {backup}"] if backup else [])]
+
+
+def _read(path: Path) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        content = file.read(LARGEST_BYTES + 1)
+    if len(content) > LARGEST_BYTES:
+        raise Unmergeable("is too large for a file of settings")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise Unmergeable("is no text") from None
+
+
+def _kept(path: Path) -> Path | None:
+    """A copy of the file before; None where there was none."""
+    if not path.exists():
+        return None
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = (path.with_name(f"{path.name}.{stamp}{f'-{n}' if n else ''}.bak") for n in range(1000))
+    backup = next(name for name in names if not name.exists())
+    shutil.copy2(path, backup)
+    return backup

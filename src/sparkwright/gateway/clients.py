@@ -1,0 +1,124 @@
+"""Clients with keys and limits of their own, as rules of HAProxy's: maps say whose a key is and what it may, a table counts.
+
+A key is known by its SHA-256 only, and looked up by that: how long it takes tells nothing of a key. Requests that are refused
+for a limit do not count towards it. A reload forgets what was counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkwright.gateway import answers
+from sparkwright.gateway.model import Gateway
+
+#: the files: names by the SHA-256 of their keys (written on the host, with the other secrets), and what each may
+KEYS, MODELS, RATES, CONCURRENT, UNTIL = (
+    *("clients.map", "client_models.map", "client_rates.map"),
+    *("client_concurrent.map", "client_until.map"),
+)
+FILES = (KEYS, MODELS, RATES, CONCURRENT, UNTIL)
+#: what counts their requests; no model can have a name like it
+TABLE = "-clients"
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
+NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or a digit"
+MOST_CLIENTS, MINUTE_S = 1000, 60
+#: of an answer about the table: a row has 150 characters or so
+_ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
+_FIELD = re.compile(r"([a-z0-9_]+)(?:\([0-9]+\))?=([0-9]{1,18})")
+
+EXPIRED = "This key is not valid any more."
+OTHER_MODEL = "This key is not for this model."
+TOO_MANY = "This key has made as many requests in a minute as it may. Try again."
+TOO_MANY_NOW = "This key has as many requests running as it may. Try again."
+
+
+def files(gateway: Gateway) -> dict[str, str]:
+    """Return the files that say what each client may; none where there are no clients."""
+    if not gateway.named:
+        return {}
+    backends = {name: model.backend for model in gateway.models for name in model.names}
+    rows: dict[str, list[str]] = {name: [] for name in FILES[1:]}
+    for client in gateway.named:
+        allowed = dict.fromkeys(backends[name] for name in client.models or backends)
+        rows[MODELS] += [f"{client.name}:{backend} 1" for backend in allowed]
+        limits = {RATES: client.requests_per_minute, CONCURRENT: client.concurrent, UNTIL: client.until_s}
+        for name, limit in limits.items():
+            rows[name] += [f"{client.name} {limit}"] if limit else []
+    return {name: "".join(f"{row}\n" for row in lines) for name, lines in rows.items()}
+
+
+def keys(hashes: Mapping[str, str]) -> str:
+    """Return the file of the clients' keys. hashes: SHA-256 as hexadecimal digits, by client."""
+    return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
+
+
+def names_in(text: str) -> list[str]:
+    """Return the clients of such a file."""
+    return sorted(name for _, _, name in (line.partition(" ") for line in text.splitlines()) if NAME.fullmatch(name))
+
+
+def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
+    """The table."""
+    if gateway.named:
+        counted = f"gpc0,gpc0_rate({MINUTE_S}s),gpc1,conn_cur,http_fail_cnt"
+        yield (
+            f"backend {TABLE}",
+            iter([f"stick-table type string len 40 size {MOST_CLIENTS} expire 24h store {counted}"]),
+        )
+
+
+def known(gateway: Gateway, given: Sequence[str]) -> Iterator[str]:
+    """What sets `txn.client`. given: samples of the keys that a request may have."""
+    if not gateway.named:
+        return
+    for n, key in enumerate(given):
+        unset = "" if n == 0 else " if !{ var(txn.client) -m found }"
+        yield f"http-request set-var(txn.client) {key},sha2(256),hex,lower,map_str({KEYS}){unset}"
+    # its name is in the log
+    yield "http-request capture var(txn.client) len 40 if { var(txn.client) -m found }"
+
+
+def expired(gateway: Gateway) -> Iterator[str]:
+    """What refuses a key whose time is over."""
+    if gateway.named:
+        yield f"http-request set-var(txn.until) var(txn.client),map_str_int({UNTIL})"
+        over = answers.words(401, EXPIRED, "key_expired")
+        yield f"http-request return {over} if {{ var(txn.until) -m found }} {{ date,sub(txn.until) ge 0 }}"
+
+
+def limits(gateway: Gateway) -> Iterator[str]:
+    """What refuses a request whose model is known for what its client may not, and counts it else."""
+    if not gateway.named:
+        return
+    named = "{ var(txn.client) -m found }"
+    yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.backend,),map_str({MODELS})"
+    other = answers.words(403, OTHER_MODEL, "model_not_allowed")
+    yield f"http-request return {other} if {named} !{{ var(txn.allowed) -m found }}"
+    yield f"http-request track-sc2 var(txn.client) table {TABLE} if {named}"
+    yield f"http-request set-var(txn.rate) var(txn.client),map_str_int({RATES})"
+    yield f"http-request set-var(txn.most) var(txn.client),map_str_int({CONCURRENT})"
+    over = "{ var(txn.rate) -m found } { sc2_gpc0_rate,sub(txn.rate) ge 0 }"
+    yield f"http-request set-var(txn.over) str(rate) if {over}"
+    yield "http-request set-var(txn.over) str(now) if { var(txn.most) -m found } { sc2_conn_cur,sub(txn.most) gt 0 }"
+    yield "http-request sc-inc-gpc1(2) if { var(txn.over) -m found }"
+    for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
+        refused = answers.words(429, sentence, "rate_limit_exceeded")
+        yield f"http-request return {refused} if {{ var(txn.over) -m str {word} }}"
+    yield f"http-request sc-inc-gpc0(2) if {named}"
+
+
+def used(text: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what clients used, of an answer to `show table`: requests, running, refused for a limit, errors (5xx).
+
+    Args:
+        text: the answer.
+        names: of all clients; the rows of others are left out.
+    """
+    found = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(text)}
+    columns = {"requests": "gpc0", "running": "conn_cur", "refused": "gpc1", "errors": "http_fail_cnt"}
+    return [
+        {"client": name, **{key: int(found.get(name, {}).get(column, 0)) for key, column in columns.items()}}
+        for name in names
+    ]

@@ -1,0 +1,75 @@
+"""`lint --for`: what a client needs of a recipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkwright.app import client_needs, findings
+from sparkwright.errors import Refused
+from sparkwright.project import starter
+
+WELL = "qwen3.5-35b"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    starter.lay(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / f"recipes/{WELL}.yml"
+
+
+def needs(client: str) -> list[tuple[str, str]]:
+    checked, _ = findings.check(WELL, "", "")
+    own = len(checked[0].served.findings)
+    return [(one.severity, one.sentence) for one in client_needs.added(checked, client)[0].served.findings[own:]]
+
+
+def shorter(recipe: Path) -> None:
+    """A context that is too short for an agent, and no promise of a longer one."""
+    edit(recipe, r"max-model-len: \d+", "max-model-len: 32768")
+    recipe.write_text(re.sub(r"\n  load: .*", "", recipe.read_text()))
+
+
+def edit(recipe: Path, pattern: str, new: str) -> None:
+    text, hits = re.subn(pattern, new, recipe.read_text())
+    assert hits
+    recipe.write_text(text)
+
+
+def test_a_recipe_for_agents_lacks_only_the_proof(recipe: Path) -> None:
+    (unproved,) = needs("claude-code")
+    assert unproved == ("info", "nothing proves that this server answers as claude-code asks.")
+    edit(recipe, r"json_schema, image", "json_schema, messages, image")
+    assert needs("claude-code") == [] and needs("opencode") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "severity", "word"),
+    [
+        (r"  enable-auto-tool-choice: true\n  tool-call-parser: \S+\n((.|\n)*)probes: \[tool_call, ", r"\1probes: [", "error", "`enable-auto-tool-choice` and `tool-call-parser`"),
+        (r"enable-prefix-caching: true", "enable-prefix-caching: false", "warning", "prefix caching is off"),
+        (r"max-num-seqs: 8", "max-num-seqs: 2", "warning", "makes 2 at a time"),
+    ],
+)  # fmt: skip
+def test_what_an_agent_cannot_do_without_is_named(
+    recipe: Path, pattern: str, new: str, severity: str, word: str
+) -> None:
+    edit(recipe, pattern, new)
+    (found,) = [row for row in needs("claude-code") if row[0] != "info"]
+    assert found[0] == severity and word in found[1], found
+
+
+def test_a_context_that_is_too_short_for_an_agent_is_named(recipe: Path) -> None:
+    shorter(recipe)
+    (found,) = [row for row in needs("claude-code") if row[0] != "info"]
+    assert found == ("error", "claude-code needs a context of 65536 tokens or more, and this one has 32768.")
+
+
+def test_a_front_end_needs_none_of_it_and_an_unknown_client_is_refused(recipe: Path) -> None:
+    shorter(recipe)
+    assert needs("open-webui") == []
+    with pytest.raises(Refused, match="no client named 'claude-cod'.*claude-code"):
+        needs("claude-cod")
