@@ -101,6 +101,7 @@ class GatewayFile(Strict):
     )
     clients: dict[ClientName, ClientFile] = Field(
         default_factory=dict,
+        max_length=clients.MOST_CLIENTS,
         description="clients with keys and limits of their own, by name; beside `key`, which has no limits",
     )
     affinity: Literal["none", "prefix"] = Field(
