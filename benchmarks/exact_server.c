@@ -126,7 +126,7 @@ static int readable(Stream *one) {
     char *end = strstr(one->request, "\r\n\r\n"), *size = strcasestr(one->request, "content-length:");
     if (!end || one->length < end + 4 - one->request + (size && size < end ? atoi(size + 15) : 0)) return 1;
     one->received_s = at_s, one->length = 0;
-    if (!strncmp(one->request, "POST /v1/chat/completions ", 26)) one->waiting = 1;
+    if (!strncmp(one->request, "POST /v1/chat/completions ", 26) || !strncmp(one->request, "POST /v1/messages ", 18)) one->waiting = 1;
     else if (!strncmp(one->request, "GET /record ", 12)) tell(one->fd);
     else if (!strncmp(one->request, "GET /health ", 12)) answer(one->fd, "200 OK", "{}");
     else if (!strncmp(one->request, "GET /v1/models ", 15))

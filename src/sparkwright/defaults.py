@@ -22,4 +22,6 @@ FORKS = 16
 #: `gateway:` of a group: the image, of the HAProxy that the tests use; connections at a time; how long a request may wait for a
 #: server, and a server that answers may be silent; between two checks, seconds
 GATEWAY_IMAGE = "haproxy:2.6"
-GATEWAY_CLIENTS, GATEWAY_QUEUE_S, GATEWAY_ANSWER_S, GATEWAY_CHECK_S = 256, 60, 1800, 10
+GATEWAY_CLIENTS, GATEWAY_QUEUE_S, GATEWAY_ANSWER_S, GATEWAY_CHECK_S = 256, 60, 120, 10
+#: a single step of an engine takes less, except where it reads a long prompt in one piece
+GATEWAY_STUCK_S = 12

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import shlex
+import socket
 import subprocess
 import tomllib
 
 import pytest
 import yaml
 
-from sparkwright.app.questions import client_formats
+from sparkwright.app.questions import client_formats, client_settings
 from sparkwright.app.questions.client_formats import FORMATS, Endpoint
 
 KEYED = Endpoint("http://spark1:8080", "org/qwen's $model", 131_072, 8192, "GATEWAY_KEY", pictures=True)
@@ -85,3 +87,18 @@ def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name:
 def test_a_path_that_the_engine_lacks_is_named() -> None:
     last = client_formats.lines(FORMATS["claude-code"], OPEN)[-1]
     assert last == "# this client asks /v1/messages, which this server's engine is not known to serve"
+
+
+def test_an_address_of_a_name_at_which_nothing_answers_is_told_from_one_that_refuses() -> None:
+    with contextlib.ExitStack() as stack:
+        serving, silent, closed = (stack.enter_context(socket.socket()) for _ in range(3))
+        for listener, address in ((serving, "127.0.0.1"), (silent, "127.0.0.2"), (closed, "127.0.0.3")):
+            listener.bind((address, 0))
+        serving.listen(8)
+        silent.listen(0)
+        for _ in range(4):  # a full queue takes no more connections, and the kernel answers none
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+        addresses = [(socket.AF_INET, listener.getsockname()) for listener in (closed, silent, serving)]
+        assert client_settings.reached(addresses, 1.0) == (["127.0.0.1"], ["127.0.0.2"])

@@ -100,8 +100,14 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "no setting of its own",
         "not known",
     ),
+    "experts for each token other than the model's": (
+        "experts-per-token",
+        "its overrides are not read",
+        "experts-per-token",
+        "not known",
+    ),
     "tool calls and reasoning": (
-        "tool-calls reasoning-truncates-answers template-value-as-text",
+        "tool-calls reasoning-truncates-answers template-value-as-text parser-of-the-model",
         "one flag each, whose values flag-value knows; the probes of a start tell the rest",
         "on by default, by the model's template; the probes of a start tell the rest",
         "the probes of a start tell",

@@ -91,4 +91,6 @@ def test_each_answer_to_a_trap_names_tests_that_exist_and_the_page_says_so() -> 
 
 
 def test_most_traps_in_reach_are_prevented_or_named() -> None:
-    assert sum(trap.answer in traps.MET for trap in traps.in_reach()) >= traps.FLOOR
+    found = traps.in_reach()
+    assert len(found) >= traps.LEAST_IN_REACH
+    assert sum(trap.answer in traps.MET for trap in found) >= traps.FLOOR

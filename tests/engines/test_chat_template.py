@@ -114,6 +114,12 @@ def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
     }
 
 
+def test_a_model_whose_prompts_are_made_by_code_is_told_as_such() -> None:
+    assert dict(chat_template.lines({"template": None, "sampling": {}}))["template"].startswith(
+        "none was read in the model's files: code, or a flag, makes its prompts"
+    )
+
+
 def test_what_a_stranger_put_into_a_lock_is_shaped() -> None:
     hostile = {
         "fields": ["a b", "x" * 900, 3, "ok"],

@@ -268,3 +268,22 @@ def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
     case = Case(rules.Asked(flags), classify(DENSE), versions.parse("0.32.0"))
     told = [one.sentence for one in rules.RULES["weights-loading"].findings(case)]
     assert len(told) == len(said) and all(word in one for word, one in zip(said, told, strict=True))
+
+
+def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared() -> None:
+    model = {**DENSE, "text_config": {"num_experts_per_tok": 8}}
+    for given, told in (
+        ({"text_config": {"num_experts_per_tok": 16}}, True),
+        ('{"num_experts_per_tok": 4}', True),
+        ({"num_experts_per_tok": 8}, False),
+        ({"rope_theta": 1}, False),
+        ("not json", False),
+    ):
+        assert ("experts-per-token" in found({"hf-overrides": given}, model, "0.32.0")) == told, given
+
+
+def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
+    pinned = {"/models/m": ["config.json", "sub/super_v3_reasoning_parser.py", "parser.py", "reasoning.md"]}
+    assert "parser-of-the-model" in found({}, DENSE, "0.32.0", pinned=pinned)
+    loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
+    assert "parser-of-the-model" not in found(loaded, DENSE, "0.32.0", pinned=pinned)

@@ -82,6 +82,10 @@ class Steady:
             self.stop.set()
             for one in threads:
                 one.join(ANSWER_S)
+            hung = sum(
+                one.is_alive() for one in threads
+            )  # no answer, no error: of those a count of failures says nothing
+            self.asked.extend([Asked(0.0, ANSWER_S, "hung", True)] * hung)
 
     def answered(self, more: int) -> None:
         """Wait until so many more requests have ended."""

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from sparkwright.errors import Refused
+from sparkwright.project import recipe
 from tests.importing.forms import EUGR, SPARKRUN_2, VLLM, rows, taken
 
 BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
@@ -111,6 +112,23 @@ def test_what_only_a_person_knows_is_asked_by_name() -> None:
     found = yaml.safe_load(taken(text, **answers).text)
     assert found["vllm"]["seed"] == 7 and "speculative-config" not in found["vllm"] and "parallel" not in found
     assert found["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
+
+
+def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
+    config = '\'{{"method":"eagle3","model":"acme/Draft","num_speculative_tokens":2}}\''
+    text = EUGR.replace("cluster_only: true\n", "").replace(
+        "--distributed", f"--seed 7 --tokenizer acme/Tok --speculative-config {config} --distributed"
+    )
+    answers = {"hosts": "1", "speculative-config": "pin", "tokenizer": "pin", "image": "a/b:1"}
+    made = taken(text, **answers)
+    found = yaml.safe_load(made.text)
+    assert found["models"]["draft"] == {"id": "acme/Draft", "dir": "~/models/draft", "mount": "/models/draft"}
+    assert found["models"]["tokenizer"]["id"] == "acme/Tok" and "tokenizer" not in found["vllm"]
+    assert found["vllm"]["speculative-config"] == {"method": "eagle3", "num_speculative_tokens": 2}
+    assert "models.draft" in rows(made, "translated")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/one.yml").write_text(made.text)
+    assert recipe.load(tmp_path, "one").file.models["draft"].id == "acme/Draft"
 
 
 def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> None:

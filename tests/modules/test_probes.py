@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
+from sparkwright.engines.probes import image
+from sparkwright.engines.probes.probe import Reply
 from sparkwright.errors import Exit
 from sparkwright.host.containers import engine_of
+from sparkwright.modules.proof import probes
 from sparkwright.modules.proof.probes import Probes
 from sparkwright.modules.proof.verdict import ASIDE
 from sparkwright.protocol.result import Result
@@ -186,3 +189,10 @@ def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(serve
     assert result.msg.endswith("reasoning; 1 note for its clients: it drops the thinking of earlier turns")
     assert rows(result)["for its clients"][0] == "proved"
     assert {"reasoning, not said", "reasoning, off, streamed"} <= set(rows(result))
+
+
+@pytest.mark.parametrize(("status", "noted"), [(500, True), (503, True), (400, False), (422, False), (200, False)])
+def test_a_picture_out_of_reach_that_is_the_servers_fault_is_a_note(status: int, noted: bool) -> None:
+    (probe,) = (variant for variant in image.VARIANTS if variant.optional)
+    found = probes._judged(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
+    assert (found.verdict, bool(found.note)) == ("proved", noted)

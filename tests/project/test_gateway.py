@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from sparkwright.errors import Refused
+from sparkwright.gateway import render
 from sparkwright.gateway.model import Gateway
 from sparkwright.project.gateway import certificate, routes
 from sparkwright.project.inventory.inventory import Inventory
@@ -295,3 +297,23 @@ def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate
     (project / "hosts/groups.yml").write_text(LAB.replace("tls: none", text))
     with pytest.raises(Refused, match=refusal):
         routed(project)
+
+
+def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_of_an_unknown_one(project: Path) -> None:
+    made = routed(project)
+    chat, small = made.models
+    assert {one.progress for one in (*chat.upstreams, *small.upstreams)} == {chat.upstreams[0].progress}
+    progress = chat.upstreams[0].progress
+    assert progress is not None and progress.path == "/metrics"
+    assert {"vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"} <= {one.name for one in progress.moves}
+    assert [one.name for one in progress.requests] == ["vllm:num_requests_running", "vllm:num_requests_waiting"]
+    listed = render.files(made)["progress.list"]
+    assert "qwen spark1 moves vllm:generation_tokens_total\n" in listed and "small spark3 path /metrics\n" in listed
+    assert "progress.lua" in render.files(made)["haproxy.cfg"]
+    never = render.files(replace(made, stuck_s=0))
+    assert "progress.lua" not in never and "progress.lua" not in never["haproxy.cfg"]
+    other = SMALL.replace("vllm: {served-model-name: small}", "engine: openai\nopenai: {served_name: small}").replace(
+        "v0.32.0", "v0.32.1"
+    )
+    (project / "recipes/small.yml").write_text(other)
+    assert routed(project).models[1].upstreams[0].progress is None

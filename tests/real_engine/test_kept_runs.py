@@ -12,6 +12,8 @@ from sparkwright.engines.vllm.log import LOG
 from tests.real_engine import keep
 from tests.real_engine.cases import CASES, Case
 from tests.real_engine.engine import Engine
+from tests.real_engine.releases import kept
+from tests.real_engine.releases.install import NEWEST
 
 KEPT = [case for case in CASES if (keep.DATA / case.name).exists()]
 
@@ -32,6 +34,26 @@ def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
         assert state.failure.value is None
     else:
         assert state.failure.value == said.why.replace("{model}", f"/models/{case.model}")
+
+
+OTHERS = [
+    pytest.param(report, folder, id=f"{report.version}-{folder.name}")
+    for report in kept.reports()
+    if report.version != NEWEST
+    for folder in sorted((keep.DATA.parent / f"vllm-{report.version}").glob("*/"))
+]
+
+
+@pytest.mark.parametrize(("report", "folder"), OTHERS)
+def test_the_log_of_another_release_reads_as_its_report_says(report: kept.Report, folder: Path) -> None:
+    """Of a release over another one's kernels too: its log is its own."""
+    state, did = read((folder / "server.log").read_bytes(), LOG), report.cases[folder.name]
+    assert (state.value("version"), did.how) == (report.version, "started")
+    assert (state.ready, state.failure.value) == (did.starts, None)
+    for name in ("chunked_prefill", "prefix_caching"):
+        assert state.value(name) == did.settings[name]
+    assert state.value("mamba_cache_mode") in (did.settings["mamba_cache_mode"], None)
+    assert list(state.stage_s) and state.value("kv_cache_tokens") > 0
 
 
 def test_cases_have_names_of_their_own() -> None:

@@ -33,6 +33,10 @@ ACCEPTED_AT = "accepted_at_"
 MOST_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
+#: roles of which one moves at every step of an engine that works, of a long prompt too; and those of the requests that it has
+MOVES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
+REQUESTS = (RUNNING, WAITING)
+
 COUNTERS = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
 
 _POSITION = re.compile(r'\bposition="(\d{1,3})"')
@@ -112,6 +116,8 @@ class Http:
     unlike: Mapping[str, Sample] = field(default_factory=dict)
     #: paths that make the prompt of a conversation, without generating: the first takes the messages, the second its tokens; empty for none
     render: tuple[str, ...] = ()
+    #: seconds for which all of MOVES may stand still on a slow model that works
+    still_s: int = 0
     #: what its clients use, and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.http import GENERATE, Task
+from sparkwright.engines.http import GENERATE, Sample, Task
 from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
@@ -29,6 +29,20 @@ def why_not_a_name(model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Metrics by which a server's engine shows that it works on its requests."""
+
+    #: where they are read
+    path: str
+    #: counters and gauges of which one moves at every step
+    moves: tuple[Sample, ...]
+    #: the requests that it has, running and waiting; empty where it tells none
+    requests: tuple[Sample, ...] = ()
+    #: seconds for which they may stand still while it works
+    still_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Upstream:
     """A server. name: its host's; of a host with several servers with its recipe. slots: requests that it serves at a time; 0:
     not known, and then not limited. machine: the host that may drain it; empty: `name` is that. interim_port: where its host may
@@ -41,6 +55,8 @@ class Upstream:
     slots: int
     machine: str = ""
     interim_port: int = 0
+    #: None where its engine tells nothing of it
+    progress: Progress | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,6 +130,7 @@ class Gateway:
     check_s: int
     models: tuple[Model, ...]
     paths: tuple[ApiPath, ...]  #: of its servers, those that clients may use
+    stuck_s: int = 0  #: without progress a server with requests is down after it; 0: never
     waits: bool = False  #: where no server of a model is up, a request waits for one
     named: tuple[Client, ...] = ()  #: clients with keys of their own, beside the one key for all
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, clients, listeners, operations, requests
+from sparkwright.gateway import answers, clients, listeners, operations, progress, requests
 from sparkwright.gateway.answers import quoted
 from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
@@ -21,6 +21,7 @@ NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
     *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
+    *(progress.LIST, progress.SCRIPT),
 )
 #: the words after `haproxy`
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
@@ -46,6 +47,8 @@ BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
 NOBODY = "127.0.0.1:1"
 #: between two checks of a server that failed one, or is down
 FAST_CHECK_S = 2
+#: seconds that a process before a reload is left to its requests, which may stream for long
+STREAM_S = 1800
 #: seconds that a client may take nothing of an answer that is there
 STALL_S = 60
 #: buffers that a connection may hold at most: the request, the next one behind it, the copy to send again, and of the answer one
@@ -75,7 +78,8 @@ def container_bytes(gateway: Gateway) -> int:
 def files(gateway: Gateway) -> dict[str, str]:
     """The files of its folder that hold no secret, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
-    return {**own, **operations.files(gateway), **requests.files(gateway), **clients.files(gateway)}
+    watched = {**clients.files(gateway), **progress.files(gateway, SERVER_KEYS)}
+    return {**own, **operations.files(gateway), **requests.files(gateway), **watched}
 
 
 def _routes(gateway: Gateway) -> str:
@@ -108,9 +112,10 @@ def _global(gateway: Gateway) -> Iterator[str]:
     yield f"tune.maxrewrite {REWRITE_BYTES}"
     yield f"stats socket unix@{SOCKETS}/{SOCKET} mode 600 level admin expose-fd listeners"
     yield "stats timeout 30s"
-    yield f"hard-stop-after {gateway.answer_s}s"
+    yield f"hard-stop-after {max(STREAM_S, gateway.answer_s)}s"
     yield "log stdout format raw local0"
     yield from operations.in_global()
+    yield from progress.in_global(gateway)
     yield from requests.in_global(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FAULTS: dict[str, str] = {
     "slow": "the engine gives 5.7 tokens a second instead of 47",
+    "slow-at-depth": "behind 4,096 tokens and more the engine gives a fifth of its rate, as with another attention kernel",
     "stale-cache": "what an earlier start compiled is no good: a start that finds it gives 5.7 tokens a second",
     "wedge": "no token ever comes, and /health answers 200 (SGLang: 503, its health is a token)",
     "slow-start": "the engine exits, is restarted, and its load does not come to an end",

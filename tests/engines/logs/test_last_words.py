@@ -98,9 +98,22 @@ def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, 
         assert read(log, VLLM).failure.value == sentence
 
 
-def test_processes_that_cannot_meet_on_their_own_host_are_no_matter_of_a_head() -> None:
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (1, "its processes could not meet at 127.0.0.1:29501 on this host."),
+        (
+            2,
+            "the head at 127.0.0.1:29501 did not answer: see its own log, and whether the hosts reach each other over the "
+            "fabric.",
+        ),
+    ],
+)
+def test_processes_of_one_host_that_cannot_meet_are_no_matter_of_a_head(size: int, says: str) -> None:
+    intent = f"(Worker pid=7) INFO 01-20 10:00:00 [p.py:1] world_size={size} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:29501 backend=gloo\n"
     words = "(Worker pid=7) ERROR 01-20 10:00:00 [a.py:9] torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29501).\nRuntimeError: Engine core initialization failed.\n"
-    assert told("vllm", words, served=False) == "its processes could not meet at 127.0.0.1:29501 on this host."
+    begun, _ = STARTS["vllm"]
+    assert read(begun + intent + words, VLLM).failure.value == says
 
 
 def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes_on_has_not() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import clusters, gateways, recipes
@@ -28,6 +32,8 @@ from sparkwright.visible import one_line
 
 #: the environment variable for a gateway's key that comes from elsewhere
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
+#: an address in a local network takes a connection within milliseconds
+ADDRESS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ def show(chosen: Chosen, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
                 _of_client(form, wanted, _endpoint(chosen, host, answers[host]))
                 continue
             say(text(chosen.project, answers[host]), end="")
-            for line in _behind(chosen, host):
+            for line in (*_behind(chosen, host), *_silent_addresses(answers[host].url)):
                 say(line)
     return codes
 
@@ -95,6 +101,53 @@ def _behind(chosen: Chosen, name: str) -> list[str]:
         f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(chosen.inventory, gateway)[0]}"
         for gateway in _gateways(chosen, name)
     ]
+
+
+def _silent_addresses(url: str) -> list[str]:
+    """Return a line where a name has an address at which nothing answers: a client may wait for it in each request."""
+    parts = urlsplit(url)
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    addresses = list(dict.fromkeys((row[0], row[4]) for row in found))
+    answering, silent = reached(addresses, ADDRESS_S) if len(addresses) > 1 else ([], [])
+    if not (answering and silent):
+        return []
+    instead = f"[{answering[0]}]" if ":" in answering[0] else answering[0]
+    return [
+        f"\n# {parts.hostname} is {', '.join(silent)} too, where nothing answers: clients that try that first wait for it\n"
+        f"instead    {parts.scheme}://{instead}:{parts.port}/v1"
+    ]
+
+
+def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[list[str], list[str]]:
+    """Return the addresses that take a connection, and those that don't answer at all; one that refuses it costs no client time.
+
+    Args:
+        addresses: family and address, as socket.getaddrinfo gives them.
+        timeout_s: for all of them together, since each is tried in a thread of its own.
+    """
+    found: tuple[list[str], list[str]] = ([], [])
+
+    def attempt(family: int, address: Any) -> None:
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout_s)
+            try:
+                connection.connect(address)
+            except TimeoutError:
+                found[1].append(str(address[0]))
+            except OSError:
+                return
+            else:
+                found[0].append(str(address[0]))
+
+    attempts = [Thread(target=attempt, args=row) for row in addresses]
+    for thread in attempts:
+        thread.start()
+    for thread in attempts:
+        thread.join()
+    return found
 
 
 def _gateways(chosen: Chosen, name: str) -> list[Gateway]:

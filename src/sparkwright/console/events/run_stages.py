@@ -23,6 +23,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "prefix_cache",
         "probes",
         "load_proof",
+        "depth_rates",
     ),
     "cold start": ("move_cache_aside",),
 }

@@ -13,7 +13,16 @@ from sparkwright.protocol.events import Event
 
 #: the module that makes a verified server the last good one, and the field that tells of another one than before
 GRANT, LAST_GOOD = "grant_restart", "last good state"
-PROOFS = ("verify_health", "probes", "liveness", "gpu_used", "verify_logs", "smoke_test", "reference_text")
+PROOFS = (
+    "verify_health",
+    "probes",
+    "liveness",
+    "gpu_used",
+    "verify_logs",
+    "smoke_test",
+    "depth_rates",
+    "reference_text",
+)
 #: verdicts of a check that proved nothing
 OPEN = ("off", "not asked for", "unknown", "not compared", "doubtful", "inconclusive")
 

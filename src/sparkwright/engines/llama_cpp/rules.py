@@ -24,6 +24,7 @@ ALL_LAYERS = 99
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
+OVERRIDES = "override-kv"
 
 
 @rule(
@@ -210,6 +211,23 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     if case.asked.platform == "gb10" and layers is not None and 0 < layers < ALL_LAYERS:
         sentence = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
         yield Finding("info", sentence, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
+
+
+@rule(
+    "experts-per-token",
+    sources=("llama-server --help: --override-kv changes the model's metadata", "model-serving-minefield 33"),
+    example=Asked(
+        {"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": "all", OVERRIDES: "qwen3moe.expert_used_count=int:16"}
+    ),
+)
+def experts_per_token(case: Case) -> Iterator[Finding]:
+    """The number of experts for each token is part of how a model was trained.
+    More of them are slower and no better: their weights are scaled to a sum of 1, so each of the usual ones counts less.
+    """
+    given = str(case.flag(OVERRIDES) or "")
+    if "expert_used_count=" in given:
+        sentence = f"{OVERRIDES} {one_line(given, at_most=80)} changes how many experts compute each token."
+        yield Finding("warning", sentence, (Way("remove it", {OVERRIDES: None}),), "the model's metadata", OVERRIDES)
 
 
 @rule(

@@ -69,7 +69,8 @@ class Reader:
 
     def _with_suspect(self, reported: Words) -> str:
         """The sentence of a failure; one without a known cause also names the setting that may be it."""
-        sentence = reported.alone if reported.alone and self.state.value("world_size") == 1 else reported.sentence
+        members = self.state.value("world_size") or self.state.value("intended_world_size")
+        sentence = reported.alone if reported.alone and members == 1 else reported.sentence
         suspects = (
             sentence.format(value)
             for name, sentence in self._book.suspects

@@ -139,6 +139,11 @@ def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "system", f"the template puts in: {template.system_prompt}"
         if template.dated:
             yield "date", "the template puts in the date of today: a cached prefix ends with the day"
+    else:
+        yield (
+            "template",
+            "none was read in the model's files: code, or a flag, makes its prompts (`expect.probes` tries them)",
+        )
     sampling, source = chat.get("sampling"), chat.get("read_from") or SAMPLING_FILE
     if sampling is None:
         missing = f"no {source}" if source == SAMPLING_FILE else f"nothing set in the {source}"

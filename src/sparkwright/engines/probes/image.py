@@ -6,6 +6,7 @@ import base64
 import re
 import struct
 import zlib
+from dataclasses import replace
 
 from sparkwright.engines.openai_api import CHAT
 from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
@@ -60,4 +61,21 @@ PROBE = Probe(
     },
     judge,
     refused="picture refused",
+)
+#: no server is there: port 9 is that of a service of the eighties
+OUT_OF_REACH = "http://127.0.0.1:9/picture.png"
+VARIANTS = (
+    PROBE.in_a_stream(),
+    replace(
+        PROBE,
+        name="image, out of reach",
+        body={
+            **PROBE.body,
+            "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": OUT_OF_REACH}}]}],
+        },
+        rule=lambda reply: Seen("proved", f"answered all the same: {quoted(reply.content)}"),
+        variant=True,
+        optional=True,
+        of_server_error="a picture that cannot be fetched is answered as a fault of the server: repeating such a request is useless",
+    ),
 )

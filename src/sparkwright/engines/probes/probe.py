@@ -115,6 +115,8 @@ class Probe:
     variant: bool = False
     #: a server may refuse the request, or its fields
     optional: bool = False
+    #: for clients, where the server reports a fault of its own; "" where that is a failure
+    of_server_error: str = ""
 
     def in_a_stream(self) -> Probe:
         """Return the same request as a stream, as most clients send it."""

@@ -18,6 +18,7 @@ PLAIN: Mapping[str, Probe] = {
 OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     tool_call.PROBE.name: tool_call.VARIANTS,
     reasoning.PROBE.name: reasoning.VARIANTS,
+    image.PROBE.name: image.VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
 #: what a server for a task can be probed for

@@ -92,6 +92,8 @@ HTTP = Http(
         http.KV_CACHE_USED: Sample("sglang:token_usage"),
     },
     unlike={http.HEARTBEAT: Sample("sglang:prompt_tokens_total")},  # added when a request ends
+    # MOVES are written every decode-log-interval (40) steps: so long at 1.5 steps a second
+    still_s=27,
     loading=(503,),
     any_name=True,
     health_s=HEALTH_S,

@@ -122,7 +122,6 @@ FAILURES: tuple[Death, ...] = (
         "a step of its scheduler took longer than watchdog-timeout ({0} s): it hung, and ended itself.",
         "always",
     ),
-    death("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     death(
         "OOM killer",

@@ -23,7 +23,7 @@ MEMORY = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_ca
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
     **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), integer),
-    **dict.fromkeys(("rank", "world_size", "intended_rank"), integer),
+    **dict.fromkeys(("rank", "world_size", "intended_rank", "intended_world_size"), integer),
     **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), number),
     **dict.fromkeys(MEMORY, number),
     "quantization": lambda text: "none" if text == "None" else text,

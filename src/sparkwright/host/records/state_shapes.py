@@ -120,7 +120,7 @@ def _some(shape: Shape) -> Shape:
 
 _BASELINE = Partial(
     {"tok_per_s": _rates, "deviation": number, "runs": integer, "clock_mhz": (None, number), "key": {text: writable}}
-    | {"about": Partial({"kernels": {text: [text]}, "gpu": {text: (None, number)}})},
+    | {"about": Partial({"kernels": {text: [text]}, "gpu": {text: (None, number)}, "depth": {text: number}})},
     ("tok_per_s", "deviation", "runs"),
 )
 START = Partial(

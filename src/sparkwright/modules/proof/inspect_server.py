@@ -35,6 +35,7 @@ NOTHING: dict[str, Any] = {
     "tok_per_s": None,
     "baseline_key": {},
     "probes": [],
+    "depths": [],
     "log": {"chunked_prefill": "any", "note": "", "expect": [], "forbid": [], "unknown": "fail"},
 }
 

@@ -69,7 +69,7 @@ class LoadProof(Module["LoadProof.Args"]):
 
     @staticmethod
     def _climbed(http: Http, args: Args, key: str, context: Context) -> list[Rung]:
-        asker = _learned(Asker(http, args.model, args.base_url, key), args.timeout_s)
+        asker = learned(Asker(http, args.model, args.base_url, key), args.timeout_s)
         found: list[Rung] = []
         steps = ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
         for rung in steps:
@@ -80,8 +80,8 @@ class LoadProof(Module["LoadProof.Args"]):
         return found
 
 
-def _learned(asker: Asker, timeout_s: float) -> Asker:
-    """Learn how many tokens the server makes of a word."""
+def learned(asker: Asker, timeout_s: float) -> Asker:
+    """Learn how many tokens the server makes of a word. Raises Failed when it gives no token."""
     try:
         few, many = (
             asker.run(asker.request(prefix.text(words), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens

@@ -231,6 +231,8 @@ def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) ->
         return Seen("disproved", f"no answer: {one_line(reply.error, at_most=SHOWN_CHARS)}")
     if probe.optional and reply.status in openai_api.REFUSALS:
         return Seen("proved", f"refused with {reply.status}")
+    if probe.of_server_error and reply.status >= 500:
+        return Seen("proved", f"failed with {reply.status}", note=probe.of_server_error)
     if reply.status != 200 or reply.message:
         words = one_line(reply.message, at_most=SHOWN_CHARS)
         # a model of another name is 404 too

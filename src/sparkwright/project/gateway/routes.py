@@ -11,7 +11,7 @@ from pathlib import Path
 from sparkwright import visible
 from sparkwright.engines import api_paths, dialects
 from sparkwright.engines.advice import Asked
-from sparkwright.engines.http import GENERATE
+from sparkwright.engines.http import GENERATE, HEARTBEAT, MOVES, REQUESTS, Http, Task
 from sparkwright.engines.openai_api import generated
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
@@ -97,6 +97,7 @@ def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[
         queue_s=file.limits.queue_s,
         answer_s=file.limits.answer_s,
         check_s=file.limits.check_s,
+        stuck_s=file.limits.stuck_s,
         models=models,
         paths=api_paths.union(server.recipe.engine.http.paths for server in found),
         waits=file.not_up == "wait",
@@ -147,7 +148,17 @@ def _upstream(project: Path, inventory: Inventory, gateway: Gateway, one: Server
     slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
     address = _address(inventory, gateway, one.host)
     second = interim.port(project, inventory, one)
-    return model.Upstream(one.host.upstream, address, one.port, slots, one.host.machine, second)
+    about = _progress(one.recipe.engine.http, one.recipe.file.task)
+    return model.Upstream(one.host.upstream, address, one.port, slots, one.host.machine, second, about)
+
+
+def _progress(http: Http, task: Task) -> model.Progress | None:
+    """Return the metrics that show an engine's progress; None for one without a heartbeat."""
+    roles = {**http.roles, **(http.unlike if task != GENERATE else {})}
+    if not http.metrics or HEARTBEAT not in roles:
+        return None
+    moves, requests = ([roles[role] for role in names if role in roles] for names in (MOVES, REQUESTS))
+    return model.Progress(http.metrics, tuple(dict.fromkeys(moves)), tuple(requests), http.still_s)
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.engines.flags import Role
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.foreign import Foreign, shown
-from sparkwright.project.importing.report import DROP, KEEP, Report
+from sparkwright.project.importing.report import DROP, KEEP, PIN, Report
 from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.visible import one_line
 
@@ -96,12 +97,11 @@ def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -
                 "dropped", f"--{name} {shown(flags.pop(name))}", "the host downloads the model, and mounts its folder"
             )
     files = {} if adopted else _files(serving, report)
-    if not adopted:
-        _further_models(serving, report)
+    models = {} if adopted else _further_models(serving, report)
     for name in flags:
         if adopted or cluster or name != serving.engine.flags.PORT:
             report.add("kept", f"--{name}")
-    return flags, {**more, **({"files": files} if files else {})}
+    return flags, {**more, **({"models": models} if models else {}), **({"files": files} if files else {})}
 
 
 def _files(serving: Serving, report: Report) -> dict[str, Any]:
@@ -136,26 +136,55 @@ def _of_the_image(path: str) -> bool:
     return path.startswith(("examples/", "/vllm-workspace/", "/app/", "/sgl-workspace/"))
 
 
-def _further_models(serving: Serving, report: Report) -> None:
-    """Models beside the one that is mounted: a drafter, a tokenizer. The container would download them, unpinned."""
+def _further_models(serving: Serving, report: Report) -> dict[str, Any]:
+    """Models beside the one that is mounted: a drafter, a tokenizer. The container would download them, unpinned.
+
+    Returns the `models` of the recipe, those that are to be pinned.
+    """
+    found: dict[str, Any] = {}
     for name, key in serving.imports.further_models.items():
         value = serving.flags.get(name)
         inner = _parsed(value) if key else None
         model = str(inner.get(key) or "") if isinstance(inner, Mapping) else str(value or "") if not key else ""
         if "/" not in model or model.startswith("/"):
             continue
+        role = _role(serving, name, key)
         sentence = (
-            f"--{name} names a second model, {one_line(model, at_most=100)}, which spark.lock does not pin: `{KEEP}` (the "
+            f"--{name} names a second model, {one_line(model, at_most=100)}, which spark.lock does not pin: "
+            f"{f'`{PIN}` (under `models:` of the recipe), ' if role else ''}`{KEEP}` (the "
             f"container downloads it at each start that does not have it) or `{DROP}`"
         )
-        answer = report.ask(name, sentence, (KEEP, DROP))
-        if answer == DROP:
+        answer = report.ask(name, sentence, (*((PIN,) if role else ()), KEEP, DROP))
+        if answer == PIN and role:
+            found[role] = _pinned(serving, name, key, model)
+            report.add("translated", f"--{name} {model}", f"models.{role}: pinned, downloaded and mounted")
+        elif answer == DROP:
             gone = [one for one in serving.flags if one.partition(".")[0] == name.partition(".")[0]]
             for one in gone:
                 del serving.flags[one]
             report.add("dropped", f"--{name.partition('.')[0]}", f"as answered: {model} is not used")
         elif answer == KEEP:
             report.add("note", model, "a second model, not pinned: the container needs the hub at its start")
+    return found
+
+
+def _role(serving: Serving, name: str, key: str) -> Role | None:
+    """What a second model is for, where a recipe can name it; None where it can't, or needs a file's name."""
+    if serving.engine.files is not None:
+        return None
+    flag, _, dotted = name.partition(".")
+    places = serving.engine.flags.MODEL_FLAGS.items()
+    return next((role for role, place in places if (place.flag, place.key) == (flag, key or dotted)), None)
+
+
+def _pinned(serving: Serving, name: str, key: str, model: str) -> dict[str, str]:
+    """Take a second model out of its flag. Returns what the recipe says of it instead."""
+    value = serving.flags.pop(name)
+    if key:
+        parsed = _parsed(value)
+        serving.flags[name] = {part: one for part, one in parsed.items() if part != key}
+    folder = model.rpartition("/")[2].lower()
+    return {"id": model, "dir": f"~/models/{folder}", "mount": f"/models/{folder}"}
 
 
 def _parsed(value: Any) -> Any:

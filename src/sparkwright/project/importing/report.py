@@ -18,6 +18,8 @@ SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note", "w
 DROP = "drop"
 #: an answer that leaves it as it is
 KEEP = "keep"
+#: a second model becomes one of the recipe's `models`
+PIN = "pin"
 SHOWN_CHARS = 160
 
 

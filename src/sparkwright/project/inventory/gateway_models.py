@@ -60,6 +60,13 @@ class GatewayLimits(Strict):
     answer_s: int = Field(
         defaults.GATEWAY_ANSWER_S, description="the longest silence of a server that answers, seconds", ge=1, le=86400
     )
+    stuck_s: int = Field(
+        defaults.GATEWAY_STUCK_S,
+        description="a server that has requests, and whose engine's own counters show no progress for so many seconds, is down; "
+        "0: never",
+        ge=0,
+        le=3600,
+    )
     check_s: int = Field(
         defaults.GATEWAY_CHECK_S, description="seconds between two checks that a server generates a token", ge=1, le=600
     )
@@ -101,6 +108,7 @@ class GatewayFile(Strict):
     )
     clients: dict[ClientName, ClientFile] = Field(
         default_factory=dict,
+        max_length=clients.MOST_CLIENTS,
         description="clients with keys and limits of their own, by name; beside `key`, which has no limits",
     )
     affinity: Literal["none", "prefix"] = Field(

@@ -170,6 +170,12 @@ class Expect(Strict):
         description="what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
         "messages, responses, {embedding_dimension: N}, {language: de}",
     )
+    depths: list[words.Tokens] = Field(
+        default_factory=list,
+        description="tokens of prompts behind which one stream's decode rate is measured after each start and by `verify`, e.g. "
+        "[8k, 32k], and compared with its first one there; those beyond the server's context are left out",
+        max_length=4,
+    )
     load: Load | None = Field(
         None,
         description="the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "

@@ -158,6 +158,8 @@ class Recipe:
                 del held[name]
         if not self.file.expect.probes:
             del held["expect"]["probes"]
+        if not self.file.expect.depths:
+            del held["expect"]["depths"]
         if self.file.expect.load is None:
             del held["expect"]["load"]
         if self.file.expect.answers == "judged":

@@ -25,6 +25,8 @@ SHOWN = "`docker inspect`, the history and incident bundles show it"
 USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside `{0}:`."
 #: where a host keeps caches, below the home of its user (host/records/own_folders.py)
 OWN_FOLDER = "~/.local/share/sparkwright"
+#: of `expect.depths`, tokens
+LEAST_DEPTH, MOST_DEPTH = 1024, 1 << 20
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
@@ -208,6 +210,12 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """A promise that the server cannot keep, whatever the memory."""
     promised = file.expect.load
+    if file.expect.depths and file.task != GENERATE:
+        yield f"`expect.depths` has no meaning with `task: {file.task}`.", ("expect", "depths"), "Remove it."
+    for n, depth in enumerate(file.expect.depths):
+        if not LEAST_DEPTH <= depth <= MOST_DEPTH:
+            message = f"`expect.depths`: {depth} is not between {LEAST_DEPTH} and {MOST_DEPTH} tokens."
+            yield message, ("expect", "depths", n), "The decode rate behind a short prompt is measured anyway."
     if promised is None:
         return
     if file.task != GENERATE:

@@ -203,6 +203,7 @@ def _serve(
             "unknown": expect.log_unknown,
         },
         **({"probes": list(expect.probes)} if expect.probes else {}),
+        **({"depths": depths} if (depths := _depths(recipe, served)) else {}),
         **({"load": expect.load.model_dump()} if expect.load else {}),
         **({"answers": expect.answers} if expect.answers != "judged" else {}),
         "baseline_key": {
@@ -216,6 +217,12 @@ def _serve(
             **({MEMBERS: list(host.cluster.members)} if host.cluster else {}),
         },
     }
+
+
+def _depths(recipe: Recipe, served: Serving) -> list[int]:
+    """The depths at which the recipe wants the decode rate, as far as the server's context reaches."""
+    longest = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
+    return [depth for depth in recipe.file.expect.depths if longest is None or depth <= longest]
 
 
 def home_of(host: Host, user: str) -> str:

@@ -20,6 +20,8 @@ GARBLED = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
 SHARED = 0.75  # each further stream keeps this share of the one before
+#: tokens from which a prompt is deep, and the share of the rate that is left there, with the fault
+DEEP, AT_DEPTH = 4096, 0.2
 POLL_S = 0.05  # how often it looks whether its client is still there
 
 
@@ -89,11 +91,17 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                 yield Token("reasoning" if n <= request.thought else "content", held, n, _ended(request, n))
                 held = ""
                 if not left and not (request.compared and engine.instant):
-                    rate = engine.tok_per_s * engine.counters.gain
+                    rate = _rate(engine, len(request.prompt))
                     due_s = max(due_s + 1 / rate / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
             reason = request.reason
     finally:
         engine.counters.ended(reason, made, time.monotonic() - arrived_s)
+
+
+def _rate(engine: Process, depth: int) -> float:
+    """Steps a second of one stream behind a prompt of so many tokens."""
+    shallow = engine.fault() == "slow-at-depth" and depth >= DEEP
+    return engine.tok_per_s * engine.counters.gain * (AT_DEPTH if shallow else 1)
 
 
 def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -> float:

@@ -17,7 +17,6 @@ NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 NO_HEAD = "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
 #: the same of a server whose processes meet on its own host
 NO_MEETING = "its processes could not meet at {0}:{1} on this host."
-LOOPBACK = r"(?:127\.0\.0\.1|localhost|::1)"
 
 #: of a start
 STARTS: tuple[Death, ...] = (
@@ -31,11 +30,6 @@ STARTS: tuple[Death, ...] = (
         "DistNetworkError: The server socket has failed to listen",
         r"DistNetworkError: The server socket has failed to listen .{0,200}?port: (\d+),.{0,200}EADDRINUSE",
         "its master port {0} is in use on this host: `ss -ltnp` shows by what; or choose another `cluster.port`.",
-    ),
-    _row(
-        "DistNetworkError: The client socket has ",
-        rf"DistNetworkError: The client socket has .{{0,120}}?\(({LOOPBACK}), (\d+)\)",
-        NO_MEETING,
     ),
     _row(  # real
         "DistNetworkError: The client socket has timed out",

@@ -18,6 +18,7 @@ INTENT = " local_rank="
 VALUES: tuple[tuple[str, Line], ...] = (
     ("rank", line("DP rank ", ASSIGNED)),
     ("world_size", line("DP rank ", ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
+    ("intended_world_size", line(INTENT, INTENDED.replace(r"rank=(\d{1,6}) local", r"rank=\d{1,6} local"))),
     ("intended_rank", line(INTENT, INTENDED.replace(r"world_size=(\d{1,6})", r"world_size=\d{1,6}"))),
     ("backend", line(INTENT, r"\bworld_size=\d+ rank=\d+ local_rank=\d+ \S+ backend=(\w{1,40})")),
     # source 0.11 to 0.33: on rank 0 only

@@ -22,6 +22,7 @@ LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 SPECULATION = speculation.FLAG
 ADAPTERS = "lora-modules"
+OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
 PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
 #: variables with a local copy of the vocabulary of gpt-oss; openai_harmony, as vLLM 0.32.0 installs it, reads the first
 VOCABULARY = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
@@ -134,6 +135,37 @@ def stretched_context(case: Case) -> Iterator[Finding]:
         sentence = f"max-model-len {now} is beyond the {trained} tokens that the model was trained on (rope scaling)."
         way = Way(f"for the trained length, set max-model-len to {trained}", {"max-model-len": trained})
         yield Finding("info", sentence, (way,), "the model's config.json", "max-model-len")
+
+
+@rule(
+    "experts-per-token",
+    sources=(
+        "model-serving-minefield 33: 32 experts instead of 8 cost points of a benchmark; their weights are scaled to a sum of 1",
+        "vLLM 0.32.0, config/model.py: --hf-overrides changes the model's config.json",
+    ),
+    example=Example({OVERRIDES: {EXPERTS: 16}}, model={**DENSE, "num_experts": 128, EXPERTS: 8}),
+)
+def experts_per_token(case: Case) -> Iterator[Finding]:
+    """The number of experts for each token is part of how a model was trained.
+    More of them are slower and no better: their weights are scaled to a sum of 1, so each of the usual ones counts less. Nothing in the
+    log tells it.
+    """
+    overrides = case.flag(OVERRIDES)
+    try:
+        given = json.loads(overrides) if isinstance(overrides, str) else overrides
+    except ValueError:
+        return
+    if not isinstance(given, Mapping):
+        return
+    inner = given.get("text_config")
+    places = (given, inner if isinstance(inner, Mapping) else {})
+    wanted = next((place[EXPERTS] for place in places if EXPERTS in place), None)
+    config = case.architecture.config
+    own = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
+    if wanted is not None and own and wanted != own:
+        rest = {key: value for key, value in given.items() if key not in (EXPERTS, "text_config")} or None
+        sentence = f"{OVERRIDES}: {one_line(str(wanted), at_most=20)} experts for each token, and the model was trained with {own}."
+        yield Finding("warning", sentence, (Way("remove it", {OVERRIDES: rest}),), "the model's config.json", OVERRIDES)
 
 
 def _inner(case: Case, name: str) -> Any:

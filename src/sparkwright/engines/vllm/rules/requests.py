@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
+from sparkwright.visible import one_line
 
 THINKING_SWITCH = "default-chat-template-kwargs"
 #: texts that a template of Jinja takes for true, and that were meant as no
 NEGATIVE = ("false", "no", "off", "0")
+#: a parser among a model's files, as nano_v3_reasoning_parser.py
+PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
 
 
 @rule(
@@ -58,6 +62,37 @@ def thinking(case: Case) -> Iterator[Finding]:
     ways = () if possible is False else (Way("turn thinking off by default; requests can still enable it", change),)
     sentence = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
     yield Finding("info", sentence, ways, "vLLM #31343", "reasoning-parser")
+
+
+@rule(
+    "parser-of-the-model",
+    sources=(
+        "nvidia/NVIDIA-Nemotron-3 model cards: the parser is a file of the model's own repository",
+        "model-serving-minefield 65, 70: a parser that no engine ships, and fields of a request that only this parser reads",
+    ),
+    example=Example(
+        {"reasoning-parser": "deepseek_r1"}, pinned={"/models/m": ["config.json", "nano_v3_reasoning_parser.py"]}
+    ),
+)
+def parser_of_the_model(case: Case) -> Iterator[Finding]:
+    """The model ships a parser of its own, and the server does not load it.
+    No engine has such a parser. Without it thinking arrives in the content, or the answer in the thinking, and the fields of a request
+    that only this parser reads do nothing: its source names them.
+    """
+    for mount, files in case.asked.pinned.items():
+        for name in files:
+            found = PARSER_FILE.fullmatch(name.rpartition("/")[2])
+            flag = f"{found[1].lower()}-parser-plugin" if found else ""
+            if found and case.flag(flag) is None:
+                path = f"{mount}/{name}"
+                sentence = f"the model ships {one_line(name, at_most=80)}, and {flag} does not load it."
+                yield Finding(
+                    "warning",
+                    sentence,
+                    (Way(f"set {flag} to {one_line(path, at_most=120)}", {flag: path}),),
+                    "spark.lock",
+                    flag,
+                )
 
 
 @rule(

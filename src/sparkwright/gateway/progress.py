@@ -1,0 +1,165 @@
+"""Progress of the servers behind a gateway: one whose engine stands still while it has requests gets no more of them.
+
+A check that asks for a token waits its turn on a full server, so its time limit is long, and a server that answers everything but
+requests passed for up for minutes. The engine's own counters tell in seconds: they move at every step, of a long prompt too. A
+script in Lua reads them, beside the requests and never in their way, and only where clients wait for an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkwright.gateway.model import Gateway, Progress
+
+#: the files: what to read of which server, and what reads it
+LIST, SCRIPT = "progress.list", "progress.lua"
+#: seconds between two readings, and for one of them; a server's /metrics has 300 kB at most
+EVERY_S, READ_S, MOST_BYTES = 2, 3, 2**20
+#: names of metrics that can be written into the list; a recipe may name its own
+NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
+LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
+
+#: Lines of LIST are "BACKEND SERVER path PATH", "BACKEND SERVER still SECONDS" and "BACKEND SERVER moves|requests METRIC LABEL".
+#: A server that is stuck is down for HAProxy until a check of it generates a token. Its requests are ended where another server
+#: is up: those without a first byte are then sent to that one (`retry-on empty-response`).
+_SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and takes those out that stand still.
+local STUCK_S, EVERY_S, READ_S, MOST_BYTES = %(stuck_s)d, %(every_s)d, %(read_s)d, %(most_bytes)d
+local keys = %(keys)s
+local watched = {}
+
+for line in io.lines("%(list)s") do
+    local backend, name, kind, word, label = string.match(line, "^(%%S+) (%%S+) (%%S+) (%%S+) ?(.*)$")
+    local id = backend .. "/" .. name
+    watched[id] = watched[id] or { backend = backend, name = name, still = STUCK_S, samples = {} }
+    if kind == "path" then
+        watched[id].path = word
+    elseif kind == "still" then
+        watched[id].still = math.max(STUCK_S, tonumber(word))
+    else
+        local samples = watched[id].samples
+        samples[word] = samples[word] or {}
+        table.insert(samples[word], { kind = kind, label = label })
+    end
+end
+
+local function answer(one, server)
+    local host, port = string.match(server:get_addr(), "^%%[?(.-)%%]?:(%%d+)$")
+    local socket = core.tcp()
+    socket:settimeout(READ_S)
+    if not host or not socket:connect(host, tonumber(port)) then
+        return ""
+    end
+    local key = keys and keys:lookup(one.backend)
+    local authorized = key and "Authorization: Bearer " .. key .. "\\r\\n" or ""
+    socket:send("GET " .. one.path .. " HTTP/1.0\\r\\nHost: gateway\\r\\n" .. authorized .. "\\r\\n")
+    local parts, size, ends = {}, 0, core.now().sec + READ_S
+    repeat
+        local part, why, rest = socket:receive(65536)
+        table.insert(parts, part or rest or "")
+        size = size + #parts[#parts]
+    until why or size > MOST_BYTES or core.now().sec > ends
+    socket:close()
+    return table.concat(parts)
+end
+
+local function counters(one, text)
+    local moves, requests = {}, nil
+    if not string.match(text, "^HTTP/1%%.%%d 200 ") then
+        return nil, nil
+    end
+    for line in string.gmatch(text, "[^\\r\\n]+") do
+        for _, sample in ipairs(one.samples[string.match(line, "^[%%w_:]+")] or {}) do
+            if sample.label == "" or string.find(line, sample.label, 1, true) then
+                local value = string.match(line, " (%%S+)$")
+                if sample.kind == "requests" then
+                    requests = (requests or 0) + (tonumber(value) or 0)
+                else
+                    table.insert(moves, value)
+                end
+            end
+        end
+    end
+    return moves[1] and table.concat(moves, " "), requests
+end
+
+local function is_up(server)
+    return string.match(server:get_stats()["status"], "^UP") ~= nil
+end
+
+local function other_is_up(one)
+    for name, server in pairs(core.backends[one.backend].servers) do
+        if name ~= one.name and is_up(server) then
+            return true
+        end
+    end
+    return false
+end
+
+local function watch(one)
+    local server = core.backends[one.backend].servers[one.name]
+    local seen, since, stuck = nil, 0, false
+    while true do
+        core.sleep(EVERY_S)
+        local now, up = core.now().sec, is_up(server)
+        if server:get_stats()["scur"] == 0 or (up and stuck) then
+            seen, stuck = nil, false
+        elseif up then
+            local moves, requests = counters(one, answer(one, server))
+            if not moves or requests == 0 or moves ~= seen then
+                seen, since = moves, now
+            elseif now - since >= one.still then
+                core.Alert(one.backend .. "/" .. one.name .. " makes no progress with its requests: down")
+                server:check_force_down()
+                stuck = true
+            end
+        end
+        if stuck and other_is_up(one) then
+            server:shut_sess()
+        end
+    end
+end
+
+for _, one in pairs(watched) do
+    core.register_task(function() watch(one) end)
+end
+"""
+
+
+def files(gateway: Gateway, server_keys: str) -> dict[str, str]:
+    """Return the files that watch the servers; none where nothing is to be watched.
+
+    Args:
+        server_keys: the file with the keys of the models' servers.
+    """
+    rows = "".join(_rows(gateway))
+    if not rows or not gateway.stuck_s:
+        return {}
+    keys = f'Map.new("{server_keys}", Map._str)' if any(model.key for model in gateway.models) else "nil"
+    about = {"stuck_s": gateway.stuck_s, "every_s": EVERY_S, "read_s": READ_S, "most_bytes": MOST_BYTES}
+    return {LIST: rows, SCRIPT: _SCRIPT % {**about, "keys": keys, "list": LIST}}
+
+
+def in_global(gateway: Gateway) -> Iterator[str]:
+    """Yield the line that loads the script."""
+    if gateway.stuck_s and any(_rows(gateway)):
+        yield f"lua-load {SCRIPT}"
+
+
+def _rows(gateway: Gateway) -> Iterator[str]:
+    """Yield the lines of LIST."""
+    for model in gateway.models:
+        for upstream in model.upstreams:
+            if upstream.progress is None:
+                continue
+            for server in upstream.names:
+                yield from (f"{model.backend} {server} {row}\n" for row in _of(upstream.progress))
+
+
+def _of(progress: Progress) -> Iterator[str]:
+    yield f"path {progress.path}"
+    yield f"still {progress.still_s}"
+    for kind, samples in (("moves", progress.moves), ("requests", progress.requests)):
+        for sample in samples:
+            if NAME.fullmatch(sample.name) and LABEL.fullmatch(sample.label):
+                yield f"{kind} {sample.name} {sample.label}".rstrip()

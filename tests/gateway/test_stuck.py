@@ -1,0 +1,228 @@
+"""A server that answers everything but requests, behind a real HAProxy: its engine's counters stand still, and nobody waits for it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.http import Sample
+from sparkwright.gateway import progress
+from sparkwright.gateway.model import Model, Progress
+from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, model, running
+
+pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+PROGRESS = Progress(
+    "/metrics",
+    (Sample("engine:generated_total"), Sample("engine:steps_total", 'mode="decode"')),
+    (Sample("engine:running"), Sample("engine:waiting")),
+)
+STUCK_S = 1
+ASKED = {"model": "qwen", "messages": []}
+
+
+class Wedged(ThreadingHTTPServer):
+    """An engine that stands still once it has a request, until `go_on`; its front end goes on answering."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, name: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Front)
+        self.name, self.read = name, 0
+        self.steps, self.requests, self.works = 7, 0, False
+        self.began = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked has gone."""
+
+
+class _Front(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Wedged
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.read += 1
+        self.server.steps += self.server.works
+        text = (
+            f'# HELP engine:generated_total x\nengine:generated_total{{model="q"}} 5.0\n'
+            f'engine:steps_total{{mode="prefill"}} {time.monotonic()}\nengine:steps_total{{mode="decode"}} {self.server.steps}\n'
+            f"engine:running {self.server.requests}\nengine:waiting 0.0\n"
+        )
+        self._answer(text.encode())
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body.get("max_tokens") == 1:
+            if self.server.requests:
+                self.server.go_on.wait(DEADLINE_S)
+            self._answer(b'{"choices": []}')
+            return
+        self.server.requests += 1
+        if body.get("stream"):
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"9\r\ndata: 1\n\n\r\n")
+        self.server.began.release()
+        self.server.go_on.wait(DEADLINE_S)
+        self.server.requests -= 1
+        if not body.get("stream"):
+            self._answer(json.dumps({"choices": [{}], "from": self.server.name}).encode())
+
+    def _answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters are read each second."""
+    monkeypatch.setattr(progress, "EVERY_S", 1)
+
+
+@pytest.fixture
+def wedged() -> Iterator[Wedged]:
+    with Wedged("one") as found:
+        yield found
+        found.go_on.set()
+        found.shutdown()
+
+
+def watched(*servers: Any) -> Model:
+    made = model("qwen", *servers)
+    return replace(made, upstreams=tuple(replace(one, progress=PROGRESS) for one in made.upstreams))
+
+
+def asks(pool: ThreadPoolExecutor, lab: Running, wedged: Wedged) -> Future[Answer]:
+    """A request that the wedged server has; it takes the first of an idle pair or the second."""
+    while True:
+        asked = pool.submit(lab.chat, ASKED)
+        if wedged.began.acquire(timeout=1.0):
+            return asked
+        assert asked.result(DEADLINE_S).status == 200
+
+
+def ends(lab: Running, why: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not why():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def is_down(lab: Running, name: str = "one") -> bool:
+    text = lab.ask("GET", "/metrics").body.decode()
+    return f'haproxy_server_status{{proxy="qwen",server="{name}",state="DOWN"}} 1' in text
+
+
+def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path: Path, wedged: Wedged) -> None:
+    other = Server("two")
+    made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
+    with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
+        lab.up("qwen")
+        ends(lab, lambda: not is_down(lab, "two"))
+        answer = asks(pool, lab, wedged).result(DEADLINE_S)
+        assert (answer.status, answer.json["from"]) == (200, "two")
+        assert is_down(lab) and lab.chat(ASKED).json["from"] == "two"
+        wedged.go_on.set()
+        ends(lab, lambda: not is_down(lab))
+    other.shutdown()
+
+
+def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedged: Wedged) -> None:
+    other = Server("two")
+    made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
+    with running(tmp_path, made) as lab:
+        lab.up("qwen")
+        ends(lab, lambda: not is_down(lab, "two"))
+        while True:
+            link = lab.connection()
+            link.request(
+                "POST",
+                "/v1/chat/completions",
+                json.dumps({**ASKED, "stream": True}),
+                {"Authorization": f"Bearer {KEY}"},
+            )
+            answer = link.getresponse()
+            if wedged.began.acquire(timeout=0.5):
+                break
+            answer.read()
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
+    other.shutdown()
+
+
+def test_the_only_server_is_down_for_new_requests_and_ends_none_that_it_may_still_answer(
+    tmp_path: Path, wedged: Wedged
+) -> None:
+    made = gateway(watched(wedged), check_s=1, stuck_s=STUCK_S)
+    with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
+        lab.up("qwen")
+        asked = asks(pool, lab, wedged)
+        ends(lab, lambda: is_down(lab))
+        refused = lab.chat(ASKED)
+        assert (refused.status, refused.json["error"]["code"]) == (503, "model_not_up")
+        wedged.go_on.set()
+        assert asked.result(DEADLINE_S).json["from"] == "one"
+        lab.up("qwen")
+
+
+def test_a_request_of_the_only_server_ends_after_the_longest_silence(tmp_path: Path, wedged: Wedged) -> None:
+    made = gateway(watched(wedged), check_s=1, stuck_s=STUCK_S, answer_s=4)
+    with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
+        lab.up("qwen")
+        answer = asks(pool, lab, wedged).result(DEADLINE_S)
+    assert (answer.status, answer.json["type"], answer.json["error"]["code"]) == (504, "error", "server_timeout")
+
+
+@pytest.mark.parametrize("how", ["steps", "nothing to read", "no requests"])
+def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path, wedged: Wedged, how: str) -> None:
+    """A long prompt gives no token for minutes; only its steps move."""
+    other = Server("two")
+    wedged.works = how == "steps"
+    shown = replace(PROGRESS, moves=(Sample("no:such"),)) if how == "nothing to read" else PROGRESS
+    made = watched(wedged, other)
+    made = replace(made, upstreams=tuple(replace(one, progress=shown) for one in made.upstreams))
+    with running(tmp_path, gateway(made, check_s=60, stuck_s=STUCK_S)) as lab, ThreadPoolExecutor(4) as pool:
+        lab.up("qwen")
+        ends(lab, lambda: not is_down(lab, "two"))
+        asked = asks(pool, lab, wedged)
+        if how == "no requests":  # its client does not read what was answered
+            wedged.requests = 0
+        before = wedged.read
+        ends(lab, lambda: wedged.read > before + STUCK_S + 2)
+        assert not is_down(lab) and not asked.done()
+        wedged.go_on.set()
+        assert asked.result(DEADLINE_S).json["from"] == "one"
+    other.shutdown()
+
+
+def test_an_idle_server_is_not_read(tmp_path: Path, wedged: Wedged) -> None:
+    with running(tmp_path, gateway(watched(wedged), stuck_s=STUCK_S)) as lab:
+        lab.up("qwen")
+        before = wedged.read
+        for _ in range(15):
+            assert lab.ask("GET", "/health").status == 200
+            time.sleep(0.1)
+        assert wedged.read == before
