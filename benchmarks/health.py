@@ -66,7 +66,7 @@ def unpacked(folder: Path) -> list[str]:
     compileall.compile_dir(folder / "lib", quiet=1)
     (folder / "lock").touch()  # as unpack.py leaves it
     interpreter = str(Path(sys.executable).resolve())  # without this checkout's packages
-    return [interpreter, "-I", str(folder / "lib/sparkwright/runner/health_scheduled.py"), str(folder / "tag")]
+    return [interpreter, "-I", str(folder / "lib/sparkwright/runner/scheduled_checks.py"), str(folder / "tag")]
 
 
 def report(env: dict[str, str], words: list[str], count: int) -> None:

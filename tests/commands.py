@@ -32,7 +32,7 @@ BEFORE = (
     "sparkwright.app.runs.session",
     "sparkwright.console.events.lines",
     "sparkwright.console.status_table",
-    "sparkwright.project.recipe.serving",
+    "sparkwright.project.recipe.engine_settings",
     "sparkwright.remote.local",
 )
 

@@ -43,7 +43,7 @@ GROUPS = (
     ),
     Group(
         "a host without a gateway does without http.client, which asks one (30 ms)",
-        ("modules/server/drain.py", "health/returning.py"),
+        ("modules/server/drain.py", "health/gateway_return.py"),
         ("sparkwright.host.gateway.*",),
     ),
     Group(
@@ -89,14 +89,16 @@ GROUPS = (
         ("ssl", "urllib.request"),
     ),
     Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/arguments.py",), ("difflib",)),
-    Group("charts, which are an extra", ("html/drawing.py",), ("matplotlib",)),
+    Group("charts, which are an extra", ("html/svg.py",), ("matplotlib",)),
     Group(
         "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
         ("host/*", "modules/*"),
         ("docker", "requests", "sparkwright.host.models.bounded_http"),
     ),
     Group(
-        "the SDK's client, where the Docker host is no socket", ("health/live.py",), ("sparkwright.host.runs.context",)
+        "the SDK's client, where the Docker host is no socket",
+        ("health/snapshot.py",),
+        ("sparkwright.host.runs.context",),
     ),
     Group(
         "the clients of ranges and of the chunk store, for a model that has to be fetched",
@@ -120,7 +122,7 @@ GROUPS = (
         ("modules/proof/liveness.py", "runner/verbs/status.py"),
         ("sparkwright.health", "sparkwright.host.runs.cut_off"),
     ),
-    Group("a server of its own meets nobody (9 ms)", ("health/check.py",), ("sparkwright.health.together",)),
+    Group("a server of its own meets nobody (9 ms)", ("health/check.py",), ("sparkwright.health.cluster_heal",)),
     Group(
         "the runner answers short questions without what plays need (25 to 125 ms)",
         ("runner/*",),

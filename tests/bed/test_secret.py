@@ -47,7 +47,7 @@ def test_the_token_of_a_gated_model_is_nowhere(bare: Lab, tmp_path: Path) -> Non
     with Watch(token) as watch:
         said = bare.run_apart("deploy", "--host", "spark1", "--json")
     assert said.code == 0, said.out[-3000:] + said.err
-    assert watch.met("sparkwright.host.models.fetching") and watch.met("sshd:") and watch.met("dockerd")
+    assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sshd:") and watch.met("dockerd")
     assert watch.told == set()
     assert token not in said.out + said.err
     assert on(bare, FILES, token) == ""

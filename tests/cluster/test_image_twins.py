@@ -18,7 +18,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.platform import platform_of
-from sparkwright.host.peers import asking
+from sparkwright.host.peers import peer_client
 from sparkwright.modules.image.share_image import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
@@ -74,7 +74,7 @@ class Members:
 def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
     def context(name: str, engine: str) -> RecordingContext:
         return RecordingContext(
-            tmp_path / name, secrets={asking.TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
+            tmp_path / name, secrets={peer_client.TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
         )
 
     giver, taker = context("one", ""), context("two", second_engine)

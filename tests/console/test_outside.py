@@ -11,11 +11,11 @@ import pytest
 from rich.text import Text
 
 from sparkwright.app.outcome import worst
-from sparkwright.app.questions import log_reading
+from sparkwright.app.questions import log_source
 from sparkwright.bench import summary
 from sparkwright.bench.results_models import Results
 from sparkwright.console.events.lines import Lines, plain
-from sparkwright.console.events.live import Live
+from sparkwright.console.events.live_lines import Live
 from sparkwright.console.events.summary import Served, Summary
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
@@ -94,8 +94,8 @@ def test_a_saved_log_is_read_without_its_colours_and_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
-    for found in log_reading.of_file(str(tmp_path / "log"), 10):
-        log_reading.show(found, state=False, json=False, titled=False)
+    for found in log_source.of_file(str(tmp_path / "log"), 10):
+        log_source.show(found, state=False, json=False, titled=False)
     assert capsys.readouterr().out == "INFO ready\n10 %\n100 %\n\\x1b]52;c;aGk=\\x07\n"
 
 

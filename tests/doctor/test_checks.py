@@ -16,7 +16,7 @@ import pytest
 from sparkwright.doctor import known
 from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom, idle, shm
 from sparkwright.doctor.examine import examine
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.memory import service_guard, start_guard

@@ -10,9 +10,9 @@ import pytest
 
 from sparkwright.doctor.diagnosis import down_causes
 from sparkwright.doctor.diagnosis.answer import verdict
-from sparkwright.doctor.diagnosis.measuring import Expected, Measured
-from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
-from sparkwright.doctor.diagnosis.standing import EXITS, standing
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, End, Probe
+from sparkwright.doctor.diagnosis.server_state import EXITS, standing
+from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured
 from sparkwright.engines import engine
 from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.engines.slowness import causes
@@ -34,16 +34,16 @@ def box(status: str = "running", age_s: float = 20.0, **more: Any) -> Container:
     return Container("qwen35", "c" * 64, status, **{"restarts": 0, "started_s": NOW - age_s, **more})
 
 
-def sight(**more: Any) -> Sight:
+def sight(**more: Any) -> DiagnosisInput:
     """A server that runs, was verified, and whose last start took 100 s."""
     usual: dict[str, Any] = {"name": "qwen35", "known": True, "allowed_s": 200.0, "ready_s": 100.0, "box": box()}
-    return Sight(NOW, **{**usual, **more})
+    return DiagnosisInput(NOW, **{**usual, **more})
 
 
 EXITED = End(1, NOW - 20)
 PREFILL = "unknown whether it is wedged: 2 requests running, no token for 30 s; it may be a long prefill"
 #: what was seen, state, sentence
-SEEN: tuple[tuple[Sight, str, str], ...] = (
+SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (
         sight(box=box("exited"), end=EXITED, last_line="RuntimeError: no"),
         "down",
@@ -162,7 +162,7 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
 
 
 @pytest.mark.parametrize(("seen", "state", "said"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
-def test_what_is_seen_is_said(seen: Sight, state: str, said: str) -> None:
+def test_what_is_seen_is_said(seen: DiagnosisInput, state: str, said: str) -> None:
     found = standing(seen, LIMITS)
     assert found is not None
     assert (found.state, found.message) == (state, said)

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.health.store import history, latest
 from sparkwright.host.containers.containers import started_s
@@ -173,7 +173,7 @@ def test_no_state_is_invented_in_200_checks(ward: Ward) -> None:
     found = [ward.check(later_s=300, pause=lambda s: None) for _ in range(200)]
     assert {(one.state, one.seen, one.flapping) for one in found} == {("ok", "ok", False)}
     assert len(history(ward.state.path)) == 200
-    assert Remembered.of(ward.state).heals == []
+    assert CheckHistory.of(ward.state).heals == []
 
 
 def test_a_server_at_work_is_not_asked_for_a_token(ward: Ward) -> None:
@@ -245,7 +245,7 @@ def test_a_starved_gpu_is_wedged_and_only_power_helps(ward: Ward) -> None:
     found = [ward.check(heals, later_s=300, scheduled=True, pause=lambda s: None) for _ in range(3)]
     assert {(one.state, one.cure) for one in found} == {("degraded", "power")}
     assert "AC power" in found[-1].healed
-    assert Remembered.of(ward.state).heals == []
+    assert CheckHistory.of(ward.state).heals == []
 
 
 def test_heat_is_degraded_when_it_lasts(ward: Ward) -> None:
@@ -398,7 +398,7 @@ def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: Ward) -> None
     assert (found.state, found.server.token) == ("unknown", "") and "ops@laptop" in found.busy
     after = ward.check(scheduled=True)
     assert (after.state, after.before) == ("ok", "ok")
-    assert Remembered.of(ward.state).notified == "ok"
+    assert CheckHistory.of(ward.state).notified == "ok"
 
 
 def test_a_wedged_server_is_restarted_once_an_hour(ward: Ward) -> None:
@@ -416,7 +416,7 @@ def test_a_wedged_server_is_restarted_once_an_hour(ward: Ward) -> None:
     ward.fault("wedge")
     again = [ward.check(heals, later_s=300, scheduled=True) for _ in range(3)]
     assert {one.state for one in again} <= {"wedged", "stalled"} and "--heal-every ago" in again[-1].healed
-    assert len(Remembered.of(ward.state).heals) == 1
+    assert len(CheckHistory.of(ward.state).heals) == 1
 
 
 def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.remembered import Remembered
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
@@ -262,7 +262,7 @@ def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path
     context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
     for _ in range(2):
         composed(context, settings, scheduled=True).run()
-        remembered = Remembered.of(state)
+        remembered = CheckHistory.of(state)
         remembered.notified = "down"
         remembered.save(state)
     assert told.read_text() == "sandbox/qwen35\n"

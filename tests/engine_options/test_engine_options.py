@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine, option_history
-from sparkwright.engines.advice import Asked
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flag_values as llama_values
 from sparkwright.engines.sglang import flag_values as sglang_values
 from tests.engine_options import kept, table
@@ -24,7 +24,7 @@ RADIX = {"mamba-radix-cache-strategy": "extra_buffer"}
 def found(name: str, flags: dict[str, Any], release: str | None) -> list[Finding]:
     """Return the findings about flags that a release lacks."""
     own = engine.of(name)
-    checked = own.advice.check(Asked(own.flags.named(flags)), {}, own.advice.version(release))
+    checked = own.advice.check(ServerRequest(own.flags.named(flags)), {}, own.advice.version(release))
     return [finding for finding in checked if finding.rule == "unknown-flag"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from sparkwright.engines import concepts
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import of
 from sparkwright.engines.llama_cpp import flag_values
 from sparkwright.engines.vllm.flags import known_flags
@@ -61,7 +61,7 @@ def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: s
 
 
 def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
-    found = of("vllm").advice.check(Asked({"ctx-size": 8192}), {}, Version("0.32.0"))
+    found = of("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
     one = next(one for one in found if one.rule == "unknown-flag")
     assert one.sentence.startswith(
         "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context; vLLM 0.32.0"

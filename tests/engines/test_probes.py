@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine, openai_api
-from sparkwright.engines.probes import image, language, reasoning, table, tool_call
+from sparkwright.engines.probes import image, language, reasoning_field, table, tool_call
 from sparkwright.engines.probes.probe import Reply
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -154,7 +154,7 @@ def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
 def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
     name: str, answer: Reply, verdict: str, note: str
 ) -> None:
-    (probe,) = (variant for variant in table.variants(reasoning.PROBE) if variant.name == name)
+    (probe,) = (variant for variant in table.variants(reasoning_field.PROBE) if variant.name == name)
     found = probe.judge(answer)
     assert found.verdict == verdict
     assert note in found.note and bool(note) == bool(found.note)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.advice import Asked
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flags as llama_flags
 from sparkwright.engines.llama_cpp import options as llama_options
 from sparkwright.engines.llama_cpp import rules as llama_rules
@@ -88,7 +88,7 @@ def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
 
 
 def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
-    case = sglang_rules.Case(Asked(sglang_flags.named(flags)), version)
+    case = sglang_rules.Case(ServerRequest(sglang_flags.named(flags)), version)
     return [f"{one.severity}: {one.sentence}" for one in sglang_rules.RULES["speculation"].findings(case)]
 
 
@@ -130,7 +130,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
     ],
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
-    case = llama_rules.Case(Asked(llama_flags.named(flags)), llama_options.NEWER)
+    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), llama_options.NEWER)
     found = [f"{one.severity}: {one.sentence}" for one in llama_rules.RULES["speculation"].findings(case)]
     assert bool(found) == bool(text), found
     assert not text or found[0].startswith(text), found

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright.bench import arms as lab
 from sparkwright.doctor.checks import mounts
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host as Host_
 from sparkwright.doctor.host import Wanted
 from sparkwright.errors import SparkwrightError

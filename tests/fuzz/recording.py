@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from sparkwright import app, console
+from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.received import Received
 from sparkwright.remote.local import LocalLink
 
 FILE = Path(__file__).parent.parent / "data/host-answers.json.gz"

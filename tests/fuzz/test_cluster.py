@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.meeting import EVENTS, MESSAGES, Meeting, fitted
+from sparkwright.host.cluster.rendezvous import EVENTS, MESSAGES, Meeting, fitted
 from sparkwright.host.cluster.wire import LINE_BYTES, Lines, Session, WireError
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan

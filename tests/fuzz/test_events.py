@@ -11,12 +11,12 @@ from rich.console import Console
 from sparkwright.console.events.host_lines import HostLines
 from sparkwright.console.events.json_lines import JsonLines
 from sparkwright.console.events.lines import Lines
-from sparkwright.console.events.live import Live
+from sparkwright.console.events.live_lines import Live
 from sparkwright.console.events.tables import Tables
 from sparkwright.errors import Exit
 from sparkwright.protocol.event_kinds import KINDS
+from sparkwright.protocol.event_reader import Received, read
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.received import Received, read
 from sparkwright.visible import visible
 from tests.fuzz.harness import feed, texts, values
 

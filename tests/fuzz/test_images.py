@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import container_options, containers, engine_words, inspected
+from sparkwright.host.containers import container_options, containers, engine_words, inspection
 from sparkwright.host.images import image_names, registry_documents, registry_errors, registry_http
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
@@ -133,7 +133,7 @@ def test_what_an_engine_says_of_a_registry() -> None:
 
 def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
     def read(pair: Any) -> None:
-        container, image = inspected.container(pair["container"]), inspected.image(pair["image"])
+        container, image = inspection.container(pair["container"]), inspection.image(pair["image"])
         for change in container_options.differences(SPEC, container, image):
             assert change.field
         containers.identity(container)

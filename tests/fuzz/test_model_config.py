@@ -17,7 +17,7 @@ from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import rules
 from sparkwright.engines.vllm.parallel import PARALLEL
 from sparkwright.engines.vllm.prediction.block_size import block_size
-from sparkwright.engines.vllm.prediction.predict import Asked, effective
+from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
 from sparkwright.errors import Refused
 from sparkwright.sandbox.vllm import config
 from sparkwright.sandbox.vllm.command_line import arguments
@@ -39,10 +39,10 @@ def everything(found: Any) -> None:
     assert architecture.sentence
     assert all(len(one.seen) < 2000 for one in architecture.evidence)
     block_size(found, "auto", speculative_tokens=3)
-    effective(Asked(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
+    effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(found, TENSORS))
     assert json.dumps(essence(found))
-    for finding in rules.check(Asked(flags={"max-num-seqs": 8}), architecture, VERSION):
+    for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
     for split in (Split(tensor=3), Split(pipeline=3)):
         assert all(one.sentence and one.ways_out for one in PARALLEL.check(split, {}, found, VERSION))

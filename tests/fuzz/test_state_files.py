@@ -13,8 +13,8 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.health import heal, probe, store
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Evidence, Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule import settings
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
@@ -100,7 +100,7 @@ def of_good(context: RecordingContext) -> None:
     footprint.recorded(context, "abc")
     drain._cost(1, context)
     crash_loop._samples({"Id": "abc"}, context)
-    looker = probe.Prober(context, Remembered(), probe.Limits())
+    looker = probe.Prober(context, CheckHistory(), probe.Limits())
     assert isinstance(looker.serves.served_name, str)
     if good:
         if good["spec"].get("image"):
@@ -111,7 +111,7 @@ def of_good(context: RecordingContext) -> None:
 def of_restart_plan(context: RecordingContext) -> None:
     context.state.write("verified", GOOD)
     sick = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
-    decision = heal.decide(sick, Remembered(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
+    decision = heal.decide(sick, CheckHistory(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
     assert decision.message or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 
@@ -138,10 +138,10 @@ class _NoContainers:
 
 
 def of_remembered(context: RecordingContext) -> None:
-    found = Remembered.of(context.state)
+    found = CheckHistory.of(context.state)
     found.last_speed  # noqa: B018
     found.save(context.state)
-    Remembered.of(context.state)
+    CheckHistory.of(context.state)
     probe.Prober(context, found, probe.Limits())
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.gateway import listeners, render
-from sparkwright.host.gateway import client, operating
+from sparkwright.host.gateway import client, server_operations
 from sparkwright.host.gateway.client import Door
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 
@@ -80,14 +80,14 @@ def test_half_requests_of_a_stranger_keep_nobody_out(lab: Running) -> None:
 
 def test_half_requests_of_many_strangers_leave_room_for_those_who_had_a_key(lab: Running) -> None:
     assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
-    at = operating.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server="one")
-    operating.servers(at, HOST_KEYS["one"])
+    at = server_operations.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server="one")
+    server_operations.servers(at, HOST_KEYS["one"])
     with (
         connections(lab.gateway.port, STRANGERS, HALF, 400),
         connections(lab.gateway.control_port, STRANGERS, HALF, 400),
     ):
         assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
-        assert [server.name for server in operating.servers(at, HOST_KEYS["one"])] == ["one"]
+        assert [server.name for server in server_operations.servers(at, HOST_KEYS["one"])] == ["one"]
 
 
 def test_the_proof_of_a_deploy_needs_no_connection_of_the_clients(lab: Running) -> None:

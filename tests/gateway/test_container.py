@@ -21,7 +21,7 @@ import pytest
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.gateway import listeners, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
-from sparkwright.host.gateway import admin, container, good, now, operating, own_key, place
+from sparkwright.host.gateway import admin, container, good, now, own_key, place, server_operations
 from sparkwright.modules.gateway.gateway_check import GatewayCheck
 from sparkwright.modules.gateway.gateway_keep import GatewayKeep
 from sparkwright.modules.gateway.gateway_last_good import GatewayLastGood
@@ -175,14 +175,14 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
         (container.SOCKETS_INSIDE, True),
     }
     assert not bench.running().changed
-    at = operating.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
+    at = server_operations.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
     key = own_key.kept(bench.context.state)
-    for server in operating.servers(at, key):
-        operating.ask(at, key, operations.REST, server)
+    for server in server_operations.servers(at, key):
+        server_operations.ask(at, key, operations.REST, server)
     bench.made = replace(bench.made, queue_s=11)
     said = bench.running()
     assert said.data["reloaded"] and said.data["digest"] != digest
-    assert [server.state for server in operating.servers(at, key)] == ["maintenance"]
+    assert [server.state for server in server_operations.servers(at, key)] == ["maintenance"]
     bench.keep(str(said.data["digest"]))
     assert now.inspect(bench.context.state)["verified"] is True
 

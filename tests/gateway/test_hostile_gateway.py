@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.host.gateway import drained, interim, operating, own_key
-from sparkwright.host.gateway.operating import Unheard
+from sparkwright.host.gateway import drain_record, interim, own_key, server_operations
+from sparkwright.host.gateway.server_operations import Unheard
 from tests.modules.context import RecordingContext
 from tests.transport.servers import OK, sends, serving
 
@@ -36,8 +36,8 @@ def answering(body: bytes) -> bytes:
     return OK + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def gateway(port: int) -> operating.Gateway:
-    return operating.Gateway("lab", "127.0.0.1", port, tls=False, server="one")
+def gateway(port: int) -> server_operations.Gateway:
+    return server_operations.Gateway("lab", "127.0.0.1", port, tls=False, server="one")
 
 
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=list(NONSENSE))
@@ -47,13 +47,13 @@ def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> 
     with serving(sends(answering(body))) as server:
         at = gateway(server.port)
         with pytest.raises(Unheard) as unheard:
-            operating.servers(at, "key")
+            server_operations.servers(at, "key")
         assert str(unheard.value).isprintable() and len(str(unheard.value)) < 200
-        (problem,) = drained.drain(context.state, [at], "run-1")
+        (problem,) = drain_record.drain(context.state, [at], "run-1")
         assert problem.startswith("the gateway lab ") and problem.endswith(": not drained there")
-        assert drained.running(context.state, [at]) == 0
-        drained.rest(context.state, [at])
-        assert drained.give_back(context.state)[0] == []
+        assert drain_record.running(context.state, [at]) == 0
+        drain_record.rest(context.state, [at])
+        assert drain_record.give_back(context.state)[0] == []
         assert interim.why_not(context.state, [at], "org/qwen").startswith("the gateway lab ")
 
 
@@ -74,5 +74,5 @@ def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> 
 )
 def test_fields_are_what_they_may_be(changes: dict[str, Any], state: str, running: int) -> None:
     with serving(sends(answering(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
-        (found,) = operating.servers(gateway(server.port), "key")
+        (found,) = server_operations.servers(gateway(server.port), "key")
     assert (found.name, found.state, found.running) == ("one", state, running)

@@ -14,8 +14,8 @@ import pytest
 
 from sparkwright.gateway import operations, render, statistics
 from sparkwright.gateway.listeners import MASTER_SOCKET
-from sparkwright.host.gateway import admin, operating, states
-from sparkwright.host.gateway.operating import Unheard
+from sparkwright.host.gateway import admin, server_operations, states
+from sparkwright.host.gateway.server_operations import Unheard
 from sparkwright.project.gateway.before import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway import pair
@@ -33,18 +33,18 @@ def lab(tmp_path: Path) -> Iterator[Running]:
         one.shutdown()
 
 
-def of_host(lab: Running, name: str) -> operating.Gateway:
-    return operating.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server=name)
+def of_host(lab: Running, name: str) -> server_operations.Gateway:
+    return server_operations.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server=name)
 
 
 def ask(lab: Running, name: str, action: str, key: str = "") -> None:
     at, key = of_host(lab, name), key or HOST_KEYS[name]
-    for one in operating.servers(at, key):
-        operating.ask(at, key, action, one)
+    for one in server_operations.servers(at, key):
+        server_operations.ask(at, key, action, one)
 
 
 def state(lab: Running, name: str) -> str:
-    (found,) = operating.servers(of_host(lab, name), HOST_KEYS[name.partition(":")[0]])
+    (found,) = server_operations.servers(of_host(lab, name), HOST_KEYS[name.partition(":")[0]])
     return found.state
 
 
@@ -63,12 +63,12 @@ def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path)
     shown = {name: fingerprint((tmp_path / f"{name}.pem").read_text()) for name in ("lab", "other")}
     server = Server("one")
     with running(tmp_path, gateway(model("qwen", server), tls=True), pem) as found:
-        own = operating.Gateway("lab", "127.0.0.1", found.gateway.control_port, True, "one", shown["lab"])
-        assert [one.name for one in operating.servers(own, HOST_KEYS["one"])] == ["one"]
+        own = server_operations.Gateway("lab", "127.0.0.1", found.gateway.control_port, True, "one", shown["lab"])
+        assert [one.name for one in server_operations.servers(own, HOST_KEYS["one"])] == ["one"]
         with pytest.raises(Unheard, match="shows another certificate"):
-            operating.servers(replace(own, certificate=shown["other"]), HOST_KEYS["one"])
+            server_operations.servers(replace(own, certificate=shown["other"]), HOST_KEYS["one"])
         with pytest.raises(Unheard, match="could not be read on the laptop"):
-            operating.servers(replace(own, certificate=""), HOST_KEYS["one"])
+            server_operations.servers(replace(own, certificate=""), HOST_KEYS["one"])
         logged = (found.folder / "log").read_text()
     assert logged.count("hosts/<lua.operate>") == 1, "a gateway of unknown identity was sent a request"
     server.shutdown()

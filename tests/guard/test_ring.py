@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkwright.guard import ring as rings
+from sparkwright.guard import sample_file as rings
 from sparkwright.guard.memory import Meter
 
 

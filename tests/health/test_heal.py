@@ -10,8 +10,8 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.health import heal
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.memory import host_lost, start_guard
 from sparkwright.host.records import good_states, restart_plans, server_keys
@@ -55,27 +55,27 @@ def keep(state: StateFolder, given: dict[str, Any], *secrets: str) -> None:
 
 
 def decided(state: StateFolder) -> heal.Decision:
-    return heal.decide(record(), Remembered(cures=2), ON, state, NOW_S)
+    return heal.decide(record(), CheckHistory(cures=2), ON, state, NOW_S)
 
 
 @pytest.mark.parametrize(
     ("found", "past", "settings", "why_not"),
     [
-        (record(), Remembered(cures=2), ON, ""),
-        (record(), Remembered(cures=2), Settings(), "healing is off"),
-        (record(), Remembered(cures=1), ON, "second check"),
-        (record(busy="ops runs deploy"), Remembered(cures=2), ON, "somebody works"),
-        (record(cure="power"), Remembered(cures=2), ON, "AC power"),
-        (record(cure="deploy"), Remembered(cures=2), ON, "would not help"),
-        (record(cure=""), Remembered(), ON, "would not help"),
-        (record(drift=("image",)), Remembered(cures=2), ON, "not the last good state"),
-        (record(), Remembered(cures=2, heals=[NOW_S - 3599]), ON, "less than --heal-every ago"),
-        (record(), Remembered(cures=2, heals=[NOW_S - 3601]), ON, ""),
-        (record(), Remembered(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),
+        (record(), CheckHistory(cures=2), ON, ""),
+        (record(), CheckHistory(cures=2), Settings(), "healing is off"),
+        (record(), CheckHistory(cures=1), ON, "second check"),
+        (record(busy="ops runs deploy"), CheckHistory(cures=2), ON, "somebody works"),
+        (record(cure="power"), CheckHistory(cures=2), ON, "AC power"),
+        (record(cure="deploy"), CheckHistory(cures=2), ON, "would not help"),
+        (record(cure=""), CheckHistory(), ON, "would not help"),
+        (record(drift=("image",)), CheckHistory(cures=2), ON, "not the last good state"),
+        (record(), CheckHistory(cures=2, heals=[NOW_S - 3599]), ON, "less than --heal-every ago"),
+        (record(), CheckHistory(cures=2, heals=[NOW_S - 3601]), ON, ""),
+        (record(), CheckHistory(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),
     ],
 )
 def test_a_restart_has_to_be_allowed(
-    found: Record, past: Remembered, settings: Settings, why_not: str, state: StateFolder
+    found: Record, past: CheckHistory, settings: Settings, why_not: str, state: StateFolder
 ) -> None:
     said = heal.forbidden(found, past, settings, NOW_S)
     assert why_not in said and bool(why_not) == bool(said)
@@ -84,7 +84,7 @@ def test_a_restart_has_to_be_allowed(
 
 
 def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFolder) -> None:
-    assert "AC power" in heal.decide(record(cure="power"), Remembered(cures=5), ON, state, NOW_S).message
+    assert "AC power" in heal.decide(record(cure="power"), CheckHistory(cures=5), ON, state, NOW_S).message
 
 
 @pytest.mark.parametrize(

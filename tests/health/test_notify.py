@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sparkwright.health import notify
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Evidence, Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 
 
@@ -55,7 +55,7 @@ def record(state: Any, **given: Any) -> Record:
     return Record(time_s=1.0, state=state, seen=state, since_s=1.0, why="nobody answers", evidence=(bad,), **given)
 
 
-def tell(found: Record, past: Remembered, settings: Settings) -> tuple[list[str], list[float]]:
+def tell(found: Record, past: CheckHistory, settings: Settings) -> tuple[list[str], list[float]]:
     """What was noted, and the pauses that a real clock would have taken."""
     notes: list[str] = []
     pauses: list[float] = []
@@ -64,7 +64,7 @@ def tell(found: Record, past: Remembered, settings: Settings) -> tuple[list[str]
 
 
 def test_a_server_that_comes_and_goes_is_not_shown_each_time(hook: Hook) -> None:
-    past, settings = Remembered(notified="ok"), Settings(host="spark1", webhook=hook.url)
+    past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=hook.url)
     for state in ("ok down ok down" + " ok down" * 3 + " ok" * 4).split():
         past.seen.append(state)  # type: ignore[arg-type]
         assert tell(record(state), past, settings) == ([], [])
@@ -72,7 +72,7 @@ def test_a_server_that_comes_and_goes_is_not_shown_each_time(hook: Hook) -> None
 
 
 def test_a_change_is_told_once(hook: Hook) -> None:
-    past, settings = Remembered(notified="ok"), Settings(host="spark1", webhook=hook.url)
+    past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=hook.url)
     for _ in range(3):
         assert tell(record("down"), past, settings) == ([], [])
     assert [(one["state"], one["before"], one["host"]) for one in hook.got] == [("down", "ok", "spark1")]
@@ -80,14 +80,17 @@ def test_a_change_is_told_once(hook: Hook) -> None:
 
 
 def test_alertmanager_hears_of_a_bad_state_at_each_check_and_of_its_end_once(hook: Hook) -> None:
-    past, settings = Remembered(notified="ok"), Settings(host="spark1", webhook=hook.url, webhook_format="alertmanager")
+    past, settings = (
+        CheckHistory(notified="ok"),
+        Settings(host="spark1", webhook=hook.url, webhook_format="alertmanager"),
+    )
     for state in ("down", "down", "ok", "ok"):
         assert tell(record(state), past, settings) == ([], [])
     assert [alerts[0]["annotations"]["state"] for alerts in hook.got] == ["down", "down", "ok"]
 
 
 def test_the_first_state_and_a_deploy_are_no_change(hook: Hook) -> None:
-    past, settings = Remembered(), Settings(webhook=hook.url)
+    past, settings = CheckHistory(), Settings(webhook=hook.url)
     tell(record("ok"), past, settings)
     tell(record("unknown", busy="ops runs deploy"), past, settings)
     tell(record("ok"), past, settings)
@@ -95,7 +98,7 @@ def test_the_first_state_and_a_deploy_are_no_change(hook: Hook) -> None:
 
 
 def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check(hook: Hook) -> None:
-    past, settings = Remembered(notified="ok"), Settings(webhook=hook.url)
+    past, settings = CheckHistory(notified="ok"), Settings(webhook=hook.url)
     hook.answers = [503]
     notes, pauses = tell(record("down"), past, settings)
     assert len(hook.got) == notify.TRIES and len(pauses) == notify.TRIES - 1
@@ -107,13 +110,13 @@ def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check
 
 def test_a_webhook_that_says_no_is_not_asked_again_at_once(hook: Hook) -> None:
     hook.answers = [404]
-    notes, pauses = tell(record("down"), Remembered(notified="ok"), Settings(webhook=hook.url))
+    notes, pauses = tell(record("down"), CheckHistory(notified="ok"), Settings(webhook=hook.url))
     assert (len(hook.got), pauses) == (1, [])
     assert "404" in notes[0] and "s3cret" not in notes[0]
 
 
 def test_a_webhook_that_is_not_there_is_no_reason_to_fail(hook: Hook) -> None:
-    notes, _ = tell(record("down"), Remembered(notified="ok"), Settings(webhook="http://127.0.0.1:1/s3cret"))
+    notes, _ = tell(record("down"), CheckHistory(notified="ok"), Settings(webhook="http://127.0.0.1:1/s3cret"))
     assert "it refuses the connection" in notes[0] and "s3cret" not in notes[0]
 
 
@@ -122,10 +125,10 @@ def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(hook: Hook, tmp_
     file.write_text(hook.url + "\n")
     file.chmod(0o644)
     settings = Settings(webhook_file=str(file))
-    notes, _ = tell(record("down"), Remembered(notified="ok"), settings)
+    notes, _ = tell(record("down"), CheckHistory(notified="ok"), settings)
     assert "chmod 600" in notes[0] and hook.got == []
     file.chmod(0o600)
-    assert tell(record("down"), Remembered(notified="ok"), settings)[0] == []
+    assert tell(record("down"), CheckHistory(notified="ok"), settings)[0] == []
     assert len(hook.got) == 1 and "s3cret" not in json.dumps(hook.got)
 
 
@@ -144,21 +147,21 @@ def test_what_is_no_url_is_said_without_it(tmp_path: Path, url: str) -> None:
     file = tmp_path / "hook"
     file.write_text(url + "\n")
     file.chmod(0o600)
-    past = Remembered(notified="ok")
+    past = CheckHistory(notified="ok")
     notes, _ = tell(record("down"), past, Settings(webhook_file=str(file)))
     assert "could not send" in notes[0] and "s3c" not in notes[0] and past.notified == "ok"
 
 
 def test_a_file_that_has_no_end_holds_no_url(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hook", 0o600)
-    notes, _ = tell(record("down"), Remembered(notified="ok"), Settings(webhook_file=str(tmp_path / "hook")))
+    notes, _ = tell(record("down"), CheckHistory(notified="ok"), Settings(webhook_file=str(tmp_path / "hook")))
     assert "is not a regular file" in notes[0]
 
 
 def test_a_command_that_prints_without_end_is_not_kept() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     program = "import os\nfor _ in range(256): os.write(1, bytes(2**20)); os.write(2, bytes(2**20))"
-    assert tell(record("down"), Remembered(notified="ok"), Settings(command=(sys.executable, "-c", program)))[0] == []
+    assert tell(record("down"), CheckHistory(notified="ok"), Settings(command=(sys.executable, "-c", program)))[0] == []
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10
 
 
@@ -166,14 +169,14 @@ def test_a_command_gets_the_change_without_a_shell(tmp_path: Path) -> None:
     out = tmp_path / "$(touch pwned) out"
     program = "import os, sys; open(sys.argv[1], 'w').write(os.environ['SPARKWRIGHT_STATE'] + sys.stdin.read())"
     settings = Settings(host="spark1", command=(sys.executable, "-c", program, str(out)))
-    past = Remembered(notified="ok")
+    past = CheckHistory(notified="ok")
     assert tell(record("wedged"), past, settings)[0] == []
     state, _, message = out.read_text().partition("{")
     assert state == "wedged" and json.loads("{" + message)["host"] == "spark1"
 
 
 def test_a_command_that_fails_is_said_and_run_again() -> None:
-    past = Remembered(notified="ok")
+    past = CheckHistory(notified="ok")
     notes, _ = tell(record("down"), past, Settings(command=("/no/such/program",)))
     assert "FileNotFoundError" in notes[0]
     notes, _ = tell(record("down"), past, Settings(command=("false",)))

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.judge import judge
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.probe import Prober
-from sparkwright.health.remembered import Remembered
 from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LABEL
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
@@ -89,7 +89,7 @@ def look(
     context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
     spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"], "labels": labels or {}}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
-    return Prober(context, Remembered(), limits, pause=lambda seconds: None).probe()
+    return Prober(context, CheckHistory(), limits, pause=lambda seconds: None).probe()
 
 
 def test_an_idle_server_is_asked_for_a_token(server: Server, tmp_path: Path) -> None:
@@ -153,5 +153,5 @@ def test_a_worker_is_asked_for_nothing(server: Server, tmp_path: Path) -> None:
         "labels": {CLUSTER_LABEL: "pair", RANK_LABEL: "1", MEMBERS_LABEL: "one,two"},
     }
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
-    found = Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).probe()
+    found = Prober(context, CheckHistory(), LIMITS, pause=lambda seconds: None).probe()
     assert (found.rank.cluster, found.rank.rank, found.server.health_status) == ("pair", 1, None)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.health import together
+from sparkwright.health import cluster_heal
 from sparkwright.health.schedule import units
 from sparkwright.health.schedule.units import Clock
 
@@ -171,4 +171,4 @@ def test_a_crontab_with_odd_lines_of_others_is_left_alone() -> None:
 def test_a_check_that_heals_may_wait_for_the_other_members_of_a_cluster_first() -> None:
     every_s = 3600.0
     limit = re.search(r"^TimeoutStartSec=(\d+)$", units.service(Clock(PROGRAM, every_s, [HOME], heals=True)), re.M)
-    assert limit is not None and float(limit[1]) == together.INTERVALS * every_s + units.HEAL_S
+    assert limit is not None and float(limit[1]) == cluster_heal.INTERVALS * every_s + units.HEAL_S

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.bench.results_models import Results
-from sparkwright.html import charts, drawing, experiment_page
+from sparkwright.html import charts, experiment_page, svg
 from tests.bench import made
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -108,7 +108,7 @@ def test_two_swept_flags_are_a_heat_map_with_its_table(tmp_path: Path) -> None:
         ["1", "3"],
     )
     assert throughput.table[1:] == (("1", "100.0", "110.0"), ("3", "120.0", "-"))
-    picture = drawing.svg(throughput)
+    picture = svg.svg(throughput)
     assert all(f">{figure}<" in picture for figure in ("100.0", "110.0", "120.0"))
     assert "data:image" not in picture
     found = seen(results, tmp_path)
@@ -128,7 +128,7 @@ def test_a_swept_flag_is_a_line_over_numbers_and_bars_over_words() -> None:
 def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_plots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(drawing, "available", lambda: False)
+    monkeypatch.setattr(svg, "available", lambda: False)
     text = experiment_page.html(made.ab())
     assert "<svg" not in text
     assert "sparkwright[report]" in text

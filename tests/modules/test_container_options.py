@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import container_options, inspected
+from sparkwright.host.containers import container_options, inspection
 from sparkwright.host.containers.container_options import OPTIONS
 from sparkwright.project.recipe.models import Container
 from sparkwright.protocol import expressions
@@ -134,7 +134,7 @@ def test_what_the_engine_answers_of_an_option_is_held_to_its_shape(name: str) ->
     state = {"Status": "running", "Running": True}
     answer: dict[str, Any] = {"Id": "a" * 64, "Name": "/q", "Image": "sha256:1d", "State": state}
     answer |= {"HostConfig": {"RestartPolicy": {"Name": "no"}}, "Config": {}}
-    assert inspected.container(answer)
+    assert inspection.container(answer)
     answer[option.section][option.key] = object()
     with pytest.raises(Failed, match=option.key):
-        inspected.container(answer)
+        inspection.container(answer)

@@ -36,7 +36,7 @@ IN_A_PROCESS = """
 import sys
 from pathlib import Path
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.log_reading import StartLog
+from sparkwright.host.containers.log_reader import StartLog
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import Engine

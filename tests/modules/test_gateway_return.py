@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.host.containers import replaced
-from sparkwright.host.gateway import drained, own_key
-from sparkwright.host.gateway.operating import Gateway
+from sparkwright.host.containers import replacement
+from sparkwright.host.gateway import drain_record, own_key
+from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.modules.gateway.gateway_return import GatewayReturn
 from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port
@@ -19,9 +19,9 @@ def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
 ) -> None:
     context = RecordingContext(tmp_path)
     own_key.made(context.state)
-    drained.drain(context.state, [Gateway("box", "127.0.0.1", free_port(), False, "spark1")], "run-1")
-    monkeypatch.setattr(replaced, "current", lambda context, name: {"Id": "x", "State": {"Running": True}})
+    drain_record.drain(context.state, [Gateway("box", "127.0.0.1", free_port(), False, "spark1")], "run-1")
+    monkeypatch.setattr(replacement, "current", lambda context, name: {"Id": "x", "State": {"Running": True}})
     said = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)
     assert (said.changed, said.msg, said.data["returned"]) == (False, "not returned yet", [])
     assert [one["text"] for one in context.said] == ["the gateway box does not answer: not returned there yet."]
-    assert drained.of(context.state) != [], "the next run returns it"
+    assert drain_record.of(context.state) != [], "the next run returns it"

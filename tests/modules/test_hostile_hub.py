@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import bounded_http, file_transfer, link_speed
+from sparkwright.host.models import bounded_http, file_transfer, transfer_choice
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -318,7 +318,7 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
     try:
         fetch(context, [row], mode)
         source = Source(hub.url, MODEL, COMMIT, Secret("hf_right"))
-        assert link_speed.measured(source, [link_speed.Sample(BIG, row["size_bytes"])], 2) > 0
+        assert transfer_choice.measured(source, [transfer_choice.Sample(BIG, row["size_bytes"])], 2) > 0
         assert store.gets(BIG) > 1
         assert store.tokens == []
     finally:

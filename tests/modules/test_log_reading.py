@@ -15,8 +15,8 @@ import pytest
 
 from sparkwright.engines.log.reader import read
 from sparkwright.engines.vllm.log import LOG as VLLM
-from sparkwright.host.containers import log_reading
-from sparkwright.host.containers.log_reading import StartLog
+from sparkwright.host.containers import log_reader
+from sparkwright.host.containers.log_reader import StartLog
 from sparkwright.modules.proof import verify_logs
 from sparkwright.modules.proof.verify_logs import VerifyLogs
 
@@ -95,7 +95,7 @@ def test_time_is_a_budget_too(engine: docker.DockerClient, said: Any) -> None:
 
 def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, said: Any) -> None:
     name = said("yes aaaaaaaa | head -c 12000000")
-    assert len(log_reading.end(engine, name, 10**7)) <= log_reading.END_BYTES
+    assert len(log_reader.end(engine, name, 10**7)) <= log_reader.END_BYTES
 
 
 def test_what_was_not_read_proves_nothing() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.gateway import drained, own_key
-from sparkwright.host.gateway.operating import Gateway
+from sparkwright.host.gateway import drain_record, own_key
+from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.records import good_states, servers
 from sparkwright.host.state import StateFolder
 from tests.remote.sshd import free_port
@@ -84,10 +84,10 @@ def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Pat
     chat, vectors = (StateFolder(tmp_path, name) for name in ("chat", "vectors"))
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
     own_key.made(chat)
-    assert drained.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
-    assert (drained.of(chat), drained.of(vectors)) == ([nobody], [])
-    assert drained.give_back(vectors) == ([], [])
-    assert drained.of(chat) == [nobody]
+    assert drain_record.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
+    assert (drain_record.of(chat), drain_record.of(vectors)) == ([nobody], [])
+    assert drain_record.give_back(vectors) == ([], [])
+    assert drain_record.of(chat) == [nobody]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".", "x" * 200, "a\nb"])
@@ -101,6 +101,6 @@ def test_a_gateway_that_was_never_deployed_for_this_host_is_named_once_and_nothi
 ) -> None:
     state = StateFolder(tmp_path, "chat")
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
-    (problem,) = drained.drain(state, [nobody], "run-1")
+    (problem,) = drain_record.drain(state, [nobody], "run-1")
     assert problem == "the gateway box does not know this host yet (`gateway.deploy` tells it)"
-    assert drained.of(state) == []
+    assert drain_record.of(state) == []

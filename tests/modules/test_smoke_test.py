@@ -14,7 +14,7 @@ import pytest
 from sparkwright import defaults
 from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
-from sparkwright.host.runs import measuring
+from sparkwright.host.runs import measurement_lock
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag
 from sparkwright.modules.proof.smoke_test import SmokeTest
@@ -64,7 +64,7 @@ def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -
 def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        with measuring.alone(context.state, "run-2", "Verify"):
+        with measurement_lock.alone(context.state, "run-2", "Verify"):
             found = run(server, context, wait_s=0)
         assert not server.record
     assert (found.exit, "Verify is in progress on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)

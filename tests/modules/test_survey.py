@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.host.containers import answering
+from sparkwright.host.containers import model_servers
 from sparkwright.host.models import on_disk
 from tests.modules.context import RecordingContext
 
@@ -84,10 +84,10 @@ def server() -> Iterator[ThreadingHTTPServer]:
     one.server_close()
 
 
-def found(tmp_path: Path, *containers: dict[str, Any]) -> list[answering.Server]:
+def found(tmp_path: Path, *containers: dict[str, Any]) -> list[model_servers.Server]:
     context = RecordingContext(tmp_path)
     context.docker = lambda: Engine(list(containers))  # type: ignore[method-assign, assignment, return-value]
-    return answering.find(context)
+    return model_servers.find(context)
 
 
 def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(

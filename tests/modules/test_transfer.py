@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import file_transfer, link_speed, staging
+from sparkwright.host.models import file_transfer, staging_area, transfer_choice
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
@@ -227,7 +227,7 @@ def test_a_file_that_is_not_in_the_chunk_store_comes_plainly(context: RecordingC
 
 def test_what_another_version_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
     killed_midway(context, hub, "plain")
-    mark = folder(context) / staging.NAME / file_transfer.MARK
+    mark = folder(context) / staging_area.NAME / file_transfer.MARK
     mark.write_text("plain huggingface_hub-0.36.2")
     hub.asked.clear()
     fetch(context, hub, "plain")
@@ -368,38 +368,43 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
     ("one", "many", "chosen"), [(3e6, 48e6, "hf_transfer"), (9e8, 9.1e8, "plain"), (0, 0, "plain")]
 )
 def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: float, chosen: str) -> None:
-    source, size = Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * link_speed.SMALL_BYTES
-    choice = link_speed.choose(source, [link_speed.Sample(BIG, size)], 8, {1: one, link_speed.MANY: many}.__getitem__)
+    source, size = Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * transfer_choice.SMALL_BYTES
+    choice = transfer_choice.choose(
+        source, [transfer_choice.Sample(BIG, size)], 8, {1: one, transfer_choice.MANY: many}.__getitem__
+    )
     assert choice.mode == chosen
     assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
 
 
 def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults.rate = MIB
-    source, samples = Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
-    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
-    one, many = (link_speed.measured(source, samples, connections) for connections in (1, link_speed.MANY))
-    assert 0 < one < many / link_speed.WORTH
+    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_choice.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
+    one, many = (transfer_choice.measured(source, samples, connections) for connections in (1, transfer_choice.MANY))
+    assert 0 < one < many / transfer_choice.WORTH
 
 
 @pytest.mark.parametrize(("xet", "chosen"), [(90e6, "xet"), (49e6, "xet"), (47e6, "hf_transfer"), (0.0, "hf_transfer")])
 def test_auto_takes_the_chunk_store_where_that_brings_most(xet: float, chosen: str) -> None:
-    source, sample = Source("http://127.0.0.1:1", MODEL, COMMIT), link_speed.Sample(BIG, 2 * link_speed.SMALL_BYTES)
-    rates = {1: 3e6, link_speed.MANY: 48e6}
-    choice = link_speed.choose(source, [sample], 8, rates.__getitem__, lambda: xet)
+    source, sample = (
+        Source("http://127.0.0.1:1", MODEL, COMMIT),
+        transfer_choice.Sample(BIG, 2 * transfer_choice.SMALL_BYTES),
+    )
+    rates = {1: 3e6, transfer_choice.MANY: 48e6}
+    choice = transfer_choice.choose(source, [sample], 8, rates.__getitem__, lambda: xet)
     assert choice.mode == chosen and ("xet" in choice.why) == bool(xet)
 
 
 def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, samples = Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
-    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
-    monkeypatch.setattr(link_speed, "ANSWER_S", 60.0)
-    assert link_speed.measured_xet(source, samples) == 0.0, "the hub names no store"
+    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_choice.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
+    monkeypatch.setattr(transfer_choice, "ANSWER_S", 60.0)
+    assert transfer_choice.measured_xet(source, samples) == 0.0, "the hub names no store"
     store = hub.with_store()
-    assert link_speed.measured_xet(source, samples) > 0
-    assert len(store.ranges) == link_speed.XET_STREAMS
+    assert transfer_choice.measured_xet(source, samples) > 0
+    assert len(store.ranges) == transfer_choice.XET_STREAMS
     store.files = {}
-    assert link_speed.measured_xet(source, samples) == 0.0, "a store without the file is no candidate"
+    assert transfer_choice.measured_xet(source, samples) == 0.0, "a store without the file is no candidate"
 
 
 def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
@@ -407,11 +412,11 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
 ) -> None:
     hub.with_store()
     hub.faults.rate = MIB
-    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
-    monkeypatch.setattr(link_speed, "ANSWER_S", 60.0)
-    monkeypatch.setattr(link_speed, "SMALL_BYTES", MIB)
+    monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
+    monkeypatch.setattr(transfer_choice, "ANSWER_S", 60.0)
+    monkeypatch.setattr(transfer_choice, "SMALL_BYTES", MIB)
     source = Source(hub.url, MODEL, COMMIT)
-    choice = link_speed.choose(source, [link_speed.Sample(BIG, len(FILES[BIG]))], 8)
+    choice = transfer_choice.choose(source, [transfer_choice.Sample(BIG, len(FILES[BIG]))], 8)
     assert choice.mode == "xet" and "1 connection" in choice.why
 
 
@@ -511,7 +516,7 @@ def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_en
     looker.start()
     fetch(context, hub)
     looker.join()
-    assert any(b"sparkwright.host.models.fetching" in one for one in seen)
+    assert any(b"sparkwright.host.models.transfer_process" in one for one in seen)
     assert not any(secret.encode() in one for one in seen)
     everything = b"".join(path.read_bytes() for path in context.machine.home.rglob("*") if path.is_file())
     assert secret.encode() not in everything
@@ -525,7 +530,7 @@ def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub:
         assert hub.stalls.wait(30)
         hub.faults.stalled = set()
         for child in psutil.Process().children():
-            if "sparkwright.host.models.fetching" in child.cmdline():
+            if "sparkwright.host.models.transfer_process" in child.cmdline():
                 os.kill(child.pid, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()

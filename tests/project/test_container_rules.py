@@ -13,7 +13,7 @@ from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import server_key
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe.serving import serving
+from sparkwright.project.recipe.engine_settings import serving
 
 HEAD = "image: vllm/vllm-openai:v0.32.0\nmodel: {id: a/b, dir: /b, mount: /model}\n"
 NOTHING = {"image": None, "model": None}

@@ -204,7 +204,7 @@ def test_a_mistake_in_a_recipe_of_llama_cpp_is_one_sentence_with_its_line(
 
 def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path: Path) -> None:
     from sparkwright.app import findings
-    from sparkwright.project.recipe.serving import serving
+    from sparkwright.project.recipe.engine_settings import serving
 
     text = FILE + "llama_cpp: {c: 8192, ngl: all}\nexpect:\n  chunked_prefill: disabled\n"
     wanted = written(tmp_path, text)
@@ -269,7 +269,7 @@ def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path
     import yaml
 
     from sparkwright.app import schemas
-    from sparkwright.project.recipe.serving import serving
+    from sparkwright.project.recipe.engine_settings import serving
 
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
     (example,) = [one for one in blocks if f"engine: {name}\n" in one]

@@ -100,7 +100,7 @@ def test_an_answer_of_a_host_that_is_no_entry_is_a_sentence_with_its_name(answer
 
 @pytest.mark.parametrize("model_id", ["../x/y", "a/b/c", '"a/b\\e[2J"'])
 def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
-    from sparkwright.project.documents.checked import check
+    from sparkwright.project.documents.validation import check
     from sparkwright.project.recipe.models import RecipeFile
 
     text = f"image: a:1\nmodel:\n  id: {model_id}\n  dir: ~/m\n  mount: /m\ncontainer:\n  name: ab\n"

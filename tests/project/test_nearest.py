@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 
 
 @pytest.mark.parametrize(

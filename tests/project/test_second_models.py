@@ -11,7 +11,7 @@ import pytest
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe.serving import served_memory, serving
+from sparkwright.project.recipe.engine_settings import served_memory, serving
 from sparkwright.units import GIB
 from tests.project.test_engine_of_recipe import loaded
 

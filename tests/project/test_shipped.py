@@ -17,7 +17,7 @@ from sparkwright.engines.budget import Start
 from sparkwright.engines.vllm.rules import images
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, recipe, starter
-from sparkwright.project.recipe.serving import serving
+from sparkwright.project.recipe.engine_settings import serving
 from sparkwright.units import GIB
 
 TOP = Path(__file__).parent.parent.parent

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sparkwright.protocol.event_reader import MOST_CHARACTERS, Received, read
 from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, event, lines
-from sparkwright.protocol.received import MOST_CHARACTERS, Received, read
 
 
 def received(*pieces: bytes) -> list[Event]:

@@ -12,7 +12,7 @@ import pytest
 
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.project import recipe
-from sparkwright.project.recipe.serving import serving
+from sparkwright.project.recipe.engine_settings import serving
 from tests.project.test_shipped import TOP, config
 from tests.real_engine.engine import ENVIRONMENT, Engine
 

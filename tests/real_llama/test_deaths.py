@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.llama_cpp import advice, command_words
 from tests.real_llama import server as servers
 
@@ -44,5 +44,7 @@ def test_a_start_that_fails_ends_with_1_and_says_why(
         assert server.exit_code == 1
         assert line in server.log
     given = {"model": "a.gguf", "n-gpu-layers": "all", **command_words.parsed(words.split()).flags}
-    errors = [one.rule for one in advice.check(Asked(given), {}, advice.version("b11549")) if one.severity == "error"]
+    errors = [
+        one.rule for one in advice.check(ServerRequest(given), {}, advice.version("b11549")) if one.severity == "error"
+    ]
     assert errors == ([rule] if rule else [])

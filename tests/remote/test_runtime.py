@@ -279,7 +279,7 @@ def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Pat
         (there / damage).unlink()
     else:
         (there / damage).write_bytes(b"")
-    words = [sys.executable, "-I", str(there / "lib/sparkwright/runner/health_scheduled.py"), str(there / "tag")]
+    words = [sys.executable, "-I", str(there / "lib/sparkwright/runner/scheduled_checks.py"), str(there / "tag")]
     env = {**os.environ, "HOME": str(home)}
     said = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stderr) == (75, "")

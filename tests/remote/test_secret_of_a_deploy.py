@@ -104,7 +104,7 @@ def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: L
         with Watch(token) as watch:
             said = deploy(project, {source: given[source]}, {"HF_TOKEN": token} if source == "env" else {})
     assert said.returncode == 0, said.stdout[-2000:] + said.stderr
-    assert watch.met("sparkwright.host.models.fetching") and watch.met("sshd:")
+    assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sshd:")
     laptop = {line for line, where in watch.told if where == "environment"}
     allowed = (
         (COMMAND, "ssh -F", "ssh -G", "ssh-keygen -F") if source == "env" else ()

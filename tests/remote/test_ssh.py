@@ -17,7 +17,7 @@ from sparkwright import host_side
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote.ssh import connecting, ssh_config
+from sparkwright.remote.ssh import login, ssh_config
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
@@ -67,7 +67,7 @@ def refusal(lab: Lab, **host: Any) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def short_waits() -> Any:
     patch = pytest.MonkeyPatch()
-    for module in (ssh, connecting):
+    for module in (ssh, login):
         for name in ("CONNECT_S", "CHANNEL_S", "SILENCE_S"):
             patch.setattr(module, name, 4.0, raising=hasattr(module, name))
     yield

@@ -15,7 +15,7 @@ from sparkwright.gateway import answers, clients, render
 from sparkwright.gateway.model import Client
 from sparkwright.sandbox.stand_in import files
 from sparkwright.sandbox.stand_in.api import GatewayApi
-from sparkwright.sandbox.stand_in.routing import Routing
+from sparkwright.sandbox.stand_in.router import Routing
 from sparkwright.sandbox.web import Server
 from tests.gateway.loopback import KEY, Answer, Running, gateway, key_of, model
 from tests.gateway.test_responses import FORM, JSON, Keeper, form

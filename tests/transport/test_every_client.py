@@ -18,14 +18,14 @@ import pytest
 from sparkwright.app.stores import model_config
 from sparkwright.engines import engine
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.health import live, notify
+from sparkwright.health import notify, snapshot
 from sparkwright.health.notify_shapes import Post
 from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket
-from sparkwright.host.gateway import admin, client, drained, operating
+from sparkwright.host.gateway import admin, client, drain_record, server_operations
 from sparkwright.host.images import image_copy, registry_http
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
-from sparkwright.host.peers import asking
+from sparkwright.host.peers import peer_client
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
@@ -54,8 +54,8 @@ class Client:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def gateway(server: Server) -> operating.Gateway:
-    return operating.Gateway("lab", "127.0.0.1", server.port, tls=False, server="one")
+def gateway(server: Server) -> server_operations.Gateway:
+    return server_operations.Gateway("lab", "127.0.0.1", server.port, tls=False, server="one")
 
 
 def docker_log(server: Server, _: Path) -> Any:
@@ -63,20 +63,22 @@ def docker_log(server: Server, _: Path) -> Any:
     return None if pieces is None else b"".join(pieces)
 
 
-def now(url: str) -> live.Now:
-    return live.Now(0.0, url=url, health_status=200)
+def now(url: str) -> snapshot.Now:
+    return snapshot.Now(0.0, url=url, health_status=200)
 
 
 CLIENTS: dict[str, Client] = {
     "a gateway's table": Client(
-        lambda server, _: operating.servers(gateway(server), "key"),
-        (operating.Unheard,),
-        ((operating, "ANSWER_S"),),
+        lambda server, _: server_operations.servers(gateway(server), "key"),
+        (server_operations.Unheard,),
+        ((server_operations, "ANSWER_S"),),
     ),
     "draining at a gateway": Client(
-        lambda server, _: operating.ask(gateway(server), "key", "drain", operating.Server("b", "one", "up", 0)),
-        (operating.Unheard,),
-        ((operating, "ANSWER_S"),),
+        lambda server, _: server_operations.ask(
+            gateway(server), "key", "drain", server_operations.Server("b", "one", "up", 0)
+        ),
+        (server_operations.Unheard,),
+        ((server_operations, "ANSWER_S"),),
     ),
     "a gateway's client": Client(
         lambda server, _: client.ask(client.Door(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
@@ -100,10 +102,10 @@ CLIENTS: dict[str, Client] = {
         (stream.StreamError,),
     ),
     "the health of a status": Client(
-        lambda server, _: live._health(VLLM, server.url) != 200, limits=((live, "HEALTH_S"),)
+        lambda server, _: snapshot._health(VLLM, server.url) != 200, limits=((snapshot, "HEALTH_S"),)
     ),
     "the traffic of a status": Client(
-        lambda server, _: live.traffic({"spec": {}}, now(server.url)), limits=((live, "HEALTH_S"),)
+        lambda server, _: snapshot.traffic({"spec": {}}, now(server.url)), limits=((snapshot, "HEALTH_S"),)
     ),
     "a container of Docker's": Client(
         lambda server, _: engine_socket.inspect(f"tcp://127.0.0.1:{server.port}", "x", LIMIT_S), (SparkwrightError,)
@@ -115,7 +117,7 @@ CLIENTS: dict[str, Client] = {
         lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
     ),
     "a log of Docker's": Client(docker_log, (TransportError, ValueError)),
-    "a peer": Client(lambda server, _: asking.asked(server.url, {}), limits=((asking, "REACH_S"),)),
+    "a peer": Client(lambda server, _: peer_client.asked(server.url, {}), limits=((peer_client, "REACH_S"),)),
     "the hub's config of a model": Client(
         lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
     ),
@@ -228,18 +230,18 @@ def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of its answers comes in time; there are just too many of them."""
-    monkeypatch.setattr(drained, "TELL_S", LIMIT_S)
+    monkeypatch.setattr(drain_record, "TELL_S", LIMIT_S)
     asked: list[str] = []
-    servers = [operating.Server(f"be_{n}", "one", "up", 0) for n in range(256)]
-    monkeypatch.setattr(operating, "servers", lambda gateway, key: servers)
+    servers = [server_operations.Server(f"be_{n}", "one", "up", 0) for n in range(256)]
+    monkeypatch.setattr(server_operations, "servers", lambda gateway, key: servers)
 
-    def slow(gateway: operating.Gateway, key: str, action: str, server: operating.Server) -> None:
+    def slow(gateway: server_operations.Gateway, key: str, action: str, server: server_operations.Server) -> None:
         asked.append(server.backend)
         threading.Event().wait(LIMIT_S / 3)
 
-    monkeypatch.setattr(operating, "ask", slow)
-    with pytest.raises(operating.Unheard, match="takes longer than"):
-        drained.tell(operating.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
+    monkeypatch.setattr(server_operations, "ask", slow)
+    with pytest.raises(server_operations.Unheard, match="takes longer than"):
+        drain_record.tell(server_operations.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
     assert len(asked) < len(servers)
 
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkwright.trust import hidden
+from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import DOTS
 
 KEY = "Zq7-kX9_wT4mB2nV8pL5"
@@ -85,7 +85,7 @@ PLAIN = (
 
 @pytest.mark.parametrize("name", WILD)
 def test_a_key_in_the_wild_is_hidden_and_the_rest_stays(name: str) -> None:
-    shown = hidden.text(WILD[name])
+    shown = secret_patterns.text(WILD[name])
     assert KEY not in shown and DOTS in shown, shown
     kept = [
         word
@@ -97,7 +97,7 @@ def test_a_key_in_the_wild_is_hidden_and_the_rest_stays(name: str) -> None:
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_what_is_no_secret_is_shown(text: str) -> None:
-    assert hidden.text(text) == text
+    assert secret_patterns.text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_what_is_no_secret_is_shown(text: str) -> None:
 )
 def test_the_words_of_a_command_hide_as_its_text_does(name: str) -> None:
     words = shlex.split(WILD[name])
-    shown = hidden.words(words)
+    shown = secret_patterns.words(words)
     assert KEY not in json.dumps(shown) and len(shown) == len(words)
 
 
 def test_json_stays_json() -> None:
     for text in (one for one in WILD.values() if one.startswith(("{", '["'))):
-        json.loads(hidden.text(text))
+        json.loads(secret_patterns.text(text))
 
 
 ALPHABET = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -158,12 +158,12 @@ FORMS: tuple[Callable[[str, str], Any], ...] = (
 @given(SECRETS, NAMES, st.sampled_from(FORMS))
 def test_a_planted_secret_of_any_form_is_hidden(key: str, name: str, form: Callable[[str, str], Any]) -> None:
     made = form(name, key)
-    shown = hidden.shown(made)
+    shown = secret_patterns.shown(made)
     assert key not in json.dumps(shown, ensure_ascii=False), (made, shown)
-    assert key not in hidden.text(made if isinstance(made, str) else json.dumps(made, ensure_ascii=False))
+    assert key not in secret_patterns.text(made if isinstance(made, str) else json.dumps(made, ensure_ascii=False))
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_shown_without_an_error(text: str) -> None:
-    hidden.text(text)
-    hidden.shown({"a": [text], text: text})
+    secret_patterns.text(text)
+    secret_patterns.shown({"a": [text], text: text})

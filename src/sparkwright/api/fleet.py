@@ -112,11 +112,11 @@ class Fleet:
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
         """The last lines of the servers' logs, and what their last start says of itself."""
-        from sparkwright.app.questions import log_reading
+        from sparkwright.app.questions import log_source
 
         return tuple(
             Log(one.source["host"], one.text, one.state, one.known, one.error, one.exit)
-            for one in log_reading.of_hosts(hosts, tail)
+            for one in log_source.of_hosts(hosts, tail)
         )
 
     @_in_project

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.app.connect import machines, reach
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.plans.recipes import user_of
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
@@ -23,12 +23,12 @@ from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.project import catalogue, recipe
 from sparkwright.project.catalogue import Known
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.serving import served_memory
+from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.started_with import fingerprint

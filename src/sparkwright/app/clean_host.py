@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, machines, reach
+from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.one_module import ask_module, in_turn
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
@@ -40,7 +40,7 @@ def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> 
     return in_turn(chosen, lambda member: _host(chosen, member, scope, check=check, yes=yes, json=json), json=json)
 
 
-def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
+def _host(chosen: Selection, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
     name, fleet = member.host.name, chosen.fleet
     secrets = chosen.inventory.secrets(member.host)
     member.secrets = {key: secret for key, secret in secrets.items() if key == "BECOME_PASSWORD"}
@@ -65,7 +65,7 @@ def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: boo
     return Exit.OK if removed else Exit.CHANGES
 
 
-def _of_recipe(chosen: Chosen, member: Member) -> dict[str, Any]:
+def _of_recipe(chosen: Selection, member: Member) -> dict[str, Any]:
     """The repositories of the images that the host's recipes name."""
     hosts = [host for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
     wanted = [recipes.recipe_of(chosen.project, host) for host in hosts]
@@ -73,7 +73,7 @@ def _of_recipe(chosen: Chosen, member: Member) -> dict[str, Any]:
     return {"repositories": list(repositories)}
 
 
-def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool) -> None:
+def _remove(chosen: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
     """The timer first, so that no check begins; sparkwright's own folders last, for they hold what does the work."""
     fleet = chosen.fleet
     if timer:
@@ -94,6 +94,6 @@ def _show(host: str, items: list[dict[str, Any]]) -> None:
         (host, "keep" if row["kept"] else "remove", size, row["kind"], row["name"], row["kept"])
         for row, size in zip(items, sizes, strict=True)
     ]
-    listed.show(COLUMNS, rows)
+    plain_table.show(COLUMNS, rows)
     total = sum(row["size_bytes"] or 0 for row in items if not row["kept"])
     say(f"{host}: {units.size(total)} to remove.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sparkwright.app.findings import Checked
+from sparkwright.app.findings import CheckedRecipe
 from sparkwright.app.questions import client_formats
 from sparkwright.app.questions.client_formats import AGENT_CONTEXT, Format
 from sparkwright.engines import api_paths, dialects
-from sparkwright.engines.advice import Asked, Effective
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.advice import Effective, ServerRequest
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.http import GENERATE
 
 SOURCE = "docs/gateway.md, Clients"
@@ -18,7 +18,7 @@ SOURCE = "docs/gateway.md, Clients"
 LEAST_REQUESTS = 4
 
 
-def added(checked: list[Checked], client: str) -> list[Checked]:
+def added(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
     """Return recipes with the findings about a client's needs behind their own. Raises Refused for an unknown client."""
     form = client_formats.named(client)
     return [
@@ -27,7 +27,7 @@ def added(checked: list[Checked], client: str) -> list[Checked]:
     ]
 
 
-def _lacking(client: str, form: Format, one: Checked) -> Iterator[Finding]:
+def _lacking(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding]:
     """Yield what a recipe lacks for a client; nothing for one that generates no text, which no client of these uses."""
     if one.recipe.file.task != GENERATE:
         return
@@ -39,9 +39,9 @@ def _lacking(client: str, form: Format, one: Checked) -> Iterator[Finding]:
         yield from _of_agent(client, form, one)
 
 
-def _of_agent(client: str, form: Format, one: Checked) -> Iterator[Finding]:
+def _of_agent(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding]:
     own, flags = one.recipe.engine, dict(one.served.flags)
-    asked = Asked(flags, one.recipe.image)
+    asked = ServerRequest(flags, one.recipe.image)
     effective: Effective = own.advice.effective(
         asked, (one.pins["model"] or {}).get("config") or {}, one.served.version
     )
@@ -67,7 +67,7 @@ def _of_agent(client: str, form: Format, one: Checked) -> Iterator[Finding]:
     yield from _unproved(client, form, one)
 
 
-def _unproved(client: str, form: Format, one: Checked) -> Iterator[Finding]:
+def _unproved(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding]:
     """Yield the probe that would prove what a client uses, where the recipe does not ask it."""
     dialect = dialects.BY_PATH[form.path]
     probe = dialect.name if dialect.name in dialects.OTHERS else "tool_call"

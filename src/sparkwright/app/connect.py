@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class SelectedHosts:
     """The hosts a command is for, in the project of the current folder."""
 
     project: Project
@@ -32,13 +32,13 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen(Reached):
+class Selection(SelectedHosts):
     """The same, with the whole inventory."""
 
     inventory: Inventory
 
 
-class Begun:
+class PendingConnections:
     """Connecting to the hosts of a pattern has begun, where a glance tells where they are: before they are checked.
 
     hosts: those. need: what will be asked of them.
@@ -97,15 +97,15 @@ def left_of(playbook: str, pattern: str) -> str:
     return ",".join(record.left)
 
 
-def reach(pattern: str, need: Need = "engine") -> Chosen:
+def reach(pattern: str, need: Need = "engine") -> Selection:
     """The hosts of a pattern, and connecting to them has begun. need: what will be asked of them.
 
     Raises Refused as `choose` does.
     """
-    return checked(Begun(pattern, need))
+    return checked(PendingConnections(pattern, need))
 
 
-def checked(begun: Begun) -> Chosen:
+def checked(begun: PendingConnections) -> Selection:
     """The hosts that connecting has begun to. Raises Refused as `choose` does."""
     try:
         chosen = choose(begun.pattern)
@@ -116,7 +116,7 @@ def checked(begun: Begun) -> Chosen:
     return chosen
 
 
-def choose(pattern: str) -> Chosen:
+def choose(pattern: str) -> Selection:
     """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member
@@ -127,10 +127,10 @@ def choose(pattern: str) -> Chosen:
     if not pattern:
         raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
     hosts = inventory.match(pattern)
-    return Chosen(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
+    return Selection(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
 
 
-def machines(chosen: Chosen) -> Chosen:
+def machines(chosen: Selection) -> Selection:
     """The machines of the chosen hosts, each once: for what is asked of a machine, whatever and how many it serves."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member, hang_up

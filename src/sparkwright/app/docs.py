@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Wanted
 

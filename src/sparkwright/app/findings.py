@@ -11,18 +11,18 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-from sparkwright.app.plans.pinning import entries, simulated
+from sparkwright.app.plans.pins import entries, simulated
 from sparkwright.console.out import say, say_json
 from sparkwright.engines import container_rules, engine, memory_rules, recipe_age, template_rules
 from sparkwright.engines.advice import EXPECTED, Explained
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project import recipe
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.serving import Serving, serving
+from sparkwright.project.recipe.engine_settings import Serving, serving
 from sparkwright.units import today
 from sparkwright.visible import count
 
@@ -40,7 +40,7 @@ PAGE = 100
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRecipe:
     """A recipe and what was found in it. pins: the lock's entries; simulated: the sandbox's, for spark.lock has none."""
 
     recipe: Recipe
@@ -58,7 +58,7 @@ class Checked:
         return f"engine version unknown ({why})"
 
 
-def check(name: str, engine_version: str, model: str) -> tuple[list[Checked], list[Refused]]:
+def check(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecipe], list[Refused]]:
     """Every recipe of the project, or one, and why others can't be read. Raises Refused for the one that was named.
 
     engine_version, model: to take instead of the lock's; empty for the lock's.
@@ -77,7 +77,7 @@ def check(name: str, engine_version: str, model: str) -> tuple[list[Checked], li
         served = serving(wanted, pins, model=config, version=version)
         aged = recipe_age.RULES.check(recipe_age.Case(wanted.file.date, today()))
         served = replace(served, findings=(*served.findings, *aged))
-        checked.append(Checked(wanted, served, pins, simulated=pins != known))
+        checked.append(CheckedRecipe(wanted, served, pins, simulated=pins != known))
     return checked, refused
 
 
@@ -96,7 +96,7 @@ def _version(of: engine.Engine, text: str) -> Version | None:
     return version
 
 
-def print_lines(checked: list[Checked], unreadable: int = 0) -> None:
+def print_lines(checked: list[CheckedRecipe], unreadable: int = 0) -> None:
     """A paragraph a recipe; findings with file and line, errors first. unreadable: recipes that could not be read at all."""
     for one in checked:
         whose = "; as the sandbox pinned it" if one.simulated else ""
@@ -112,7 +112,7 @@ def print_lines(checked: list[Checked], unreadable: int = 0) -> None:
     say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
 
 
-def print_json(checked: list[Checked]) -> None:
+def print_json(checked: list[CheckedRecipe]) -> None:
     """One object: recipes, each with its findings."""
     rows = [
         {

@@ -11,7 +11,7 @@ from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.program import typed
 from sparkwright.project import starter
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 
 #: characters of a page in one answer, sections that a search finds, and characters of each of them
 PAGE, FOUND, EXCERPT = 60_000, 20, 300

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkwright.app.connect import machines, reach
-from sparkwright.app.stores import locking
+from sparkwright.app.stores import lock_update
 from sparkwright.console import words
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import hang_up
@@ -22,19 +22,19 @@ def tell(taken: Taken, host: str) -> None:
         hang_up(chosen.fleet.members)
         raise Refused(f"--host must name one host to ask, got {len(chosen.hosts)}.")
     wanted = recipe.load(chosen.project.root, taken.name)
-    found = locking.pinned_of(chosen, chosen.fleet.members[0], wanted)
-    locking.ask_upstream(chosen, [one for one in found if not one.complete], follow=True)
-    locking.write([one for one in found if one.new is not None])
+    found = lock_update.pinned_of(chosen, chosen.fleet.members[0], wanted)
+    lock_update.ask_upstream(chosen, [one for one in found if not one.complete], follow=True)
+    lock_update.write([one for one in found if one.new is not None])
     keys = {f"{one.kind} {one.key}" for one in found}
     before = [row for row in taken.report.rows if row.what not in keys]
     taken.report.rows = before + [row for one in found for row in _rows(one, taken)]
 
 
-def _lock_name(entry: locking.Pinned) -> str:
+def _lock_name(entry: lock_update.Pinned) -> str:
     return "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
 
 
-def _rows(entry: locking.Pinned, taken: Taken) -> list[Row]:
+def _rows(entry: lock_update.Pinned, taken: Taken) -> list[Row]:
     if entry.error is not None:
         fix = "`invoke lock` of a host that serves it tries again"
         return [Row("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sparkwright.app.importing import Source, of_source
 from sparkwright.app.prompts import agreed
+from sparkwright.app.recipe_import import Source, of_source
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.project import registries
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.importing.mods import SCRIPT
 from sparkwright.project.importing.recipe_of import Taken

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from sparkwright.app.json_output import schemas as json_output
 from sparkwright.bench.results_models import Results
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.lock.lockfile import LockFile
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile

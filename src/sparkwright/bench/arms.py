@@ -9,14 +9,14 @@ from typing import Any
 
 from sparkwright.bench import axis
 from sparkwright.bench.axis import Axis
-from sparkwright.engines.advice import Asked, Effective
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.advice import Effective, ServerRequest
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.container_rules import on_host_network
-from sparkwright.project.recipe.serving import Serving, serving
+from sparkwright.project.recipe.engine_settings import Serving, serving
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
@@ -54,7 +54,7 @@ class Arm:
         """The predicted settings."""
         served = self.serving(pinned)
         file = self.recipe.file
-        asked = Asked(served.flags, file.image, file.platform, file.container.env)
+        asked = ServerRequest(served.flags, file.image, file.platform, file.container.env)
         return served.engine.advice.effective(asked, config_of(pinned), served.version)
 
 

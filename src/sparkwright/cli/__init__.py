@@ -30,7 +30,7 @@ from sparkwright.cli import (
     lock,
     mcp,
     models,
-    monitoring,
+    monitoring_files,
     project,
     recipes,
     runs,
@@ -59,7 +59,7 @@ PARTS = (
     cluster,
     gateway,
     mcp,
-    monitoring,
+    monitoring_files,
     sandbox,
 )
 _tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]

@@ -11,7 +11,7 @@ from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
 
 if TYPE_CHECKING:
-    from sparkwright.app.stores.locking import Pinned
+    from sparkwright.app.stores.lock_update import Pinned
 
 
 @command(
@@ -36,12 +36,12 @@ def lock(
     from sparkwright.app.connect import everyone, reach
 
     chosen = reach(host or everyone())
-    from sparkwright.app.stores import locking
+    from sparkwright.app.stores import lock_update
 
     follow = bool(update) or check
-    entries = locking.pinned_by(chosen, update if isinstance(update, str) else "")
+    entries = lock_update.pinned_by(chosen, update if isinstance(update, str) else "")
     asked = [entry for entry in entries if follow or not entry.complete]
-    locking.ask_upstream(chosen, asked, follow=follow)
+    lock_update.ask_upstream(chosen, asked, follow=follow)
     for entry in asked:
         _show(entry, json=json)
     failed = [entry.error.exit for entry in asked if entry.error is not None]
@@ -51,7 +51,7 @@ def lock(
     if any(entry.state == "moved" for entry in fresh) and not agreed("Write this to spark.lock?", yes=yes):
         say("spark.lock unchanged.", file=sys.stderr)
         return [*failed, Exit.CHANGES]
-    locking.write(fresh)
+    lock_update.write(fresh)
     if not json:
         states = ", ".join(f"{entry.key} {entry.state}" for entry in fresh)
         say(f"spark.lock: {states}." if fresh else "spark.lock: unchanged.")

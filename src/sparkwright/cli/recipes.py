@@ -38,18 +38,18 @@ def import_recipe(
     From vllm-project/recipes, sparkrun, eugr, a compose file, a docker run line or a running container. Says what was kept,
     translated and dropped; asks what only you know, or lists it (exit code 5) without a terminal. Nothing of the source is run.
     """
-    from sparkwright.app import importing, registries
+    from sparkwright.app import recipe_import, registries
 
-    answers = importing.answers_of(answer or ())
+    answers = recipe_import.answers_of(answer or ())
     if bool(source) == bool(from_host):
         raise Refused("give a source, or --from-host and --container: one of them.")
     if from_host:
-        taken = importing.of_container(from_host, container, name, answers)
+        taken = recipe_import.of_container(from_host, container, name, answers)
     elif source and source.startswith("@"):
         taken = registries.take(source, name, answers, yes=yes, as_json=json)
     else:
-        taken = importing.of_source(importing.source_of(source or ""), name, answers)
-    return importing.write(taken, host=host or from_host, check=check, as_json=json)
+        taken = recipe_import.of_source(recipe_import.source_of(source or ""), name, answers)
+    return recipe_import.write(taken, host=host or from_host, check=check, as_json=json)
 
 
 @command(
@@ -68,9 +68,9 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
     With the image's digest and the model's commit of spark.lock. What the form cannot say is noted on standard error; keys are
     never written.
     """
-    from sparkwright.app import exporting
+    from sparkwright.app import recipe_export
 
-    exporting.write(recipe, format, unpinned=unpinned, as_json=json)
+    recipe_export.write(recipe, format, unpinned=unpinned, as_json=json)
 
 
 @command(

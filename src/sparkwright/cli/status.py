@@ -89,15 +89,15 @@ def logs(
     if engine and not file:
         raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
     from sparkwright.app.connect import with_recipe
-    from sparkwright.app.questions import log_reading
+    from sparkwright.app.questions import log_source
     from sparkwright.app.questions.one_module import host_row
 
     named = with_recipe(host, recipe)
-    found = log_reading.of_file(file, tail, engine) if file else log_reading.of_hosts(named, tail)
+    found = log_source.of_file(file, tail, engine) if file else log_source.of_hosts(named, tail)
     codes = [reading.exit if state or reading.error else Exit.OK for reading in found]
     for reading in found:
         with host_row(reading.title or file, codes, json=json):
-            log_reading.show(reading, state=state, json=json, titled=len(found) > 1)
+            log_source.show(reading, state=state, json=json, titled=len(found) > 1)
     return codes
 
 

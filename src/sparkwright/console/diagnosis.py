@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkwright.console import words
-from sparkwright.console.events.live import styled
+from sparkwright.console.events.live_lines import styled
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit
 from sparkwright.program import typed_in

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
@@ -20,7 +20,7 @@ EXPECTED = "expected-chunked-prefill"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServerRequest:
     """What a recipe asks of the engine.
 
     flags: of the engine, under their own names. image: REPOSITORY:TAG. server_key: it asks its clients for one, from a file.
@@ -121,7 +121,7 @@ class Advice(Protocol):
 
     def decide(
         self,
-        asked: Asked,
+        asked: ServerRequest,
         model: Mapping[str, Any],
         version: Version | None,
         wanted: Wanted,
@@ -130,11 +130,11 @@ class Advice(Protocol):
         """The flags that bring about what is expected of chunked prefill, or why they can't be had."""
 
     def check(
-        self, asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+        self, asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
     ) -> list[Finding]:
         """All findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
 
-    def effective(self, asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+    def effective(self, asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
         """The settings that follow from flags, model and version."""
 
     def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
@@ -152,7 +152,7 @@ class Advice(Protocol):
         """A rule; None where there is none of this name."""
 
 
-def cannot_be_asked(asked: Asked, title: str, wanted: Wanted, impossible: WhenImpossible, why: str) -> Decision:
+def cannot_be_asked(asked: ServerRequest, title: str, wanted: Wanted, impossible: WhenImpossible, why: str) -> Decision:
     """The decision about chunked prefill of an engine that takes no order about it. title: the engine's. why: a clause, what it does instead."""
     if wanted == "any":
         return Decision(asked.flags, "any")

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.engines import dangers
-from sparkwright.engines.advice import Asked, Explained
+from sparkwright.engines.advice import Explained, ServerRequest
 from sparkwright.engines.exposure import OPEN_WAY_OF_HOST
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.rule import Rules
 from sparkwright.trust import network_words, security_words
 
 DOCKER = "docker's documentation"
 
-RULES: Rules[Asked, Asked] = Rules()
+RULES: Rules[ServerRequest, ServerRequest] = Rules()
 rule = RULES.rule
 
 
@@ -29,9 +29,9 @@ def _warning(sentence: str, way: str, option: str) -> Finding:
         "docker's documentation, Protect the Docker daemon socket: who may use the socket can start a privileged container",
         "capabilities(7): SYS_ADMIN, SYS_MODULE and SYS_RAWIO each suffice to take over the system",
     ),
-    example=Asked(container={"privileged": True}),
+    example=ServerRequest(container={"privileged": True}),
 )
-def root_on_the_host(asked: Asked) -> Iterator[Finding]:
+def root_on_the_host(asked: ServerRequest) -> Iterator[Finding]:
     """With these options, whoever breaks into the server is root on the host.
     Engines read prompts, templates and model files that strangers wrote, and some run code that comes with a model. `gpus` and
     `devices` give a container its GPU and its adapters without any of this; RDMA needs `devices: [/dev/infiniband]` and
@@ -44,7 +44,7 @@ def root_on_the_host(asked: Asked) -> Iterator[Finding]:
     yield from _dangers(asked, "root")
 
 
-def _dangers(asked: Asked, kind: dangers.Kind) -> Iterator[Finding]:
+def _dangers(asked: ServerRequest, kind: dangers.Kind) -> Iterator[Finding]:
     for danger in dangers.of(asked.container, asked.flags):
         if danger.kind == kind:
             yield Finding("warning", danger.sentence, (Way(danger.fix),), DOCKER, danger.option)
@@ -56,9 +56,9 @@ def _dangers(asked: Asked, kind: dangers.Kind) -> Iterator[Finding]:
         "docker's documentation, Bind mounts: the container reads and changes the files of the host that are mounted",
         "capabilities(7); console(4); the documentation of each variable",
     ),
-    example=Asked(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
+    example=ServerRequest(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
 )
-def data_of_the_host(asked: Asked) -> Iterator[Finding]:
+def data_of_the_host(asked: ServerRequest) -> Iterator[Finding]:
     """A container is given data or ways of the host that a server does not need.
     Whoever breaks into a server has what its container has. A model server needs its model's folder, a cache and its port: neither the
     keys in a home, nor a terminal, nor another proxy or hub.
@@ -73,9 +73,9 @@ def data_of_the_host(asked: Asked) -> Iterator[Finding]:
         "transformers' documentation, Custom models: trust_remote_code runs the Python files of the model's repository",
         "vLLM's documentation, Security: pickle, plugins and insecure serialization",
     ),
-    example=Asked(container={"env": {"LD_PRELOAD": "/opt/x.so"}}),
+    example=ServerRequest(container={"env": {"LD_PRELOAD": "/opt/x.so"}}),
 )
-def code_of_others(asked: Asked) -> Iterator[Finding]:
+def code_of_others(asked: ServerRequest) -> Iterator[Finding]:
     """The server runs code that is neither the image's nor the engine's.
     The image is pinned by its digest. Code that a variable, a flag or the model's repository brings in runs with all that the container
     has: read it first, or build it into an image. A model's own code is pinned with its commit by spark.lock, and still is a stranger's.
@@ -89,9 +89,9 @@ def code_of_others(asked: Asked) -> Iterator[Finding]:
         "docker's documentation, Seccomp security profiles for Docker: the default profile blocks some 44 system calls",
         "docker's documentation, AppArmor security profiles for Docker",
     ),
-    example=Asked(container={"security_opt": ["seccomp=unconfined"]}),
+    example=ServerRequest(container={"security_opt": ["seccomp=unconfined"]}),
 )
-def unconfined(asked: Asked) -> Iterator[Finding]:
+def unconfined(asked: ServerRequest) -> Iterator[Finding]:
     """Without Docker's profiles, every system call of the kernel is open to the container.
     Holes in the kernel are mostly in calls that the default seccomp profile blocks. An engine that needs one of them usually works with
     a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
@@ -107,9 +107,9 @@ def unconfined(asked: Asked) -> Iterator[Finding]:
         "docker's documentation, PID settings: with host, the container sees all processes of the host",
         "docker's documentation, Host network driver: the container shares the host's addresses and ports; nothing is published",
     ),
-    example=Asked(container={"pid": "host"}),
+    example=ServerRequest(container={"pid": "host"}),
 )
-def host_namespaces(asked: Asked) -> Iterator[Finding]:
+def host_namespaces(asked: ServerRequest) -> Iterator[Finding]:
     """A container that shares the host's processes or network is not kept apart from them.
     With `pid: host` it can read the command line and, as root, the memory of the host's processes. With `network: host` it reaches services
     that listen on the host's loopback only, and every port that the engine opens, its own coordination among them, is open on the host's
@@ -128,9 +128,9 @@ def host_namespaces(asked: Asked) -> Iterator[Finding]:
 @rule(
     "log-not-kept",
     sources=("docker's documentation, Configure logging drivers: with none, `docker logs` has no output",),
-    example=Asked(container={"log_driver": "none"}),
+    example=ServerRequest(container={"log_driver": "none"}),
 )
-def log_not_kept(asked: Asked) -> Iterator[Finding]:
+def log_not_kept(asked: ServerRequest) -> Iterator[Finding]:
     """Without a log, much of what a deploy proves stays unknown.
     Expectations such as `chunked_prefill` are read from the engine's log, and so are the stages of a start and the reason of a death.
     """

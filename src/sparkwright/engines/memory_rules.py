@@ -10,7 +10,7 @@ from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget
 from sparkwright.engines.advice import Explained, Platform
 from sparkwright.engines.budget import Budget, Row, Start
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory
 from sparkwright.engines.rule import Rules
 from sparkwright.errors import SparkwrightError

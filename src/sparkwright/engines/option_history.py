@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparkwright.engines.finding import Way
+from sparkwright.engines.findings import Way
 
 #: of a successor: it is known that nothing took over
 NOTHING = "nothing"

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.log.text import Text
 
 
@@ -26,7 +26,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ClusterMember:
     """One member's place in a cluster.
 
     rank: 0 for the head. address, interfaces, adapters: its own on the fabric; the interfaces' RDMA adapters by name. head_address,
@@ -100,7 +100,7 @@ class Parallel(Protocol):
     def TRACE(self) -> str:
         """The environment variable that makes a member's log tell how the members are connected."""
 
-    def share(self, seat: Seat) -> Share:
+    def share(self, seat: ClusterMember) -> Share:
         """What this member is started with."""
 
     def check(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from sparkwright.engines.advice import Explained
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.rule import Rules
 
 #: days after which a recipe is called old: six months

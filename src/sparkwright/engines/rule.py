@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from sparkwright.engines.finding import SEVERITIES, Finding
+from sparkwright.engines.findings import SEVERITIES, Finding
 
 #: what an engine's rules check, and what their examples are
 C = TypeVar("C")

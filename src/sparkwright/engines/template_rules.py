@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.advice import Explained
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.engines.rule import Rules
 

@@ -14,7 +14,7 @@ import os
 import time
 
 from sparkwright.guard import memory
-from sparkwright.guard import ring as rings
+from sparkwright.guard import sample_file as rings
 from sparkwright.guard.judge import Danger, Floors, Judge
 from sparkwright.guard.kill import Target
 from sparkwright.guard.memory import Meter

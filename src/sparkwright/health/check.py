@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from sparkwright.engines import http as roles
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import heal, model_hashes, notify, returning, store, textfile
-from sparkwright.health.judging.damping import damp
+from sparkwright.health import gateway_return, heal, model_hashes, notify, store, textfile
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.judge import Judgement, judge
 from sparkwright.health.judging.observation import Observation
+from sparkwright.health.judging.state_filter import damp
 from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers import crash_loop, engine_socket
 from sparkwright.host.memory import host_lost, service_guard
@@ -58,12 +58,12 @@ class Check:
             record, remembered, decision = self._once()
         if not self.scheduled:
             return record
-        returning.give_back(self.context, record)
+        gateway_return.give_back(self.context, record)
         found = self._agreed(record, decision)
         if found.plan is None:
             return record if found is decision else self._again(found.message)
         with store.one_at_a_time(self.context.state):
-            remembered = Remembered.of(self.context.state)
+            remembered = CheckHistory.of(self.context.state)
         answer = heal.restart(self.context, found, remembered, found.why or record.why, self.now(), self.run_plan)
         return self._again(answer, restarted=True)
 
@@ -71,10 +71,10 @@ class Check:
         """The decision, after the other members of its cluster were asked, where it is in one."""
         if not record.rank.cluster:
             return decision
-        from sparkwright.health import together
+        from sparkwright.health import cluster_heal
 
         busy = lambda: _who_works(self.context)  # noqa: E731
-        return together.agreed(self.context, self.settings, record, decision, busy)
+        return cluster_heal.agreed(self.context, self.settings, record, decision, busy)
 
     def _again(self, healed: str, *, restarted: bool = False) -> Record:
         """Check once more, after what was done about the first."""
@@ -84,10 +84,10 @@ class Check:
                 heal.remember_outcome(record, remembered, self.context.state)
         return record
 
-    def _once(self, healed: str = "") -> tuple[Record, Remembered, heal.Decision]:
+    def _once(self, healed: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
         """One check: what was seen, what it leaves to the next, and whether the server may be restarted now."""
         started_s, cpu = time.monotonic(), _cpu_s()
-        remembered = Remembered.of(self.context.state)
+        remembered = CheckHistory.of(self.context.state)
         prober = Prober(self.context, remembered, self.settings.limits, self.now, self.pause)
         busy = _who_works(self.context)
         observed = self._observed(prober, busy)
@@ -113,7 +113,7 @@ class Check:
             return observed
         return replace(observed, model_files=model_hashes.observed(self.context, self.settings, observed.time_s))
 
-    def _record(self, observed: Observation, judgement: Judgement, remembered: Remembered, prober: Prober) -> Record:
+    def _record(self, observed: Observation, judgement: Judgement, remembered: CheckHistory, prober: Prober) -> Record:
         """The record, after damping. Somebody who works on the host is no check: what was seen before still stands."""
         before = remembered.state
         if observed.busy:
@@ -151,7 +151,7 @@ class Check:
             sandbox=self.context.machine.sandbox,
         )
 
-    def _leave(self, observed: Observation, record: Record, remembered: Remembered, prober: Prober) -> None:
+    def _leave(self, observed: Observation, record: Record, remembered: CheckHistory, prober: Prober) -> None:
         """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
         if observed.server.health_status == 200:
             remembered.answered = start_of(observed.container)
@@ -185,7 +185,7 @@ class Check:
 
     # -- what one observation can't do ------------------------------------------------------------------------------------
 
-    def _speed(self, observed: Observation, judgement: Judgement, remembered: Remembered) -> Speed:
+    def _speed(self, observed: Observation, judgement: Judgement, remembered: CheckHistory) -> Speed:
         """The decode rate: measured when it is due and nothing is wrong, else the last one."""
         last = remembered.last_speed
         every_s = self.settings.smoke_every_s
@@ -203,7 +203,7 @@ class Check:
         remembered.speed = dataclasses.asdict(found)
         return found
 
-    def _break_loop(self, observed: Observation, judgement: Judgement, remembered: Remembered) -> Judgement:
+    def _break_loop(self, observed: Observation, judgement: Judgement, remembered: CheckHistory) -> Judgement:
         """A loop of starts is broken at once, unless somebody works on the host."""
         if not observed.loop or self.context.check:
             return judgement
@@ -233,7 +233,7 @@ def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str
     return dict(zip(("generated", "heartbeat") if http.apart else ("generated",), after, strict=False))
 
 
-def _served(observed: Observation, remembered: Remembered) -> float | None:
+def _served(observed: Observation, remembered: CheckHistory) -> float | None:
     """Tokens a second over all streams since the check before, of the same start."""
     last, now = remembered.counted, observed.server.generated_tokens
     if now is None or last.get("start") != start_of(observed.container) or last.get("generated") is None:

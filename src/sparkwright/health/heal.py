@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from sparkwright import host_side
 from sparkwright.errors import Refused
-from sparkwright.health.judging.damping import WELL
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.questions import POWER
+from sparkwright.health.judging.state_filter import WELL
 from sparkwright.health.record import Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers import server_key
 from sparkwright.host.memory import host_lost
@@ -49,7 +49,7 @@ class Decision:
     why: str = ""
 
 
-def decide(record: Record, remembered: Remembered, settings: Settings, state: StateFolder, now_s: float) -> Decision:
+def decide(record: Record, remembered: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
     """Whether a restart is allowed now, and by which plan."""
     why_not = forbidden(record, remembered, settings, now_s)
     if why_not:
@@ -68,12 +68,12 @@ def by_plan(state: StateFolder) -> Decision:
         return Decision(message=f"{NOT}{error}")
 
 
-def forbidden(record: Record, remembered: Remembered, settings: Settings, now_s: float) -> str:
+def forbidden(record: Record, remembered: CheckHistory, settings: Settings, now_s: float) -> str:
     """What forbids a restart; empty when nothing does. Pure."""
     return next((message for stops, message in _REASONS if stops(record, remembered, settings, now_s)), "")
 
 
-Reason = Callable[[Record, Remembered, Settings, float], bool]
+Reason = Callable[[Record, CheckHistory, Settings, float], bool]
 
 NOT = "not restarted: "
 #: what forbids a restart, the first that holds
@@ -100,7 +100,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 
 
 def restart(
-    context: Context, decision: Decision, remembered: Remembered, why: str, now_s: float, run_plan: RunPlan
+    context: Context, decision: Decision, remembered: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
     """Restart the server as it was decided. why: for the history. Returns how it ended, one sentence."""
     assert decision.plan is not None
@@ -124,7 +124,7 @@ def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
     return {wanted.removeprefix(GIVEN): Secret(key)}
 
 
-def remember_outcome(record: Record, remembered: Remembered, state: StateFolder) -> None:
+def remember_outcome(record: Record, remembered: CheckHistory, state: StateFolder) -> None:
     """A restart that did not help counts against the next."""
     remembered.failed = 0 if record.seen in WELL else remembered.failed + 1
     remembered.cures = 0

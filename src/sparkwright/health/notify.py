@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.health.judging.damping import WELL, is_news
+from sparkwright.health.check_history import CheckHistory
+from sparkwright.health.judging.state_filter import WELL, is_news
 from sparkwright.health.notify_shapes import Post, repeats, shape_for, shaped
 from sparkwright.health.record import Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.transport import http
 from sparkwright.transport.connection import InvalidRequest, TransportError
@@ -37,7 +37,7 @@ class NotTold(Exception):
 
 def tell(
     record: Record,
-    remembered: Remembered,
+    remembered: CheckHistory,
     settings: Settings,
     *,
     note: Callable[[str], None],

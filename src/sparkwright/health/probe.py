@@ -12,11 +12,11 @@ from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift, ranks
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import starved
-from sparkwright.health.live import container_of, ready_s, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
-from sparkwright.health.remembered import Remembered
+from sparkwright.health.snapshot import container_of, ready_s, ready_since, serves_of
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
 from sparkwright.host.containers.engine_words import port_bindings
@@ -39,7 +39,7 @@ class Prober:
     """
 
     context: Context
-    remembered: Remembered
+    remembered: CheckHistory
     limits: Limits
     now: Callable[[], float] = time.time
     pause: Callable[[float], None] = time.sleep

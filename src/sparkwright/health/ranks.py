@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import Container, Rank
-from sparkwright.health.remembered import Remembered
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import containers, engine_socket, membership
 from sparkwright.host.module import Context
@@ -24,7 +24,7 @@ def deployed(good: Mapping[str, Any]) -> Rank:
     return Rank(place.cluster, place.rank, len(place.members)) if place.cluster else Rank()
 
 
-def now(context: Context, good: Mapping[str, Any], box: Container, past: Remembered, start: str) -> Rank:
+def now(context: Context, good: Mapping[str, Any], box: Container, past: CheckHistory, start: str) -> Rank:
     """What is to be seen of the rank that this host was deployed as. box: its container at this moment. start: see `probe`."""
     wanted = deployed(good)
     if not wanted.cluster or box.status in ("", "absent"):
@@ -39,7 +39,7 @@ def now(context: Context, good: Mapping[str, Any], box: Container, past: Remembe
 
 
 def probe(
-    context: Context, wanted: Rank, box: Container, inspected: Mapping[str, Any], past: Remembered, start: str
+    context: Context, wanted: Rank, box: Container, inspected: Mapping[str, Any], past: CheckHistory, start: str
 ) -> Rank:
     """What is to be seen of a member's rank. start: names this start of its container.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.record import STATES, Record
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
@@ -117,7 +117,7 @@ INFO = Metric("server_info", "Labels of the running server; always 1.", lambda r
 HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the last 24 hours.", lambda r: None)
 
 
-def write(context: Context, record: Record, remembered: Remembered, settings: Settings) -> None:
+def write(context: Context, record: Record, remembered: CheckHistory, settings: Settings) -> None:
     """Replace the file. A folder that can't be written to is said, and no reason to fail."""
     server = context.state.server
     shared = shared_file(server)

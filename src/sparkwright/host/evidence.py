@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.model import roofline
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import engine_of, log_reading
+from sparkwright.host.containers import engine_of, log_reader
 from sparkwright.host.module import Context
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure.beside import gpu
@@ -32,7 +32,7 @@ def log(context: Context, container: str) -> EngineState | None:
         return None
     try:
         reader = Reader(engine_of.named(context.docker(), container).log)
-        for chunk in log_reading.StartLog(context.docker(), container):
+        for chunk in log_reader.StartLog(context.docker(), container):
             reader.push(chunk)
     except SparkwrightError:
         return None

@@ -17,7 +17,7 @@ from sparkwright.protocol.result import Change
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FileState:
     """What stands at a path. kind: file, directory, link, other or absent. mode: as "0644"."""
 
     path: Path
@@ -28,7 +28,7 @@ class Standing:
     content: str | None = None
 
     @classmethod
-    def at(cls, path: Path) -> Standing:
+    def at(cls, path: Path) -> FileState:
         """Look, without following a last symbolic link."""
         try:
             found = path.lstat()
@@ -54,7 +54,7 @@ class Wanted:
     content: str | None = None
 
 
-def differences(wanted: Wanted, found: Standing) -> list[Change]:
+def differences(wanted: Wanted, found: FileState) -> list[Change]:
     """Field by field. Pure."""
     if wanted.kind == "absent":
         return [Change("state", found.kind, "absent")] if found.kind != "absent" else []
@@ -70,7 +70,7 @@ def differences(wanted: Wanted, found: Standing) -> list[Change]:
     return changes
 
 
-def bring_about(wanted: Wanted, found: Standing) -> None:
+def bring_about(wanted: Wanted, found: FileState) -> None:
     """Make it so. A thing of another kind in the way is only removed when it is a link or an empty folder."""
     path = found.path
     try:
@@ -126,7 +126,7 @@ def _settle(path: Path, mode: int, owner: tuple[int, int]) -> None:
         os.close(handle)
 
 
-def _remove(found: Standing, *, deep: bool) -> None:
+def _remove(found: FileState, *, deep: bool) -> None:
     if found.kind == "directory" and deep:
         shutil.rmtree(found.path)
     elif found.kind == "directory":

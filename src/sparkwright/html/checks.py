@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.health.record import severity
-from sparkwright.html.stretches import CHECK, Check, Stretch, seconds, stretches
+from sparkwright.html.stretches import CHECK, Check, Period, seconds, stretches
 from sparkwright.trust.shapes import built, fitted
 from sparkwright.units import GIB
 
@@ -61,7 +61,7 @@ class Host:
     error_exit: int = 0
 
     @property
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[Period]:
         """The times of which something is known."""
         return stretches(self.checks, self.until_s)
 

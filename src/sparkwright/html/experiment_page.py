@@ -7,7 +7,7 @@ from pathlib import Path
 from sparkwright.bench import compare, results_files, summary
 from sparkwright.bench.results_models import Arm, Results
 from sparkwright.host.state import write_atomically
-from sparkwright.html import charts, drawing
+from sparkwright.html import charts, svg
 from sparkwright.html.page import render
 
 
@@ -18,7 +18,7 @@ def write(folder: Path, results: Results) -> str:
 
 
 def html(results: Results) -> str:
-    plots = drawing.available()
+    plots = svg.available()
     found = charts.of(results)
     return render(
         "experiment_page.html.j2",
@@ -29,7 +29,7 @@ def html(results: Results) -> str:
         differences=compare.arms(results),
         sides=results.sides,
         number=summary.number,
-        charts=[(chart, drawing.svg(chart) if plots else "") for chart in found],
+        charts=[(chart, svg.svg(chart) if plots else "") for chart in found],
         plots=plots or not found,
         effective=_effective,
     )

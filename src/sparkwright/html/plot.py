@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from sparkwright.health.record import severity
-from sparkwright.html.stretches import Stretch
+from sparkwright.html.stretches import Period
 
 WIDTH, HEIGHT, BAND = 720, 120, 34
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 18
@@ -72,7 +72,7 @@ def line(figure: Figure, points: Sequence[tuple[float, float]], axis: Axis, labe
     return _svg(parts, HEIGHT, label)
 
 
-def band(found: Sequence[Stretch], axis: Axis, label: str) -> str:
+def band(found: Sequence[Period], axis: Axis, label: str) -> str:
     """The states as a band of colours, each as long as its checks speak for; the worse lies above. The rest is not known."""
     parts = [_text(0, 11, "state", "name")]
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'

@@ -39,7 +39,7 @@ CHECK: dict[str, Shape] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Period:
     """A time of one state, seconds since the epoch. why: of its first check that says so. known: a check follows at its end."""
 
     state: str
@@ -49,25 +49,25 @@ class Stretch:
     known: bool = True
 
 
-def stretches(checks: Sequence[Check], until_s: float) -> list[Stretch]:
+def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
     """The times of which something is known, oldest first; adjacent ones of the same state are merged. checks: in their order."""
-    found: list[Stretch] = []
+    found: list[Period] = []
     for one in _each(checks, until_s):
         before = found[-1] if found else None
         if before is not None and before.known and before.state == one.state:
-            found[-1] = Stretch(one.state, before.why or one.why, before.start_s, one.end_s, one.known)
+            found[-1] = Period(one.state, before.why or one.why, before.start_s, one.end_s, one.known)
         else:
             found.append(one)
     return found
 
 
-def _each(checks: Sequence[Check], until_s: float) -> Iterator[Stretch]:
+def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
     """Each check with the time that it speaks for."""
     for one, next_s in zip(checks, [*(one.time_s for one in checks[1:]), until_s], strict=False):
         last_s = one.time_s + speaks_s(one.every_s)
-        yield Stretch(one.state, one.why, one.time_s, min(next_s, last_s), next_s <= last_s)
+        yield Period(one.state, one.why, one.time_s, min(next_s, last_s), next_s <= last_s)
 
 
-def seconds(found: Sequence[Stretch], state: str = "") -> float:
+def seconds(found: Sequence[Period], state: str = "") -> float:
     """How long they are together, seconds. state: only these."""
     return sum(one.end_s - one.start_s for one in found if state in ("", one.state))

@@ -21,7 +21,7 @@ LASTS_S = 600.0
 #: plans that wait for their confirmation; older ones are forgotten
 MOST = 50
 
-Hears = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Changes:
         self._used: set[str] = set()
         self._lock = threading.Lock()
 
-    def plan(self, operation: Operation, hosts: str, hears: Hears) -> Planned | None:
+    def plan(self, operation: Operation, hosts: str, hears: OnEvent) -> Planned | None:
         """Plan an operation as it would run now.
 
         Returns:
@@ -75,7 +75,7 @@ class Changes:
                 del self._waiting[id]
         return planned
 
-    def apply(self, id: str, hears: Hears) -> RunResult:
+    def apply(self, id: str, hears: OnEvent) -> RunResult:
         """Make a change. Raises Refused for one that is unknown, was made, is too old, or would do something else by now."""
         with self._lock:
             planned = self._waiting.pop(id, None)
@@ -94,7 +94,7 @@ class Changes:
         return _followed(self._run(planned.operation, planned.hosts), hears)
 
     def _now(
-        self, operation: Operation, hosts: tuple[str, ...], hears: Hears
+        self, operation: Operation, hosts: tuple[str, ...], hears: OnEvent
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
         """The digest of what would be done, and each task that would do something. Raises the error of a host that refuses."""
         files = self._files()
@@ -117,7 +117,7 @@ class Changes:
             raise Refused(f"the project's files can't be read: {error}.", where=str(self._fleet.root)) from None
 
 
-def _followed(run: Run, hears: Hears) -> RunResult:
+def _followed(run: Run, hears: OnEvent) -> RunResult:
     for event in run:
         hears(event)
     return run.result()

@@ -18,8 +18,8 @@ from sparkwright.measure import figures, load, prefix, server_metrics, speculati
 from sparkwright.measure.asker import Asker, Ruler
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag
-from sparkwright.measure.counted import miscounted, risen, settled
 from sparkwright.measure.load import Outcome, Request
+from sparkwright.measure.token_counts import miscounted, risen, settled
 from sparkwright.measure.workload import Load
 
 #: prompts are fresh: more hits than this share of their tokens mean that they were not

@@ -11,8 +11,8 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.measure import answers
-from sparkwright.measure.counted import risen
 from sparkwright.measure.reference import Unanswered
+from sparkwright.measure.token_counts import risen
 
 #: streams at once, and their temperature; the first is what a greedy client alone gets, and the others are held against it
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))

@@ -41,7 +41,7 @@ class Project:
         for path in (self.root / "playbooks" / f"{name}.yml", place.folder() / name):
             if path.is_file():
                 return path
-        from sparkwright.project.documents.checked import nearest
+        from sparkwright.project.documents.validation import nearest
 
         document.refuse_other_ending(self.root / "playbooks" / f"{name}.yml")
         known = [path.stem for path in (self.root / "playbooks").glob("*.yml")]

@@ -13,7 +13,7 @@ from pydantic import Field
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import Strict, check, nearest, rule
+from sparkwright.project.documents.validation import Strict, check, nearest, rule
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 

@@ -1,6 +1,6 @@
 """The container a recipe asks for, as data. What create, compare, the recipe's schema and the docker run script make of a field
 stands beside it: one more option of `docker run` is one more field with `option`, and its key in what is read back
-(host/containers/inspected.py).
+(host/containers/inspection.py).
 """
 
 from __future__ import annotations

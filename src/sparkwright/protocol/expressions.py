@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import StrictUndefined, meta, nodes
 from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 
-from sparkwright.protocol import expression_cost, jinja_folding
+from sparkwright.protocol import expression_cost, jinja_constants
 from sparkwright.protocol.jinja import environment, truth
 from sparkwright.protocol.jinja_limits import begin
 
@@ -132,7 +132,7 @@ def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapp
     with expression_cost.memory():
         if compiled is _compiled:
             with contextlib.suppress(Exception):  # whatever is wrong with it, the compiled one says
-                return _settled(jinja_folding.value(_parsed("{{ " + text + " }}"), names))
+                return _settled(jinja_constants.value(_parsed("{{ " + text + " }}"), names))
         call = compiled(text)
         return expression_cost.timed(lambda: _settled(call(**names)))
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from sparkwright.errors import Unreachable
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.received import Received
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024

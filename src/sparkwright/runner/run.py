@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import restart_plans, servers, turns
-from sparkwright.host.runs import cut_off, lock, measuring
+from sparkwright.host.runs import cut_off, lock, measurement_lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol import recap as recaps
@@ -99,7 +99,7 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
         yield
         return
     lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
-    with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
+    with measurement_lock.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
         yield
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.advice import Asked
-from sparkwright.engines.finding import Way
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.findings import Way
 from sparkwright.engines.llama_cpp import advice, flags, key_file, memory, rules
 from sparkwright.engines.server_key import valid
 from sparkwright.units import GIB
@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {"model": "a-Q4_K_M.gguf", "ctx-size": 32768, "n-gpu-laye
 
 def found(given: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
     """Rule names with the severity of their findings."""
-    asked = Asked(given, **{"image": IMAGE, **more})
+    asked = ServerRequest(given, **{"image": IMAGE, **more})
     return {one.rule: one.severity for one in advice.check(asked, {}, advice.version(version))}
 
 
@@ -125,8 +125,8 @@ def test_the_first_published_port_is_the_servers() -> None:
 
 
 def test_chunked_prefill_cannot_be_asked_for() -> None:
-    assert advice.decide(Asked(GOOD), {}, None, "any", "refuse").finding is None
-    refused = advice.decide(Asked(GOOD), {}, None, "disabled", "refuse").finding
+    assert advice.decide(ServerRequest(GOOD), {}, None, "any", "refuse").finding is None
+    refused = advice.decide(ServerRequest(GOOD), {}, None, "disabled", "refuse").finding
     assert refused is not None and refused.severity == "error"
     assert refused.sentence.startswith(
         "llama.cpp cannot be asked for chunked_prefill: it always cuts prompts into pieces"
@@ -153,9 +153,9 @@ def test_memory_is_that_of_the_locked_files() -> None:
 
 
 def test_settings_follow_from_flags() -> None:
-    usual = advice.effective(Asked({"ctx-size": 32768}), {}, None)
+    usual = advice.effective(ServerRequest({"ctx-size": 32768}), {}, None)
     assert (usual.max_num_seqs, usual.max_model_len, usual.budget, usual.prefix_caching) == (4, 32768, 2048, True)
-    other = advice.effective(Asked({"c": 32768, "np": 2, "b": 512, "no-cache-prompt": True}), {}, None)
+    other = advice.effective(ServerRequest({"c": 32768, "np": 2, "b": 512, "no-cache-prompt": True}), {}, None)
     assert (other.max_num_seqs, other.max_model_len, other.budget, other.prefix_caching) == (2, 16384, 512, False)
 
 

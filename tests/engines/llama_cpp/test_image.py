@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.llama_cpp import advice, image, options
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
@@ -49,7 +49,7 @@ def test_the_images_own_list_decides() -> None:
     found = {
         build: [
             one.severity
-            for one in advice.check(Asked(given), {}, None, image.listed(text))
+            for one in advice.check(ServerRequest(given), {}, None, image.listed(text))
             if one.rule == "unknown-flag"
         ]
         for build, text in ((options.OLDER, OLD), (options.NEWER, NEW))

@@ -10,14 +10,14 @@ from packaging.version import Version
 
 from sparkwright.engines import engine
 from sparkwright.engines.command_words import Command
-from sparkwright.engines.parallel import Seat, Split
+from sparkwright.engines.parallel import ClusterMember, Split
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.flags.flag_history import existence
 from sparkwright.engines.vllm.parallel import PARALLEL
 from sparkwright.protocol.container import ContainerSpec
 
 TWINS = (("enp1s0f1np1", "enP2p1s0f1np1"), ("rocep1s0f1", "roceP2p1s0f1"))
-HEAD = Seat(
+HEAD = ClusterMember(
     rank=0,
     split=Split(tensor=2),
     head_address="192.168.100.10",
@@ -29,7 +29,7 @@ HEAD = Seat(
 WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
 
 
-def words(seat: Seat, **recipe: object) -> tuple[str, ...]:
+def words(seat: ClusterMember, **recipe: object) -> tuple[str, ...]:
     return own.argv({**recipe, **PARALLEL.share(seat).flags})
 
 

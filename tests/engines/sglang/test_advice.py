@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.advice import EXPECTED, Asked
-from sparkwright.engines.finding import Way
+from sparkwright.engines.advice import EXPECTED, ServerRequest
+from sparkwright.engines.findings import Way
 from sparkwright.engines.sglang import advice, flags, rules
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe.serving import serving
+from sparkwright.project.recipe.engine_settings import serving
 
 TOP = Path(__file__).parents[3]
 CONFIGS = TOP / "tests/data/configs"
@@ -27,7 +27,7 @@ EXAMPLE = "examples/qwen3.8-27b-sglang"
 
 def found(given: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
     """Rule names with the severity of their findings."""
-    asked = Asked(given, **{"image": IMAGE, **more})
+    asked = ServerRequest(given, **{"image": IMAGE, **more})
     return {one.rule: one.severity for one in advice.check(asked, {}, advice.version(version))}
 
 
@@ -86,7 +86,7 @@ def test_what_depends_on_more_than_flags() -> None:
 
 def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
     def of(model: dict[str, Any], **more: Any) -> dict[str, str]:
-        asked = Asked(GOOD | {"context-length": 200000}, image=IMAGE, **more)
+        asked = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **more)
         return {one.rule: one.severity for one in advice.check(asked, model, advice.version("0.5.23"))}
 
     assert of({"max_position_embeddings": 131072}) == {"model-length": "error"}
@@ -107,7 +107,7 @@ def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(versi
 
 
 def test_the_images_own_list_decides() -> None:
-    asked = Asked(GOOD | {"of-tomorrow": 1}, image=IMAGE)
+    asked = ServerRequest(GOOD | {"of-tomorrow": 1}, image=IMAGE)
     listed = {*GOOD, "of-tomorrow"}
     assert advice.check(asked, {}, None, listed) == []
     (gone,) = advice.check(asked, {}, None, listed - {"sleep-on-idle"})
@@ -115,12 +115,12 @@ def test_the_images_own_list_decides() -> None:
 
 
 def test_chunked_prefill_is_switched_off_by_its_size() -> None:
-    decided = advice.decide(Asked(GOOD | {"chunked-prefill-size": 2048}), {}, None, "disabled", "refuse")
+    decided = advice.decide(ServerRequest(GOOD | {"chunked-prefill-size": 2048}), {}, None, "disabled", "refuse")
     assert (decided.expected, decided.finding) == ("disabled", None)
     assert flags.argv(decided.flags)[-2:] == ("--chunked-prefill-size", "-1")
-    refused = advice.decide(Asked({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse").finding
+    refused = advice.decide(ServerRequest({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse").finding
     assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED)
-    usual = advice.decide(Asked(GOOD), {}, None, "enabled", "refuse")
+    usual = advice.decide(ServerRequest(GOOD), {}, None, "enabled", "refuse")
     assert (usual.expected, usual.finding, dict(usual.flags)) == ("enabled", None, GOOD)
     assert advice.chunked_prefill_arms({"chunked-prefill-size": 2048}, {}) == (
         {"chunked-prefill-size": 2048},
@@ -129,12 +129,12 @@ def test_chunked_prefill_is_switched_off_by_its_size() -> None:
 
 
 def test_settings_and_memory_follow_from_flags() -> None:
-    own = advice.effective(Asked(GOOD | {"chunked-prefill-size": "2k", "max-running-requests": 8}), {}, None)
+    own = advice.effective(ServerRequest(GOOD | {"chunked-prefill-size": "2k", "max-running-requests": 8}), {}, None)
     assert (own.chunked_prefill, own.prefix_caching, own.budget, own.max_num_seqs) == (True, True, 2000, 8)
     assert own.memory_utilization == advice.memory(GOOD, {}).share == 0.85
-    off = advice.effective(Asked({"chunked-prefill-size": -1, "disable-radix-cache": True}), {}, None)
+    off = advice.effective(ServerRequest({"chunked-prefill-size": -1, "disable-radix-cache": True}), {}, None)
     assert (off.chunked_prefill, off.prefix_caching, off.budget) == (False, False, None)
-    left = advice.effective(Asked({}), {}, None)
+    left = advice.effective(ServerRequest({}), {}, None)
     assert (left.chunked_prefill, left.memory_utilization) == (None, None)
     assert advice.memory({}, {}).share == 0
 

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from sparkwright.app.bench.experiment_folder import Collector, Place
-from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import around, clusters, recipes
-from sparkwright.app.plans.pinning import Pins, lock_folder
+from sparkwright.app.connect import Selection
+from sparkwright.app.plans import clusters, recipes, server_context
+from sparkwright.app.plans.pins import Pins, lock_folder
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.runs import session
 from sparkwright.bench import arms as lab_arms
@@ -37,7 +37,7 @@ class Bench:
     failed: arms that are left out, because they failed in an earlier run of this command, and why.
     """
 
-    def __init__(self, chosen: Chosen, order: Order, *, wait: bool, failed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, chosen: Selection, order: Order, *, wait: bool, failed: Mapping[str, str] | None = None) -> None:
         self.chosen = chosen
         self.order = order
         self.cluster = clusters.one_of(chosen) if order.has_arms else None
@@ -121,7 +121,7 @@ class Bench:
             each.secrets = {**self.chosen.inventory.secrets(host), **keys, **token}
             names = {
                 **recipe.scope(
-                    host, recipes.user_of(host), self.production, pinned[""], **around.of(self.chosen, host)
+                    host, recipes.user_of(host), self.production, pinned[""], **server_context.of(self.chosen, host)
                 ),
                 "arms": {arm.name: self._names(arm, pinned[arm.name], host) for arm in arms},
                 "arms_known": known,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparkwright.app.bench.experiment_plans import Bench
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.outcome import worst
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.bench.order import Order
@@ -19,14 +19,14 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 Outcome = tuple[Results | None, int, Path]
 
 
-def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> Outcome:
+def on_host(chosen: Selection, order: Order, *, json: bool, wait: bool) -> Outcome:
     """Do an order on one host. Returns the results (None when nothing was begun), the exit code and their folder."""
     if len(chosen.hosts) != 1:
         raise Refused("an experiment runs on one host.", fix="--host NAME")
     return _done(Bench(chosen, order, wait=wait), json=json)
 
 
-def on_cluster(chosen: Chosen, order: Order, again: Callable[[], Chosen], *, json: bool, wait: bool) -> Outcome:
+def on_cluster(chosen: Selection, order: Order, again: Callable[[], Selection], *, json: bool, wait: bool) -> Outcome:
     """Do an order with arms on all members of a cluster. Returns as `on_host`.
 
     An arm that fails ends the run, for all members restore what served before. A sweep goes on with the arms that are left, in

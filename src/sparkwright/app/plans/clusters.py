@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparkwright import program
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import hang_up
@@ -23,19 +23,19 @@ FOLDER = "cluster"
 JOIN_S = 120.0
 
 
-def one_of(chosen: Chosen) -> Cluster | None:
+def one_of(chosen: Selection) -> Cluster | None:
     """The cluster that a command is for; None for hosts that serve alone."""
     return next((host.cluster for host in chosen.hosts if host.cluster), None)
 
 
-def is_one(chosen: Chosen) -> bool:
+def is_one(chosen: Selection) -> bool:
     """Whether a command is for one host, or for one cluster with all its members."""
     cluster = one_of(chosen)
     names = {host.name for host in chosen.hosts}
     return names == set(cluster.members) if cluster else len(names) == 1
 
 
-def path_of(chosen: Chosen, book: str) -> Path:
+def path_of(chosen: Selection, book: str) -> Path:
     """The playbook of this name for the chosen hosts.
 
     Raises Refused for a part of a cluster, for a cluster beside other hosts or with a recipe that is not for it, and where a
@@ -54,20 +54,20 @@ def path_of(chosen: Chosen, book: str) -> Path:
     return path
 
 
-def refuse_parts(chosen: Chosen) -> None:
+def refuse_parts(chosen: Selection) -> None:
     """Raises Refused where some members of a cluster are chosen, and others are not."""
     for cluster in {host.cluster.name: host.cluster for host in chosen.hosts if host.cluster}.values():
         _refuse_part(chosen, cluster)
 
 
-def refuse_part_or_others(chosen: Chosen) -> None:
+def refuse_part_or_others(chosen: Selection) -> None:
     """Raises Refused for a part of a cluster, and for a cluster beside other hosts."""
     if cluster := one_of(chosen):
         _refuse_part(chosen, cluster)
         _refuse_others(chosen, cluster)
 
 
-def answering(chosen: Chosen, command: str) -> Chosen:
+def answering(chosen: Selection, command: str) -> Selection:
     """The chosen hosts that answer requests: of a cluster its head. Raises Refused where all are workers."""
     workers = [host for host in chosen.hosts if host.cluster and host.name != host.cluster.head]
     if not workers:
@@ -102,7 +102,7 @@ def _about_servers(path: Path) -> bool:
     return any(play.uses(names) for play in playbook.load(path).plays)
 
 
-def _refuse_part(chosen: Chosen, cluster: Cluster) -> None:
+def _refuse_part(chosen: Selection, cluster: Cluster) -> None:
     names = [host.name for host in chosen.hosts]
     if missing := [name for name in cluster.members if name not in names]:
         alone = next(name for name in cluster.members if name in names)
@@ -110,7 +110,7 @@ def _refuse_part(chosen: Chosen, cluster: Cluster) -> None:
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
 
 
-def _refuse_others(chosen: Chosen, cluster: Cluster) -> None:
+def _refuse_others(chosen: Selection, cluster: Cluster) -> None:
     names = [host.name for host in chosen.hosts]
     if others := [name for name in names if name not in cluster.members]:
         message = f"the cluster {cluster.name} is deployed by itself, not together with {', '.join(others)}."

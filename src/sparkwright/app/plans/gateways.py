@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.plans import recipes
 from sparkwright.engines import server_key
 from sparkwright.errors import Refused
@@ -53,7 +53,7 @@ def refuse_without_key(gateway: Gateway) -> None:
 
 
 def scope(
-    chosen: Chosen, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
+    chosen: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:
     """What the playbook sees as `gateway`, and the secrets that go with it. image: the lock's entry.
 
@@ -84,7 +84,7 @@ def scope(
     return about, secrets
 
 
-def key(chosen: Chosen, host: Host) -> tuple[str, dict[str, Secret]]:
+def key(chosen: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
     """What a rollback sees as `gateway_key`, the name of the clients' key, and that key. Raises Refused."""
     gateway = of_host(chosen.inventory, host)
     secrets = _own_key(gateway)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.errors import Refused
 from sparkwright.project.gateway import interim, routes
 from sparkwright.project.gateway.server import load
@@ -13,7 +13,7 @@ from sparkwright.project.inventory.host import Host
 BESIDE = "beside"
 
 
-def of(chosen: Chosen, host: Host) -> dict[str, Any]:
+def of(chosen: Selection, host: Host) -> dict[str, Any]:
     """port: of the interim server, 0 where there can be none. alone: no other host serves its model at a gateway.
 
     Raises Refused, with the line, for `swap: beside` where no gateway would send it a request.

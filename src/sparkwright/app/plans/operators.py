@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.errors import SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project.gateway import routes
 
 
-def hashes(chosen: Chosen, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
+def hashes(chosen: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
     """The SHA-256 of each host's key, by name; empty for a host that could not be asked, which is told.
 
     at: the gateway's own host. check: no host makes a key.

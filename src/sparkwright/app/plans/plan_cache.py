@@ -68,7 +68,7 @@ def _source(one: Source) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Made:
+class CachedPlan:
     """A plan, with what is said and known beside it.
 
     host: its address, login and environment. user: who logs in there. restart: see app/plans/restart_plan.py; None for a play
@@ -102,7 +102,7 @@ class Made:
         }
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Made:
+    def of(cls, data: Mapping[str, Any]) -> CachedPlan:
         """The plan again. Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
         sources = {name: KeptSource.of(one) for name, one in data["sources"].items()}
         return cls(
@@ -132,23 +132,23 @@ class Place:
             with contextlib.suppress(OSError, ValueError):
                 self._inputs = inputs(project)
 
-    def find(self) -> list[Made]:
+    def find(self) -> list[CachedPlan]:
         """The plans that are kept here, if they are made from what is there now: of one host, or of a cluster's members."""
         if not self._inputs:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             digest, _, text = _own(self._file).partition(b"\n")
             if digest.decode() == _digest(self._inputs, text):
-                return [Made.of(one) for one in bounds.parsed(text)]
+                return [CachedPlan.of(one) for one in bounds.parsed(text)]
         return []
 
-    def keep(self, made: Mapping[str, Made], members: Sequence[Member]) -> None:
+    def keep(self, made: Mapping[str, CachedPlan], members: Sequence[Member]) -> None:
         """Keep the plans of members that have run, unless what made them has changed since, or a secret stands in one."""
         if all(member.host.name in made and member.host.connection == "ssh" for member in members):
             secrets = [one for member in members for one in member.secrets.values()]
             self._keep([made[member.host.name] for member in members], secrets)
 
-    def _keep(self, made: Sequence[Made], secrets: Sequence[Secret]) -> None:
+    def _keep(self, made: Sequence[CachedPlan], secrets: Sequence[Secret]) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not self._inputs or self._inputs != inputs(self._project):
                 return

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.plans import templates
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.console.events.summary import Served
 from sparkwright.engines import engine
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
@@ -20,7 +20,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.rules import is_loopback
 
 if TYPE_CHECKING:
-    from sparkwright.app.connect import Chosen
+    from sparkwright.app.connect import Selection
 
 #: of a server that is published beyond the loopback and asks for no key
 OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
@@ -29,7 +29,7 @@ OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 PICTURE = "image"
 
 
-def docker_run_scripts(chosen: Chosen, recipe_name: str = "") -> list[tuple[str, str]]:
+def docker_run_scripts(chosen: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
     """The docker run scripts of the chosen hosts, as a deploy leaves them there, with the hosts' names.
 
     Of a cluster the head's comes last: it waits for the others. recipe_name: another recipe than the hosts' own.

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import host_side
-from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import around, clusters
-from sparkwright.app.plans.pinning import entries, lock_of, not_pinned
+from sparkwright.app.connect import Selection
+from sparkwright.app.plans import clusters, server_context
+from sparkwright.app.plans.pins import entries, lock_of, not_pinned
 from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
 from sparkwright.host.records.restart_plans import CHECK
@@ -33,16 +33,16 @@ HEALING = {"outcome": "healed", "reason": f"{{{{ {CHECK}.why }}}}"}
 OPTIONS = playbook.Options(extra=HEALING)
 
 
-def give(chosen: Chosen) -> None:
+def give(chosen: Selection) -> None:
     """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
     for member in chosen.fleet.members:
         wanted = recipe_of(chosen.project, member.host)
         known = entries(lock_of(chosen.project, member.host), wanted)
-        names = recipe.scope(member.host, user_of(member.host), wanted, known, **around.of(chosen, member.host))
+        names = recipe.scope(member.host, user_of(member.host), wanted, known, **server_context.of(chosen, member.host))
         member.restart = of(chosen, member.host, names)
 
 
-def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
+def of(chosen: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     """The plan as the host keeps it (host/records/restart_plans.py); empty while spark.lock does not say what is served.
 
     names: what the laptop knows of the host. Raises Refused, with file and line.
@@ -70,7 +70,7 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _play(chosen: Chosen, path: Path, host: Host) -> playbook.Play:
+def _play(chosen: Selection, path: Path, host: Host) -> playbook.Play:
     """The one play that restarts this host. Raises Refused."""
     plays = [one for one in playbook.load(path).plays if host in chosen.inventory.match(one.hosts)]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):

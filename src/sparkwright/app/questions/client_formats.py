@@ -14,7 +14,7 @@ import yaml
 
 from sparkwright.engines import api_paths
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.shell import quote
 
 #: the provider's name in files that want one

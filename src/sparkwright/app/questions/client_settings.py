@@ -9,9 +9,9 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters, gateways, recipes
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.plans.templates import rendered
 from sparkwright.app.questions import client_check, client_files, client_formats
 from sparkwright.app.questions.client_formats import Endpoint, Format
@@ -57,7 +57,7 @@ class Wanted:
         return client_formats.named(self.client) if self.client else None
 
 
-def show(chosen: Chosen, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
+def show(chosen: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
     """Print each host's settings; of a cluster its head's. Returns the exit codes."""
     form = wanted.form()
     if wanted.write and len(chosen.fleet.members) != 1:
@@ -95,7 +95,7 @@ def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
         say(f"{'# ' if not wanted.write else ''}{client_check.check(form, endpoint)}")
 
 
-def _behind(chosen: Chosen, name: str) -> list[str]:
+def _behind(chosen: Selection, name: str) -> list[str]:
     """Return a line for each gateway in front of a host, where its model answers while the server itself is replaced."""
     return [
         f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(chosen.inventory, gateway)[0]}"
@@ -150,12 +150,12 @@ def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[lis
     return found
 
 
-def _gateways(chosen: Chosen, name: str) -> list[Gateway]:
+def _gateways(chosen: Selection, name: str) -> list[Gateway]:
     machine = next(member.host.machine for member in chosen.fleet.members if member.host.name == name)
     return [gateway for gateway in chosen.inventory.gateways.values() if machine in gateway.members]
 
 
-def _endpoint(chosen: Chosen, name: str, served: Served) -> Endpoint:
+def _endpoint(chosen: Selection, name: str, served: Served) -> Endpoint:
     """Return where a client asks for a host's model: at the gateway where there is one, else at the server itself."""
     if served.task != GENERATE:
         raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
@@ -175,7 +175,7 @@ def _endpoint(chosen: Chosen, name: str, served: Served) -> Endpoint:
     )
 
 
-def asked(chosen: Chosen, member: Member) -> Served:
+def asked(chosen: Selection, member: Member) -> Served:
     """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
     host = member.host
     wanted = recipes.recipe_of(chosen.project, host)

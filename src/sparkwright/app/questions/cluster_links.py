@@ -10,18 +10,18 @@ from typing import Any
 
 import yaml
 
-from sparkwright.app.connect import Chosen, choose, machines
+from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions import link_bandwidth
 from sparkwright.app.questions.answers import FINDING, LINK
 from sparkwright.app.questions.link_rules import Links, findings, proposed
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid
 from sparkwright.console.events import tables
-from sparkwright.console.events.live import styled
+from sparkwright.console.events.live_lines import styled
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically
@@ -74,7 +74,7 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
     return [Exit.FAILED if bad else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
 
 
-def _ask(chosen: Chosen, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
+def _ask(chosen: Selection, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
     """The answers of those that gave one, and the exit codes of the others, which are told why.
 
     peers: each host tries its way to the others, too.
@@ -99,7 +99,7 @@ def _ask(chosen: Chosen, *, peers: bool, json: bool) -> tuple[list[Links], list[
     return [first[one.name] for one in chosen.hosts if one.name in first], [error.exit for error in errors.values()]
 
 
-def _asked(chosen: Chosen, member: Member, peers: Sequence[str]) -> Links:
+def _asked(chosen: Selection, member: Member, peers: Sequence[str]) -> Links:
     sent_s = time.time()
     found = ask_module(chosen.fleet, member, "fabric", {"peers": list(peers)})
     return replace(_links(member, found), ahead_s=(found["now_s"] - time.time(), found["now_s"] - sent_s))
@@ -116,7 +116,7 @@ def _fixed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _written(chosen: Chosen, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
+def _written(chosen: Selection, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
     """Say what the host files lack, or write it. Returns 2 a host whose file still lacks it."""
     codes = []
     for one in members:
@@ -132,7 +132,7 @@ def _written(chosen: Chosen, members: Sequence[Links], *, write: bool, quiet: bo
     return codes
 
 
-def _add(chosen: Chosen, host: Host, text: str) -> None:
+def _add(chosen: Selection, host: Host, text: str) -> None:
     path = chosen.project.root / "hosts" / f"{host.name}.yml"
     before = path.read_bytes()
     write_atomically(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + text.encode())

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.connect import Selection, choose
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -54,7 +54,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     return [row["exit"] for row in rows]
 
 
-def ask(chosen: Chosen, token_s: float) -> list[dict[str, Any]]:
+def ask(chosen: Selection, token_s: float) -> list[dict[str, Any]]:
     """Every host's diagnosis, in the order of the inventory; a host that can't be asked has one too."""
     members = chosen.fleet.members
     abouts = {member.host.name: about(chosen, member.host) for member in members}
@@ -67,7 +67,7 @@ def ask(chosen: Chosen, token_s: float) -> list[dict[str, Any]]:
     return [_row(one.host, answer, abouts[one.host.name]) for one, answer in zip(members, answers, strict=True)]
 
 
-def about(chosen: Chosen, host: Host) -> dict[str, Any]:
+def about(chosen: Selection, host: Host) -> dict[str, Any]:
     """What the user's files say of a host's server; a mistake in them is told and hides nothing."""
     if not host.recipe:
         return {}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.app import outcome
-from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.pinning import entries, lock_folder
+from sparkwright.app.connect import Selection
+from sparkwright.app.plans.pins import entries, lock_folder
 from sparkwright.app.questions import fan_out, gateway_row
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
@@ -42,7 +42,7 @@ class Pinned:
     model: str = ""
 
 
-def once(chosen: Chosen, *, json: bool) -> list[int]:
+def once(chosen: Selection, *, json: bool) -> list[int]:
     """Ask everybody, print, and return the exit codes."""
     try:
         rows = ask(chosen, pinned(chosen))
@@ -52,7 +52,7 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
     return [row.exit for row in rows] + [row.gateway.exit for row in rows if row.gateway is not None]
 
 
-def again(chosen: Chosen, *, every_s: float, json: bool) -> int:
+def again(chosen: Selection, *, every_s: float, json: bool) -> int:
     """Ask and print again and again over the same connections, until Ctrl-C: for a pipe. watch.py is for a terminal."""
     wanted = pinned(chosen)
     try:
@@ -69,14 +69,14 @@ def again(chosen: Chosen, *, every_s: float, json: bool) -> int:
         hang_up(chosen.fleet.members)
 
 
-def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
+def ask(chosen: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
     """One question to each host, all at once; a host that can't be asked is a row too."""
     members, gateways = chosen.fleet.members, carried(chosen)
     answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
     return [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
 
 
-def carried(chosen: Chosen) -> dict[str, Gateway]:
+def carried(chosen: Selection) -> dict[str, Gateway]:
     """The gateways by the host in whose row they are: of several servers on one machine the first."""
     first = {host.machine: host.name for host in reversed(chosen.hosts)}
     return {first[one.host]: one for one in chosen.inventory.gateways.values() if one.host in first}
@@ -154,7 +154,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
     )
 
 
-def pinned(chosen: Chosen) -> dict[str, Pinned]:
+def pinned(chosen: Selection) -> dict[str, Pinned]:
     """What the files say of each host. A mistake in a recipe or the lock does not hide what runs."""
     locks: dict[Path, lockfile.Lock] = {}
     found = {}

@@ -9,7 +9,7 @@ from sparkwright.app.connect import reach
 from sparkwright.app.plans import gateways
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.runs.gateway import chosen as gateway_of
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit
 from sparkwright.host.gateway.admin import NOT_HAPROXY
@@ -46,10 +46,10 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
     if found["stand_in"]:
         say(f"{at}: {NOT_HAPROXY}")
     if not clients:
-        listed.show(COLUMNS, [_row(one) for one in found["models"]])
+        plain_table.show(COLUMNS, [_row(one) for one in found["models"]])
     elif found["clients"]:
         keys = ("client", "requests", "running", "refused", "errors")
-        listed.show(USED, [[str(one[key]) for key in keys] for one in found["clients"]])
+        plain_table.show(USED, [[str(one[key]) for key in keys] for one in found["clients"]])
     else:
         say("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
 

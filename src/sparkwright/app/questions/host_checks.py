@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.app.connect import Chosen, choose, machines
+from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, words
 from sparkwright.console.events import tables
 from sparkwright.console.events.lines import budget_lines
-from sparkwright.console.events.live import styled
+from sparkwright.console.events.live_lines import styled
 from sparkwright.console.out import say, say_json
 from sparkwright.console.terminal import terminal
 from sparkwright.doctor.checks import clock
@@ -33,7 +33,7 @@ OF_SERVER = ("port", "image platform", "memory budget")
 
 
 @dataclass
-class Seen:
+class HostReport:
     """One host's answer. error: why there is none. fixed: what was done. broken: what was tried in vain."""
 
     host: str
@@ -89,25 +89,26 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
     return [one.exit for one in seen]
 
 
-def inspect(chosen: Chosen) -> list[Seen]:
+def inspect(chosen: Selection) -> list[HostReport]:
     """Every host's findings, in the order of the inventory. Closes the connections."""
     chosen.fleet.connect()
 
-    def checks_of(member: Member) -> Seen:
+    def checks_of(member: Member) -> HostReport:
         found = answer_of(chosen, member)
         beside = clock.against(found["now_s"], time.time(), found["user"])
         sandbox = member.host.connection == "sandbox"
         rows = [*found["findings"], beside.to_json()]
-        return Seen(member.host.name, rows, found["user"], sandbox=sandbox, budget=found["budget"])
+        return HostReport(member.host.name, rows, found["user"], sandbox=sandbox, budget=found["budget"])
 
     answers = chosen.fleet.ask(checks_of)
     failed = {
-        name: Seen(name, error=error.message, error_exit=error.exit) for name, error in chosen.fleet.errors().items()
+        name: HostReport(name, error=error.message, error_exit=error.exit)
+        for name, error in chosen.fleet.errors().items()
     }
     return [answers.get(member.host.name) or failed[member.host.name] for member in chosen.fleet.members]
 
 
-def answer_of(chosen: Chosen, member: Member) -> dict[str, Any]:
+def answer_of(chosen: Selection, member: Member) -> dict[str, Any]:
     """What the module says of a machine, with the findings of each of its servers."""
     first, *others = chosen.inventory.servers_of(member.host.name)
     found = ask_module(chosen.fleet, member, "doctor", wanted(chosen, first))
@@ -117,7 +118,7 @@ def answer_of(chosen: Chosen, member: Member) -> dict[str, Any]:
     return found
 
 
-def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:
+def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Sequence[str]]) -> list[HostReport]:
     """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
     chosen = machines(choose(pattern))
     fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
@@ -145,7 +146,7 @@ def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[st
     return again
 
 
-def wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
+def wanted(chosen: Selection, host: Host) -> dict[str, Any]:
     """What the host's recipe asks of it, as arguments of the module; next to nothing without a recipe."""
     known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
     about = {"host": host.machine, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
@@ -168,7 +169,7 @@ def wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     }
 
 
-def _engine_memory(chosen: Chosen, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
+def _engine_memory(chosen: Selection, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
     """What the recipe's server takes of the memory; empty for one of a cluster on a host that is in none."""
     if wanted.split is not None and host.cluster is None:
         return {}
@@ -177,7 +178,7 @@ def _engine_memory(chosen: Chosen, host: Host, wanted: recipe.Recipe) -> dict[st
     return found
 
 
-def _show(seen: Sequence[Seen]) -> None:
+def _show(seen: Sequence[HostReport]) -> None:
     console = terminal()
     for one in seen:
         if len(seen) > 1:
@@ -206,7 +207,7 @@ def _row(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {**finding, "evidence": f"{finding['evidence']}{source}"}
 
 
-def _json(one: Seen) -> dict[str, Any]:
+def _json(one: HostReport) -> dict[str, Any]:
     if one.error:
         return {"host": one.host, "error": one.error, "exit": int(one.exit)}
     rows = [{**row, "repair": bool(row["repair"])} for row in one.findings]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say_json
 from sparkwright.project.inventory.host import Host
 
@@ -20,4 +20,4 @@ def show(hosts: Sequence[Host], *, json: bool) -> None:
         return
     ways = [host.connection if host.connection != "ssh" else f"ssh {host.address}" for host in hosts]
     rows = [(host.name, way, ",".join(host.groups), host.recipe or "-") for host, way in zip(hosts, ways, strict=True)]
-    listed.show(COLUMNS, rows)
+    plain_table.show(COLUMNS, rows)

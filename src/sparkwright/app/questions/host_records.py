@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, choose, machines
+from sparkwright.app.connect import Selection, choose, machines
 from sparkwright.app.questions.one_module import host_row
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.log import load_stages
@@ -118,7 +118,7 @@ def _ask(
     return answers, chosen.fleet.codes(), {host.name: host.title for host in chosen.hosts}
 
 
-def asked(chosen: Chosen, header: dict[str, Any]) -> dict[str, list[Event]]:
+def asked(chosen: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
     """The events that answer a question, by host; why there are none is in `chosen.fleet.errors()`. Closes the connections."""
     return chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import html, units
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
@@ -17,7 +17,7 @@ from sparkwright.host.state import write_atomically
 from sparkwright.visible import count
 
 
-def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
+def write(chosen: Selection, since: str, to: str, *, json: bool) -> list[int]:
     """Ask every host for its checks and write the page. Returns the exit codes."""
     span_s = units.seconds(since, "--since", least_s=60)
     until_s = time.time()
@@ -42,7 +42,7 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
     return [one.error_exit for one in hosts]
 
 
-def ask(chosen: Chosen, since_s: float, until_s: float) -> list[html.Host]:
+def ask(chosen: Selection, since_s: float, until_s: float) -> list[html.Host]:
     """The checks of every host since then; one that can't be asked has an error instead."""
     members = chosen.fleet.members
     try:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.questions.link_rules import Links
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.fleet.member import Member
 from sparkwright.visible import count
 
@@ -26,7 +26,7 @@ SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's deve
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
 
 
-def findings(chosen: Chosen, members: Sequence[Links]) -> list[tuple[str, Finding]]:
+def findings(chosen: Selection, members: Sequence[Links]) -> list[tuple[str, Finding]]:
     """What was measured between each member and the next, with the hosts that it is about."""
     if sys.stderr.isatty():
         print(f"Measuring {count(len(members) - 1, 'link')}, {SECONDS} s each.", file=sys.stderr)
@@ -54,7 +54,7 @@ def judged(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
     return Finding("bandwidth", "ok", f"{shown} of {nominal_gbps:.0f}" if nominal_gbps else shown)
 
 
-def _pair(chosen: Chosen, one: Links, other: Links) -> Finding:
+def _pair(chosen: Selection, one: Links, other: Links) -> Finding:
     """The first writes to the second."""
     halves = list(zip(_halves(one), _halves(other), strict=False))
     if not halves:

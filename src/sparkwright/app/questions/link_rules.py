@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.doctor import fabric, known
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.project.inventory.cluster import Fabric
 from sparkwright.protocol.cluster import clocks_apart
 

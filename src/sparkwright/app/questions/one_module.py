@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.questions import answers
 from sparkwright.console.out import say_error
 from sparkwright.errors import Exit
@@ -59,7 +59,7 @@ def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
         codes.append(found.exit)
 
 
-def in_turn(chosen: Chosen, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
+def in_turn(chosen: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
     """Act on one host after the other. An error is told, and its exit code is that of its host. Closes the fleet."""
     codes: list[Exit] = []
     try:

@@ -19,12 +19,12 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from sparkwright import here, program, units
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.questions import fan_out, fleet_status
 from sparkwright.console.status_row import Row
 from sparkwright.console.watch import frame
+from sparkwright.console.watch.display import Screen, possible
 from sparkwright.console.watch.frame import Act, Traffic, View
-from sparkwright.console.watch.screen import Screen, possible
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member, hang_up
@@ -43,7 +43,7 @@ SETTLE_S = 0.4
 SILENT_S = 5.0
 
 
-def watch(chosen: Chosen, *, every_s: float) -> int:
+def watch(chosen: Selection, *, every_s: float) -> int:
     """Show the hosts until q or Ctrl-C. Returns 0."""
     pool = ThreadPoolExecutor(min(FORKS, len(chosen.fleet.members)) + 1)
     try:
@@ -60,7 +60,7 @@ def watch(chosen: Chosen, *, every_s: float) -> int:
 class _Watch:
     """What is known, and what was asked for and has not come. Each host is asked by itself: a slow one delays no other."""
 
-    def __init__(self, chosen: Chosen, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, chosen: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
         self._chosen, self._screen, self._pool = chosen, screen, pool
         self._wanted, self._gateways = fleet_status.pinned(chosen), fleet_status.carried(chosen)
         self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in chosen.hosts}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkwright.app.connect import Begun, Reached
-from sparkwright.app.plans.plan_cache import Made, Place
-from sparkwright.app.runs.ending import ending
+from sparkwright.app.connect import PendingConnections, SelectedHosts
+from sparkwright.app.plans.plan_cache import CachedPlan, Place
 from sparkwright.app.runs.presenters import Listener, Shown
+from sparkwright.app.runs.run_end import ending
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -29,7 +29,7 @@ def place_of(playbook: str, given: Mapping[str, Any]) -> Place:
     return Place(Project.here().root, playbook, given)
 
 
-def find(begun: Begun, place: Place) -> list[Made]:
+def find(begun: PendingConnections, place: Place) -> list[CachedPlan]:
     """The plans of the hosts that connecting has begun to, if nothing that they were made from has changed.
 
     None for a cluster of which a member can't be reached: that is for a run to say that is planned.
@@ -42,18 +42,20 @@ def find(begun: Begun, place: Place) -> list[Made]:
     return found
 
 
-def _same_login(made: Made) -> bool:
+def _same_login(made: CachedPlan) -> bool:
     try:
         return made.user == (made.host.user or ssh_config.resolve(made.host).user)
     except Refused:
         return False  # the link says why
 
 
-def run(begun: Begun, made: Sequence[Made], *, diff: bool, json: bool, hears: Listener | None = None) -> list[int]:
+def run(
+    begun: PendingConnections, made: Sequence[CachedPlan], *, diff: bool, json: bool, hears: Listener | None = None
+) -> list[int]:
     """Run them. hears: see `Shown`. Returns each host's exit code. Raises as `session.run`."""
     hosts = [one.host for one in made]
     fleet = Fleet([Member(host) for host in hosts])
-    shown = Shown(Reached(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, hears=hears)
+    shown = Shown(SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, hears=hears)
     again = _Again(fleet, made, shown)
     with ending(fleet):
         begun.give(fleet.members)
@@ -67,7 +69,7 @@ def run(begun: Begun, made: Sequence[Made], *, diff: bool, json: bool, hears: Li
 class _Again:
     """What planning does beside the plans, for one host after the other: it may be asked from several threads."""
 
-    def __init__(self, fleet: Fleet, made: Sequence[Made], shown: Shown) -> None:
+    def __init__(self, fleet: Fleet, made: Sequence[CachedPlan], shown: Shown) -> None:
         self._fleet, self._shown = fleet, shown
         self._made = {one.host.name: one for one in made}
         self._token = new_token()
@@ -87,7 +89,7 @@ class _Again:
             self._fleet.tell(member, note)
         return replace(made.plan, run_id=new_run_id(), who=who())
 
-    def _server_keys(self, made: Made) -> dict[str, Secret]:
+    def _server_keys(self, made: CachedPlan) -> dict[str, Secret]:
         """Each is read once for all hosts: its command may ask a person."""
         for name, (source, where) in made.keys.items():
             if name not in self._keys:
@@ -95,7 +97,7 @@ class _Again:
         return {name: self._keys[name] for name in made.keys}
 
 
-def _learnt(member: Member, made: Made) -> bool:
+def _learnt(member: Member, made: CachedPlan) -> bool:
     """Whether a host said of its engine what spark.lock does not."""
     if not member.engine_version or not made.host.recipe:
         return False
@@ -103,8 +105,8 @@ def _learnt(member: Member, made: Made) -> bool:
     return known != (member.engine_version, member.engine_options or known[1])
 
 
-def _keep_engine(fleet: Fleet, member: Member, made: Made) -> None:
-    from sparkwright.app.plans.pinning import Pins
+def _keep_engine(fleet: Fleet, member: Member, made: CachedPlan) -> None:
+    from sparkwright.app.plans.pins import Pins
     from sparkwright.project import recipe
 
     root = Project.here().root

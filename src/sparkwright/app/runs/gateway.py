@@ -8,7 +8,7 @@ from sparkwright.app.plans import gateways
 from sparkwright.app.runs import playbooks
 from sparkwright.console.out import say
 from sparkwright.errors import Exit, Refused
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.folder import Project
 from sparkwright.project.gateway import routes
 from sparkwright.project.inventory.gateway import Gateway

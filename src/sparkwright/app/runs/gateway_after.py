@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.app.connect import Chosen, machines, reach
+from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.questions import fan_out
 from sparkwright.app.runs import gateway as gateways
 from sparkwright.app.runs.presenters import Listener
@@ -20,7 +20,7 @@ from sparkwright.project.inventory.gateway import Gateway
 OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")
 
 
-def deployed(chosen: Chosen, given: Mapping[str, Any], hears: Listener | None = None) -> list[int]:
+def deployed(chosen: Selection, given: Mapping[str, Any], hears: Listener | None = None) -> list[int]:
     """Deploy each of them once more. Returns their exit codes; none where no server was changed. given: the deploy's options.
 
     hears: a program, instead of who is at the terminal.

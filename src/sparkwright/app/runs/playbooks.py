@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkwright.app.connect import Chosen
+    from sparkwright.app.connect import Selection
     from sparkwright.app.runs.presenters import Listener
 
-from sparkwright.app.connect import Begun, checked, left_of, need_of, with_recipe
+from sparkwright.app.connect import PendingConnections, checked, left_of, need_of, with_recipe
 
 #: options about how a run goes over many hosts
 ROLLING = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
@@ -27,7 +27,7 @@ def run(playbook: str, command: str, *, hears: Listener | None = None, **given: 
         session.list_tasks(playbook, session.options(**given), json=given["json"])
         return []
     pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
-    begun = Begun(pattern, need_of(playbook))
+    begun = PendingConnections(pattern, need_of(playbook))
     from sparkwright.app.runs import cached_run
 
     place = cached_run.place_of(playbook, given)
@@ -39,9 +39,9 @@ def run(playbook: str, command: str, *, hears: Listener | None = None, **given: 
     if behind:
         _refuse_conflicts(chosen)
     from sparkwright.app.runs import session
-    from sparkwright.app.runs.rollout import Asked
+    from sparkwright.app.runs.rollout import RolloutOptions
 
-    asked = Asked(command, **{name: given[name] for name in ROLLING if name in given})
+    asked = RolloutOptions(command, **{name: given[name] for name in ROLLING if name in given})
     options = session.options(**given)
     codes = session.run(chosen, playbook, options, asked, json=given["json"], place=place, hears=hears)
     if not behind:
@@ -51,7 +51,7 @@ def run(playbook: str, command: str, *, hears: Listener | None = None, **given: 
     return codes + gateway_after.deployed(chosen, given, hears)
 
 
-def _refuse_conflicts(chosen: Chosen) -> None:
+def _refuse_conflicts(chosen: Selection) -> None:
     """Before any host is asked: what the gateways in front of these servers could not route."""
     from sparkwright.project.gateway.routes import refuse_conflicts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Protocol
 
-from sparkwright.app.connect import Reached
+from sparkwright.app.connect import SelectedHosts
 from sparkwright.app.prompts import stop_asked
 from sparkwright.console.events.json_lines import JsonLines
 from sparkwright.console.events.subscriber import Subscriber
@@ -29,7 +29,7 @@ class Shown:
     """
 
     def __init__(
-        self, chosen: Reached, *, json: bool, diff: bool, rows: bool = False, hears: Listener | None = None
+        self, chosen: SelectedHosts, *, json: bool, diff: bool, rows: bool = False, hears: Listener | None = None
     ) -> None:
         self._project = chosen.project
         self._workers = {host.name for host in chosen.hosts if host.cluster and host.cluster.head != host.name}
@@ -70,6 +70,6 @@ def _lines(diff: bool, *, many: bool, together: bool) -> Any:
 
         return HostLines(together=together) if many else Lines(diff=diff)
     from sparkwright.console.events.host_table import HostTable
-    from sparkwright.console.events.live import Live
+    from sparkwright.console.events.live_lines import Live
 
     return HostTable(together=together) if many else Live(diff=diff)

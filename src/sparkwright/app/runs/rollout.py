@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import here, program
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.console.words import names as named
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
@@ -31,7 +31,7 @@ EVERYONE = "all"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RolloutOptions:
     """What a command line says about rolling; what it leaves open is the playbook's. command: how to give it again."""
 
     command: str = ""
@@ -65,10 +65,12 @@ class Asked:
         return found
 
 
-class Trip:
+class RolloutRun:
     """One playbook on its way over the chosen hosts. A run that only looks, or takes all at once, keeps no record."""
 
-    def __init__(self, chosen: Chosen, book: playbook.Playbook, given: playbook.Options, asked: Asked) -> None:
+    def __init__(
+        self, chosen: Selection, book: playbook.Playbook, given: playbook.Options, asked: RolloutOptions
+    ) -> None:
         self._chosen = chosen
         self._book = book
         self._given = given
@@ -200,7 +202,7 @@ class Trip:
 class _Looks:
     """Asks hosts whether they serve, beside the run: nothing of it is shown, and it leaves nothing in a host's journal."""
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: Selection) -> None:
         self._chosen = chosen
         self._members = {member.host.name: member for member in chosen.fleet.members}
         self._mine: list[Member] = []

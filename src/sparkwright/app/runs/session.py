@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkwright.app.connect import Chosen, machines
+from sparkwright.app.connect import Selection, machines
 from sparkwright.app.plans import clusters
-from sparkwright.app.plans.plan_cache import Made, Place
-from sparkwright.app.plans.planning import Planner
-from sparkwright.app.runs.ending import ending
+from sparkwright.app.plans.host_plan import Planner
+from sparkwright.app.plans.plan_cache import CachedPlan, Place
 from sparkwright.app.runs.presenters import Listener, Shown
-from sparkwright.app.runs.rollout import Asked, Trip
+from sparkwright.app.runs.rollout import RolloutOptions, RolloutRun
+from sparkwright.app.runs.run_end import ending
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 from sparkwright.fleet.member import Member, run_request
@@ -20,7 +20,7 @@ from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook import listing
+from sparkwright.project.playbook import task_list
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 from sparkwright.visible import listed
@@ -46,10 +46,10 @@ def options(**given: Any) -> playbook.Options:
 
 
 def run(
-    chosen: Chosen,
+    chosen: Selection,
     book: str,
     given: playbook.Options,
-    asked: Asked,
+    asked: RolloutOptions,
     *,
     json: bool,
     place: Place | None = None,
@@ -64,7 +64,7 @@ def run(
         chosen = machines(chosen)
         chosen.fleet.connect()
     fleet, codes = chosen.fleet, list[int]()
-    trip = Trip(chosen, read, given, asked)
+    trip = RolloutRun(chosen, read, given, asked)
     shown = Shown(chosen, json=json, diff=given.diff, rows=True, hears=hears)
     with ending(fleet, trip.left_behind), contextlib.closing(trip):
         if trip.may_begin():
@@ -81,7 +81,7 @@ def run(
     raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
 
 
-def ask(chosen: Chosen, header: dict[str, Any], *, json: bool, hears: Listener | None = None) -> list[int]:
+def ask(chosen: Selection, header: dict[str, Any], *, json: bool, hears: Listener | None = None) -> list[int]:
     """One request to each chosen host, shown as it is answered. hears: see `Shown`."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False, hears=hears)
@@ -89,7 +89,7 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool, hears: Listener |
     return fleet.codes()
 
 
-def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
+def one_task(chosen: Selection, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
     name = module.replace("_", " ")
     task = Task(id=module, name=name, module=module, args=args)
@@ -97,7 +97,7 @@ def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bo
 
 
 def tasks(
-    chosen: Chosen,
+    chosen: Selection,
     play: str,
     steps: Callable[[Host], tuple[Task, ...]],
     *,
@@ -124,11 +124,13 @@ def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
     plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
     if json:
         say_json({"plays": plays})
-    for line in [] if json else listing.lines(plays):
+    for line in [] if json else task_list.lines(plays):
         say(line)
 
 
-def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> Mapping[str, Made]:
+def _play(
+    chosen: Selection, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll
+) -> Mapping[str, CachedPlan]:
     """Run one play. Returns `Planner.made`."""
     here = {name for host in chosen.inventory.match(play.hosts) for name in (host.name, host.machine)}
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, machines, reach
+from sparkwright.app.connect import Selection, machines, reach
 from sparkwright.app.questions import host_checks
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.setup import survey
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say_error, say_json
 from sparkwright.errors import Exit
 from sparkwright.fleet.member import Member
@@ -43,11 +43,11 @@ def run(pattern: str, *, json: bool) -> list[int]:
     for name, one in found.items() if json else ():
         say_json({"host": name, **one})
     if not json:
-        listed.show(COLUMNS, [_row(host.name, found.get(host.name)) for host in chosen.hosts])
+        plain_table.show(COLUMNS, [_row(host.name, found.get(host.name)) for host in chosen.hosts])
     return [*chosen.fleet.codes(), *(Exit.FAILED for one in found.values() if one["missing"])]
 
 
-def _of(chosen: Chosen, member: Member) -> dict[str, Any]:
+def _of(chosen: Selection, member: Member) -> dict[str, Any]:
     """The survey of one host, and what its doctor calls bad: what a deploy would be refused or fail for."""
     names = [host.recipe for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
     recipes = [recipe.load(chosen.project.root, name) for name in names]

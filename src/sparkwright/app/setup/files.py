@@ -11,7 +11,7 @@ import yaml
 
 from sparkwright.errors import Refused
 from sparkwright.project import schema_line
-from sparkwright.project.inventory.naming import SIGNS, SIGNS_SHOWN
+from sparkwright.project.inventory.name_rules import SIGNS, SIGNS_SHOWN
 from sparkwright.visible import one_line
 
 #: a file's name, and no sign of a pattern

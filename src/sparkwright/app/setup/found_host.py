@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.app.setup import proposal, questions, survey
 from sparkwright.app.setup.files import NewHost
 from sparkwright.app.setup.proposal import Choice
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Refused, Unreachable
@@ -53,7 +53,7 @@ def ask_which(*, sandbox: bool) -> NewHost:
     with terminal().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         rows = candidates.find(Path.home() / ".ssh")[: candidates.MOST]
     rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
-    listed.show(CANDIDATES, [(str(n), one.address, one.source) for n, one in enumerate(rows, start=1)])
+    plain_table.show(CANDIDATES, [(str(n), one.address, one.source) for n, one in enumerate(rows, start=1)])
     asked = "Which host? A number, or USER@ADDRESS"
     while True:
         answer = questions.choose(asked, [one.address for one in rows]) if rows else questions.ask(asked)
@@ -101,7 +101,7 @@ def choose(
     if not asking or not fitting:
         return next(iter(fitting), None)
     shown = fitting[:MOST]
-    listed.show(
+    plain_table.show(
         CHOICES, [(str(n), one.name, one.on_disk, FITS[one.verdict], one.why) for n, one in enumerate(shown, start=1)]
     )
     if len(rows) > len(fitting):

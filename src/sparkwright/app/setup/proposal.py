@@ -13,8 +13,8 @@ from sparkwright.engines.budget import Budget, Row, Start
 from sparkwright.engines.memory_rules import SYSTEM
 from sparkwright.project import catalogue
 from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.engine_settings import served_memory
 from sparkwright.project.recipe.scope import USUAL_SHM
-from sparkwright.project.recipe.serving import served_memory
 from sparkwright.trust.container_words import size_bytes
 
 #: of the recipes that ship: what hosts/spark1.yml and hosts/sandbox.yml serve

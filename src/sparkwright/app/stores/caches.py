@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.one_module import ask_module, in_turn
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit
 from sparkwright.fleet.member import Member
@@ -20,17 +20,17 @@ COLUMNS = grid.columns(
 KEY = 12
 
 
-def show(chosen: Chosen, *, json: bool) -> list[Exit]:
+def show(chosen: Selection, *, json: bool) -> list[Exit]:
     """The caches of each host, with why they stay."""
     return in_turn(chosen, lambda member: _show(chosen, member, json=json), json=json)
 
 
-def prune(chosen: Chosen, *, check: bool, yes: bool, json: bool) -> list[Exit]:
+def prune(chosen: Selection, *, check: bool, yes: bool, json: bool) -> list[Exit]:
     """Show what would go from each host, ask, and remove it. check: only show."""
     return in_turn(chosen, lambda member: _prune(chosen, member, check=check, yes=yes, json=json), json=json)
 
 
-def _show(chosen: Chosen, member: Member, *, json: bool) -> Exit:
+def _show(chosen: Selection, member: Member, *, json: bool) -> Exit:
     found = ask_module(chosen.fleet, member, "prune_caches", {}, check=True)
     if json:
         say_json({"host": member.host.name, "caches": found["caches"]})
@@ -39,7 +39,7 @@ def _show(chosen: Chosen, member: Member, *, json: bool) -> Exit:
     return Exit.OK
 
 
-def _prune(chosen: Chosen, member: Member, *, check: bool, yes: bool, json: bool) -> Exit:
+def _prune(chosen: Selection, member: Member, *, check: bool, yes: bool, json: bool) -> Exit:
     found = ask_module(chosen.fleet, member, "prune_caches", {}, check=True)
     going = [row for row in found["caches"] if not row["kept"]]
     name, freed = member.host.name, None
@@ -60,7 +60,7 @@ def _table(host: str, caches: list[dict[str, Any]]) -> None:
     if not caches:
         say(f"{host}: no compile caches.")
         return
-    listed.show(COLUMNS, [_cells(host, row) for row in caches])
+    plain_table.show(COLUMNS, [_cells(host, row) for row in caches])
 
 
 def _cells(host: str, row: dict[str, Any]) -> tuple[str, ...]:

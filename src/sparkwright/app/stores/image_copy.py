@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_of
+from sparkwright.app.plans.pins import lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
@@ -63,7 +63,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Trip:
+class ImageTransfer:
     """One image on its way. here, there: what `inspect_image` found at the source and at the target. incoming: the tag it arrives
     under. packer: what both ends have to pack with.
     """
@@ -77,7 +77,7 @@ class Trip:
     packer: str
 
 
-def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: str) -> str:
+def copy(chosen: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
     """Copy an image between two members; returns how it went, one sentence. image: empty for what the target's recipe names.
 
     Raises Refused before anything is sent when the source has no such image, or the target can't take it.
@@ -96,7 +96,7 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
-    trip = Trip(fleet, source, target, here, there, incoming, packer)
+    trip = ImageTransfer(fleet, source, target, here, there, incoming, packer)
     _refuse_what_cannot_be(wanted, trip)
     started_s = time.monotonic()
     try:
@@ -113,7 +113,7 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
 
 
-def _some_way(trip: Trip) -> str:
+def _some_way(trip: ImageTransfer) -> str:
     """Carry it, straight if that goes. Returns how."""
     try:
         return _straight(trip)
@@ -124,7 +124,7 @@ def _some_way(trip: Trip) -> str:
         return _through_the_laptop(trip)
 
 
-def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
+def _wanted(chosen: Selection, target: Member, image: str) -> Wanted:
     if not image:
         image = recipes.recipe_of(chosen.project, target.host).image
     name = Name.given(image)
@@ -135,7 +135,7 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
 
 
-def _refuse_what_cannot_be(wanted: Wanted, trip: Trip) -> None:
+def _refuse_what_cannot_be(wanted: Wanted, trip: ImageTransfer) -> None:
     here, there, source, target = trip.here, trip.there, trip.source, trip.target
     if here["platform"] != there["host_platform"]:
         has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
@@ -151,7 +151,7 @@ def _refuse_what_cannot_be(wanted: Wanted, trip: Trip) -> None:
             raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
 
 
-def _straight(trip: Trip) -> str:
+def _straight(trip: ImageTransfer) -> str:
     """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
     fleet, target, link = trip.fleet, trip.target, trip.target.open()
     if not isinstance(link, SshLink):
@@ -204,7 +204,7 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
         member.secrets = before
 
 
-def _through_the_laptop(trip: Trip) -> str:
+def _through_the_laptop(trip: ImageTransfer) -> str:
     links = (trip.source.open(), trip.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=trip.source.host.name)

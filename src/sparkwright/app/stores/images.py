@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, choose
-from sparkwright.app.plans.pinning import lock_of
+from sparkwright.app.connect import Selection, choose
+from sparkwright.app.plans.pins import lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.one_module import ask_module, in_turn
 from sparkwright.app.runs.presenters import Shown
 from sparkwright.app.stores import image_copy
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import Member
@@ -24,13 +24,13 @@ from sparkwright.trust import image_name
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
 
 
-def prune(chosen: Chosen, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
+def prune(chosen: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
     """Show what would go on each host, ask, and remove it. everything: of all repositories. check: only show."""
     given = {"everything": everything, "check": check, "yes": yes, "json": json}
     return in_turn(chosen, lambda member: _prune(chosen, member, **given), json=json)
 
 
-def _prune(chosen: Chosen, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
+def _prune(chosen: Selection, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
     args = _prune_args(chosen, member, everything=everything)
     found = ask_module(chosen.fleet, member, "prune_images", args, check=True)
     going = [row for row in found["images"] if not row["kept"]]
@@ -47,7 +47,7 @@ def _prune(chosen: Chosen, member: Member, *, everything: bool, check: bool, yes
     return Exit.CHANGES if going and freed is None else Exit.OK
 
 
-def _prune_args(chosen: Chosen, member: Member, *, everything: bool) -> dict[str, Any]:
+def _prune_args(chosen: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
     root: Path = chosen.project.root
     lock = lock_of(chosen.project, member.host)
@@ -65,7 +65,7 @@ def _show(host: str, found: dict[str, Any]) -> None:
         (host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"]), name, row["kept"])
         for row, name in zip(found["images"], names, strict=True)
     ]
-    listed.show(COLUMNS, rows)
+    plain_table.show(COLUMNS, rows)
     say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 
@@ -86,7 +86,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     return _copy(chosen, source, targets, image, json=json)
 
 
-def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
+def _copy(chosen: Selection, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
     Shown(chosen, json=json, diff=False)
     sentences, codes = list[str](), list[Exit]()
 

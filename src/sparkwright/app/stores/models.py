@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Chosen, Reached, choose, machines
+from sparkwright.app.connect import SelectedHosts, Selection, choose, machines
 from sparkwright.app.plans import peers, recipes
-from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.pins import entries, lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import answers
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.runs.presenters import Shown
-from sparkwright.console import grid, listed
+from sparkwright.console import grid, plain_table
 from sparkwright.console.out import error_row, say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import Member
@@ -31,7 +31,7 @@ LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("US
 Rows = list[tuple[str, dict[str, Any]]]
 
 
-def ask(chosen: Chosen, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def ask(chosen: Selection, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What a module that only looks finds on every chosen host, by name. A host that can't say has its error printed."""
     found = chosen.fleet.ask(lambda member: ask_module(chosen.fleet, member, module, args_of(member.host)))
     for name, error in chosen.fleet.errors().items():
@@ -47,7 +47,7 @@ def list_models(pattern: str, *, as_json: bool) -> list[int]:
     if as_json:
         say_json(_objects(rows) + _errors(chosen))
         return chosen.fleet.codes()
-    listed.show(LISTED, [_cells(host, one) for host, one in rows])
+    plain_table.show(LISTED, [_cells(host, one) for host, one in rows])
     if not rows and len(found) == len(chosen.hosts):
         say("no models that sparkwright proved.")
     return chosen.fleet.codes()
@@ -57,7 +57,7 @@ def _objects(rows: Rows) -> list[dict[str, Any]]:
     return [{"host": host, **one} for host, one in rows]
 
 
-def _errors(*asked: Chosen) -> list[dict[str, Any]]:
+def _errors(*asked: Selection) -> list[dict[str, Any]]:
     """The errors as --json gives them, one a host."""
     found = {host: error for chosen in reversed(asked) for host, error in chosen.fleet.errors().items()}
     return [error_row(str(error), error.exit, host=host) for host, error in found.items()]
@@ -98,7 +98,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     models = {host.name: locked_model(chosen.project, host) for host in takers}
     chosen.fleet.connect()
     message = peers.Neighbours(chosen.inventory)
-    Shown(Reached(chosen.project, takers, chosen.fleet), json=as_json, diff=False)
+    Shown(SelectedHosts(chosen.project, takers, chosen.fleet), json=as_json, diff=False)
     try:
         urls, tokens = _handed_out(message, giver, models, check=check)
 
@@ -193,7 +193,7 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
     ]
 
 
-def _folders(chosen: Chosen, machine: Host) -> list[str]:
+def _folders(chosen: Selection, machine: Host) -> list[str]:
     """Where the recipes of a machine say that their models stand."""
     hosts = [host for host in chosen.inventory.servers_of(machine.name) if host.recipe]
     files = [recipes.recipe_of(chosen.project, host).file for host in hosts]
@@ -205,7 +205,7 @@ def _is_kept(folder: str, own: str) -> bool:
     return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 
-def _removed(chosen: Chosen, rows: Rows) -> Rows:
+def _removed(chosen: Selection, rows: Rows) -> Rows:
     """Remove them on all hosts at once; each host looks again before it does."""
     done: Rows = []
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from paramiko.channel import Channel
 
-from sparkwright.app.connect import Chosen
+from sparkwright.app.connect import Selection
 from sparkwright.app.questions.one_module import in_turn
 from sparkwright.console.out import say
 from sparkwright.errors import Exit, Failed, Refused, Unreachable
 from sparkwright.fleet.member import Member
 from sparkwright.host.root_runtime import FOLDER
+from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.received import Received
 from sparkwright.remote import bootstrap, runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.transport.connection import Deadline, TimedOut
@@ -39,7 +39,7 @@ _UNPACK = (
 _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 
 
-def install(chosen: Chosen) -> list[Exit]:
+def install(chosen: Selection) -> list[Exit]:
     """Put this version's runtime into root's folder on each host, from the laptop straight to root. Returns their exit codes.
 
     Nothing of the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
@@ -47,7 +47,7 @@ def install(chosen: Chosen) -> list[Exit]:
     return in_turn(chosen, lambda member: _install(chosen, member), json=False)
 
 
-def _install(chosen: Chosen, member: Member) -> Exit:
+def _install(chosen: Selection, member: Member) -> Exit:
     link, where = member.open(), member.host.name
     if not isinstance(link, SshLink):
         raise Refused("a runtime of root's is for hosts that are reached over ssh.", where=where)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkwright.console import words
-from sparkwright.console.events import rolled
+from sparkwright.console.events import rollout_lines
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.recap import COUNTS
@@ -84,7 +84,7 @@ class Board:
         """8 hosts: 6 ok, 1 failed, 1 waiting."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-        return f"{rolled.how_many(self.rows)}: {', '.join(parts)}"
+        return f"{rollout_lines.how_many(self.rows)}: {', '.join(parts)}"
 
     def foremost(self, most: int) -> list[Row]:
         """At most so many rows, in the inventory's order; those that run or failed go before the others."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.events import causes, rolled
+from sparkwright.console.events import causes, rollout_lines
 from sparkwright.console.events.board import VERDICTS, Board, Row
 from sparkwright.console.events.lines import explained, plain
 from sparkwright.errors import Exit
@@ -44,9 +44,9 @@ class HostLines:
         if kind == "play_started":
             self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}")
         elif kind == "looking":
-            self.write("muted", rolled.looking(event))
+            self.write("muted", rollout_lines.looking(event))
         elif kind == "batch_started":
-            self.write("title", rolled.batch(event))
+            self.write("title", rollout_lines.batch(event))
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
             self.write("muted", words.simulated(host))
@@ -75,7 +75,7 @@ class HostLines:
         self._tell_ends()
         self.write("", "")
         self.write("title", self.board.totals())
-        for style, text in rolled.lines(self._rolled) if self._rolled else ():
+        for style, text in rollout_lines.lines(self._rolled) if self._rolled else ():
             self.write(style, text)
 
     def ended(self, row: Row) -> None:

@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.events.board import Board, Row
 from sparkwright.console.events.host_lines import HostLines
-from sparkwright.console.events.live import STYLES
+from sparkwright.console.events.live_lines import STYLES
 from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.visible import visible
 

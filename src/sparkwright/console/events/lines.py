@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.events import rolled
+from sparkwright.console.events import rollout_lines
 from sparkwright.console.events.run_stages import RunStages
 from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event
@@ -66,17 +66,17 @@ class Lines:
                 self._recap(recap, shown_of)
         if self._rolled is not None:
             self.write("", "")
-            for style, text in rolled.lines(self._rolled):
+            for style, text in rollout_lines.lines(self._rolled):
                 self.write(style, text)
 
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
     def _on_looking(self, event: Event) -> None:
-        self.write("muted", rolled.looking(event))
+        self.write("muted", rollout_lines.looking(event))
 
     def _on_batch_started(self, event: Event) -> None:
-        self.write("title", rolled.batch(event))
+        self.write("title", rollout_lines.batch(event))
 
     def _on_rolled(self, event: Event) -> None:
         self._rolled = event

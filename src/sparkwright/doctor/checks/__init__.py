@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host
 
 Check = Callable[[Host], Iterable[Finding]]

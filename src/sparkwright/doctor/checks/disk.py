@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparkwright import units
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host
 
 NAME = "disk"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding, Verdict
+from sparkwright.doctor.findings import Finding, Verdict
 from sparkwright.doctor.host import GB10, GPU_QUERY, Host, numbers, version_in
 
 NAME = "driver"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import fabric, known
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.finding import Finding, Verdict
+from sparkwright.doctor.findings import Finding, Verdict
 from sparkwright.doctor.host import Host
 from sparkwright.units import GIB
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.checks import power
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host
 from sparkwright.host.memory import gpu_processes
 

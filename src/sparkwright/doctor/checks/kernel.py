@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host
 
 NAME = "kernel"

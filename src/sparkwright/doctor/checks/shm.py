@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host
 from sparkwright.units import gib
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.findings import Finding
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.shell import quote
 from sparkwright.trust import bounds

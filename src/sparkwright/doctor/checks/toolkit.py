@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding, Verdict
+from sparkwright.doctor.findings import Finding, Verdict
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, numbers, version_in
 

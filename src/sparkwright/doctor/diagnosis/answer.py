@@ -8,27 +8,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, served, worker
-from sparkwright.doctor.diagnosis.asked import Asked
-from sparkwright.doctor.diagnosis.asking import Asking
-from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
-from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.doctor.diagnosis.standing import EXITS, Standing, standing
+from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, server_facts, worker
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
+from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
+from sparkwright.doctor.diagnosis.server_probe import ServerProbe
+from sparkwright.doctor.diagnosis.server_state import EXITS, ServerState, standing
+from sparkwright.doctor.diagnosis.stream_measurement import Expected, Measured, measure
 from sparkwright.engines import tasks
 from sparkwright.engines.slowness import causes as slow_causes
 from sparkwright.engines.slowness.cause import Cause
 from sparkwright.errors import SparkwrightError
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
-from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host import evidence
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure.beside import gpu
-from sparkwright.trust import hidden
+from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
@@ -42,8 +42,8 @@ class Answer:
     """seen: the server. place: where it stands. measured: None where nothing was. causes: ranked. unknown: what nobody could
     tell, in sentences."""
 
-    seen: Sight
-    place: Standing
+    seen: DiagnosisInput
+    place: ServerState
     expected: Expected = field(default_factory=Expected)
     measured: Measured | None = None
     causes: Sequence[Cause] = ()
@@ -74,7 +74,7 @@ class Answer:
         }
 
 
-def diagnose(context: Context, asked: Asked) -> dict[str, Any]:
+def diagnose(context: Context, asked: RecipeFacts) -> dict[str, Any]:
     """Diagnose this host's server. Changes nothing; of an idle server it asks a token and a few short answers."""
     good, limits = good_states.last(context.state), Settings.of(context.state).limits
     if asked.token_s:
@@ -82,7 +82,7 @@ def diagnose(context: Context, asked: Asked) -> dict[str, Any]:
     seen = inspect.inspect_server(context, good, asked.container, limits, time.time())
     key = asked.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
     answer = _Diagnosis(context, asked, good, limits, inspect.url_of(seen, good) or asked.base_url, key).of(seen)
-    shown: dict[str, Any] = hidden.leaves(Redactor([key]).value(answer.to_json()))
+    shown: dict[str, Any] = secret_patterns.leaves(Redactor([key]).value(answer.to_json()))
     return shown
 
 
@@ -91,17 +91,19 @@ class _Diagnosis:
     """good: the last verified state. url, key: of the server."""
 
     context: Context
-    asked: Asked
+    asked: RecipeFacts
     good: Mapping[str, Any]
     limits: Limits
     url: str
     key: str
 
-    def of(self, seen: Sight) -> Answer:
+    def of(self, seen: DiagnosisInput) -> Answer:
         """Ask the server that was seen, and measure it where that disturbs nobody."""
         if (place := worker.standing(self.context, self.good, seen)) is not None:
             return self._not_measured(seen, place)
-        asking = Asking(seen.engine.http, self.url, self.key, self.limits, Remembered.of(self.context.state).counted)
+        asking = ServerProbe(
+            seen.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state).counted
+        )
         model = ""
         if self.url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):
             seen = replace(seen, probe=asking.health())
@@ -114,7 +116,7 @@ class _Diagnosis:
         place = standing(seen, self.limits) or _of_another_task(seen)
         return self._measured(seen, model) if place is None else self._not_measured(seen, place)
 
-    def _with_token(self, asking: Asking, seen: Sight, model: str) -> Sight:
+    def _with_token(self, asking: ServerProbe, seen: DiagnosisInput, model: str) -> DiagnosisInput:
         """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
         probe = asking.others(seen.probe, seen)
         if not probe.running:
@@ -123,7 +125,7 @@ class _Diagnosis:
         seen = replace(seen, probe=probe)
         return self._after_an_error(seen) if probe.token == "error" else seen
 
-    def _after_an_error(self, seen: Sight) -> Sight:
+    def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
         """Whether the server ended at the request: its process outlives its last answer by a moment."""
         began_s = time.monotonic()
         while seen.inspected and time.monotonic() - began_s < ENDS_S:
@@ -133,20 +135,20 @@ class _Diagnosis:
             time.sleep(AGAIN_S)
         return seen
 
-    def _not_measured(self, seen: Sight, place: Standing) -> Answer:
+    def _not_measured(self, seen: DiagnosisInput, place: ServerState) -> Answer:
         now = gpu.parse(evidence.gpu_query(self.context))
-        about = served.seen(self.context, self.asked, self.good, seen, None, "")
+        about = server_facts.seen(self.context, self.asked, self.good, seen, None, "")
         rows = [*down_causes.causes(seen), *self._of_host(seen, Gpu(now.temperature_c if now else None))]
         if down_causes.failed(seen):
             rows += slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or ""))
         return Answer(seen, place, causes=_named_once(slow_causes.ranked(rows)), gpu=gpu.summed([now] if now else []))
 
-    def _measured(self, seen: Sight, model: str) -> Answer:
+    def _measured(self, seen: DiagnosisInput, model: str) -> Answer:
         expected = Expected.of(self.context, self.good, self.asked.tok_per_s, verified=seen.box.verified)
         found = measure(self.context, seen.engine.http, self.url, model, self.key, expected)
         share = None if found.doubt or found.error else expected.share(found.runs)
         slow = None if share is None else share < 1 - expected.tolerance
-        about = served.seen(self.context, self.asked, self.good, seen, found, self.url)
+        about = server_facts.seen(self.context, self.asked, self.good, seen, found, self.url)
         state = found.gpu
         host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
         why = slow_causes.causes(replace(about, share=share, slow=slow))
@@ -155,20 +157,20 @@ class _Diagnosis:
             rows.sort(key=lambda one: one.verdict != "found" or not one.of_rate)
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 
-    def _of_host(self, seen: Sight, now: Gpu) -> list[Cause]:
+    def _of_host(self, seen: DiagnosisInput, now: Gpu) -> list[Cause]:
         """What the Docker Engine and the host have to do with it."""
         granted = seen.box.policy and not seen.broken and not seen.asleep
         policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
         return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]
 
 
-def _of_another_task(seen: Sight) -> Standing | None:
+def _of_another_task(seen: DiagnosisInput) -> ServerState | None:
     """A server that answered and generates no text, so that there is nothing to measure; None for one that does."""
     other, noun = tasks.aside(seen.engine.http), tasks.noun(seen.engine.http)
-    return Standing("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
+    return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
 
-def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
+def _with_listener(seen: DiagnosisInput, context: Context, url: str) -> DiagnosisInput:
     port = urlsplit(url).port
     try:
         listener = containers.who_listens(context.docker(), port) if port else ""
@@ -177,29 +179,29 @@ def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
     return replace(seen, port=port, listener=listener)
 
 
-def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> Standing:
+def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> ServerState:
     """The sentence of a server that was measured, or should have been."""
     worst = next((one for one in rows if one.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
         message = found.error or "the responses had fewer than two tokens"
-        return Standing(
+        return ServerState(
             "degraded", f"it generates a token, but a longer response failed: {message}", "`invoke logs` shows why."
         )
     if found.doubt:
-        return Standing("busy", f"throughput inconclusive: {found.doubt}", "Try again when nothing else is running.")
+        return ServerState("busy", f"throughput inconclusive: {found.doubt}", "Try again when nothing else is running.")
     if slow is None:
         but = f"; but {_because(worst)}" if worst else ""
         message = f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){but}"
-        return Standing("degraded" if worst else "unknown", message)
+        return ServerState("degraded" if worst else "unknown", message)
     of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
     if slow:
         reason = next((one for one in rows if one.verdict == "found" and one.of_rate), None)
         why = _because(reason) if reason else "no measured cause"
-        return Standing("slow", f"slow: {of}; {why}", reason.fix if reason else "")
+        return ServerState("slow", f"slow: {of}; {why}", reason.fix if reason else "")
     if worst:
-        return Standing("degraded", f"not slow: {of}; but {_because(worst)}", worst.fix)
-    return Standing("ok", f"not slow: {of}")
+        return ServerState("degraded", f"not slow: {of}; but {_because(worst)}", worst.fix)
+    return ServerState("ok", f"not slow: {of}")
 
 
 def _figure(rate: float) -> str:
@@ -211,7 +213,7 @@ def _because(one: Cause | None) -> str:
     return f"{one.name}: {one.evidence}" if one else ""
 
 
-def _docker(seen: Sight) -> list[Cause]:
+def _docker(seen: DiagnosisInput) -> list[Cause]:
     """The Docker Engine itself, and what could not be seen without it."""
     if not seen.engine_error:
         return []

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sparkwright import units
-from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.doctor.diagnosis.standing import is_slow
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
+from sparkwright.doctor.diagnosis.server_state import is_slow
 from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import message
 from sparkwright.engines.log.state import UNKNOWN, Reading
@@ -23,12 +23,12 @@ FOUND_DEAD = 255
 BOOT_S = 600.0
 
 
-def causes(seen: Sight) -> list[Cause]:
+def causes(seen: DiagnosisInput) -> list[Cause]:
     """All that have evidence."""
     return [one for ask in ASKED for one in ask(seen)]
 
 
-def failed(seen: Sight) -> bool:
+def failed(seen: DiagnosisInput) -> bool:
     """Whether the engine ended by a fault of its own, as far as Docker and its log tell."""
     ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (
         None,
@@ -39,46 +39,46 @@ def failed(seen: Sight) -> bool:
     return ended or bool(last_words(seen).value) or bool(seen.box.restarts and seen.probe.health != 200)
 
 
-def before_now(seen: Sight) -> list[Cause]:
+def before_now(seen: DiagnosisInput) -> list[Cause]:
     """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
     verdict: Verdict = "found" if seen.loop else "noted"
     restarts = (replace(one, verdict=verdict) for one in _restarts(seen))
     return [replace(one, of_rate=False) for one in (*_cut_off(seen), *restarts)]
 
 
-def last_words(seen: Sight) -> Reading:
+def last_words(seen: DiagnosisInput) -> Reading:
     """Why the engine failed: as its present start says, or, where nothing answers, the start before it."""
     if seen.log is not None and seen.log.failure.value:
         return seen.log.failure
     return seen.failure if seen.probe.health != 200 else UNKNOWN
 
 
-def _last_words(seen: Sight) -> Iterator[Cause]:
+def _last_words(seen: DiagnosisInput) -> Iterator[Cause]:
     failure = last_words(seen)
     if failure.value:
         fix = "`invoke logs` shows the context; `invoke lint` checks the recipe"
         yield Cause(str(failure.value).rstrip("."), "found", message(failure.evidence, seen.engine.log), fix, 200)
 
 
-def _out_of_memory(seen: Sight) -> Iterator[Cause]:
+def _out_of_memory(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.end.out_of_memory:
         sentence = f"Docker reports OOMKilled, exit code {seen.end.code}"
         fix = "lower gpu-memory-utilization, or stop other processes"
         yield Cause("it was OOM-killed", "found", sentence, fix, 190)
 
 
-def _docker_refused(seen: Sight) -> Iterator[Cause]:
+def _docker_refused(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.end.error and seen.box.status != "running":
         yield Cause("Docker could not start it", "found", seen.end.error, "fix that, then `invoke restart`", 180)
 
 
-def _port(seen: Sight) -> Iterator[Cause]:
+def _port(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.listener and seen.listener != f"container {seen.box.name}":
         fix = "stop that, or set another `serve_port:` in the host's file"
         yield Cause("its port is in use", "found", f"port {seen.port} is held by {seen.listener}", fix, 170)
 
 
-def _stopped(seen: Sight) -> Iterator[Cause]:
+def _stopped(seen: DiagnosisInput) -> Iterator[Cause]:
     """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken or seen.asleep:
         return
@@ -92,7 +92,7 @@ def _stopped(seen: Sight) -> Iterator[Cause]:
         yield Cause(name, "possible", f"exit code {seen.end.code}: it was sent a signal", fix, 40)
 
 
-def _host_went_down(seen: Sight) -> Iterator[Cause]:
+def _host_went_down(seen: DiagnosisInput) -> Iterator[Cause]:
     """The host or the Docker Engine ended under the server: nobody stopped it."""
     if seen.box.status != "exited" or seen.end.code != FOUND_DEAD:
         return
@@ -109,19 +109,19 @@ def _host_went_down(seen: Sight) -> Iterator[Cause]:
     yield Cause("the host or the Docker Engine ended under it", "possible", says, fix, 70)
 
 
-def _broken(seen: Sight) -> Iterator[Cause]:
+def _broken(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.broken:
         sentence = f"a health check stopped it and disabled its restart policy: {seen.broken}"
         yield Cause("a crash loop was stopped", "found", sentence, "`invoke incident` fetches its diagnostics", 150)
 
 
-def _cut_off(seen: Sight) -> Iterator[Cause]:
+def _cut_off(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.cut_off:
         fix = "run it again; it resumes"
         yield Cause("an earlier run was interrupted", "found", seen.cut_off, fix, 140)
 
 
-def _hangs(seen: Sight) -> Iterator[Cause]:
+def _hangs(seen: DiagnosisInput) -> Iterator[Cause]:
     probe = seen.probe
     if probe.token == "none" and not probe.running:
         waited = f"no {tasks.noun(seen.engine.http)} within {probe.waited_s:g} s"
@@ -136,12 +136,12 @@ def _hangs(seen: Sight) -> Iterator[Cause]:
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 
 
-def _fails(seen: Sight) -> Iterator[Cause]:
+def _fails(seen: DiagnosisInput) -> Iterator[Cause]:
     if seen.probe.token == "error":
         yield Cause("its requests fail", "found", seen.probe.error, "`invoke logs` shows why", 130)
 
 
-def _slow_start(seen: Sight) -> Iterator[Cause]:
+def _slow_start(seen: DiagnosisInput) -> Iterator[Cause]:
     ready = seen.log is not None and seen.log.ready
     if ready or seen.probe.health == 200 or not seen.age_s or not is_slow(seen, Limits()):
         return
@@ -151,7 +151,7 @@ def _slow_start(seen: Sight) -> Iterator[Cause]:
     yield Cause("a slow start", "found", f"it has been loading for {seen.age_s:.0f} s{last}{stage}", fix, 120)
 
 
-def _restarts(seen: Sight) -> Iterator[Cause]:
+def _restarts(seen: DiagnosisInput) -> Iterator[Cause]:
     """It ended by itself at least once: Docker counts no restart by hand."""
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
@@ -159,7 +159,7 @@ def _restarts(seen: Sight) -> Iterator[Cause]:
         yield Cause("it exits by itself", "found", sentence, "`invoke logs` shows why", 110)
 
 
-ASKED: tuple[Callable[[Sight], Iterator[Cause]], ...] = (
+ASKED: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
     *(_last_words, _out_of_memory, _docker_refused, _port, _hangs, _fails, _broken, _cut_off, _slow_start, _restarts),
     *(_stopped, _host_went_down),
 )

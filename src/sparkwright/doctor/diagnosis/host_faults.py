@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
 from sparkwright.engines.slowness.cause import Cause
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
@@ -28,7 +28,7 @@ OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
 WEIGHT = 70
 
 
-def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
+def causes(context: Context, seen: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
     """What is bad of them, and what could not be told, each with its evidence. policy: the one that was verified."""
     observed = Observation(
         seen.now_s,

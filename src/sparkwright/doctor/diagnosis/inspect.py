@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkwright.doctor.diagnosis.sight import End, Sight
-from sparkwright.doctor.diagnosis.standing import LINE_CHARS
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput, End
+from sparkwright.doctor.diagnosis.server_state import LINE_CHARS
 from sparkwright.engines.log.reader import Reader
 from sparkwright.engines.log.text import plain
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import drift, live, present
+from sparkwright.health import current_state, drift, snapshot
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
-from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, log_reading
+from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, log_reader
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
@@ -34,16 +34,18 @@ ERROR_CHARS = 500
 RESTARTS_S = 0.1
 
 
-def inspect_server(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
+def inspect_server(
+    context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float
+) -> DiagnosisInput:
     """What is there now. good: the last verified state. name: of the recipe's container, for where nothing was verified."""
     verified = str((good.get("spec") or {}).get("name", ""))
-    found = Sight(
+    found = DiagnosisInput(
         now_s,
         engine=engine_of.of_spec(good.get("spec")),
         name=verified or name,
         known=bool(good),
-        allowed_s=present.allowed_s(good, limits),
-        ready_s=live.ready_s(good),
+        allowed_s=current_state.allowed_s(good, limits),
+        ready_s=snapshot.ready_s(good),
         box=Container(verified or name),
         booted_s=_booted_s(context, now_s),
         lost=str(host_lost.remembered(context.state).get("why", "")),
@@ -63,19 +65,19 @@ def _booted_s(context: Context, now_s: float) -> float | None:
         return None
 
 
-def url_of(seen: Sight, good: Mapping[str, Any]) -> str:
+def url_of(seen: DiagnosisInput, good: Mapping[str, Any]) -> str:
     """Where the server answers: as its container publishes it, else as the verified one did; empty when neither tells."""
     if seen.inspected:
         return containers.url_of(dict(seen.inspected))
     return url_of_spec(good["spec"]) if good else ""
 
 
-def again(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight:
+def again(seen: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
     """The same container a moment later."""
     return _with_container(replace(seen, log=None), context, good, seen.box.name)
 
 
-def _with_runs(seen: Sight, context: Context) -> Sight:
+def _with_runs(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
     """Who works on the host, and who was cut off at it."""
     owner, alive = lock.inspect(context.state)
     if owner is None or owner.run == context.run_id:
@@ -85,18 +87,18 @@ def _with_runs(seen: Sight, context: Context) -> Sight:
     return replace(seen, cut_off=str(owner)) if cut_off.unfinished(context.state, owner) else seen
 
 
-def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name: str) -> Sight:
+def _with_container(seen: DiagnosisInput, context: Context, good: Mapping[str, Any], name: str) -> DiagnosisInput:
     seen = replace(seen, asleep=turns.in_place_of(context.state))
     try:
         inspected = containers.inspect(context.docker(), name)
         if inspected is None:
             return replace(seen, box=Container(name, status="absent"))
-        box = live.container_of(inspected, str(good.get("container_id", "")))
+        box = snapshot.container_of(inspected, str(good.get("container_id", "")))
     except SparkwrightError as error:
         return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
         return replace(seen, engine_error=engine_socket.silent(error))
-    broken = Remembered.of(context.state).stopped_for(box.id, good)
+    broken = CheckHistory.of(context.state).stopped_for(box.id, good)
     loops = box.exit_code or box.status != "exited"
     loop = crash_loop.verdict_now(inspected, context) if loops else ""
     found = replace(
@@ -131,7 +133,7 @@ def end_of(inspected: Mapping[str, Any]) -> End:
 # -- its log -----------------------------------------------------------------------------------------------------------
 
 
-def _with_log(seen: Sight, context: Context) -> Sight:
+def _with_log(seen: DiagnosisInput, context: Context) -> DiagnosisInput:
     """What the present start says of itself, and how the last one that ended did."""
     box = seen.box
     try:
@@ -147,15 +149,15 @@ def _with_log(seen: Sight, context: Context) -> Sight:
     return replace(seen, log=now, failure=failure, last_line=last)
 
 
-def _before(seen: Sight, context: Context) -> list[str]:
+def _before(seen: DiagnosisInput, context: Context) -> list[str]:
     """The last lines of the start that ended last: what the present one printed is not of them."""
     if seen.box.status == "running" and not seen.box.restarts:
         return []
-    raw = log_reading.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
+    raw = log_reader.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
     return plain(raw.decode(errors="replace")).splitlines()
 
 
-def _until_s(seen: Sight) -> float | None:
+def _until_s(seen: DiagnosisInput) -> float | None:
     """When the start that ended last wrote its last line: another one may have begun since; None where none can have."""
     if seen.box.status == "running":
         return containers.moment(str(seen.inspected["State"].get("StartedAt") or ""))
@@ -164,7 +166,7 @@ def _until_s(seen: Sight) -> float | None:
     return None
 
 
-def _with_drift(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight:
+def _with_drift(seen: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
     if seen.busy or not good or good["spec"].get("name") != seen.box.name:
         return seen
     try:

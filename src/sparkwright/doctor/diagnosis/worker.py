@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.doctor.diagnosis.standing import EXITS, Standing, State
-from sparkwright.health import present, ranks
-from sparkwright.health.live import Now
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
+from sparkwright.doctor.diagnosis.server_state import EXITS, ServerState, State
+from sparkwright.health import current_state, ranks
+from sparkwright.health.check_history import CheckHistory
 from sparkwright.health.probe import start_of
-from sparkwright.health.remembered import Remembered
+from sparkwright.health.snapshot import Now
 from sparkwright.host.containers import membership
 from sparkwright.host.module import Context
 
 
-def standing(context: Context, good: Mapping[str, Any], seen: Sight) -> Standing | None:
+def standing(context: Context, good: Mapping[str, Any], seen: DiagnosisInput) -> ServerState | None:
     """Where it stands; None for what is no worker. good: the last verified state."""
     labels = (good.get("spec") or {}).get("labels")
     if not membership.of_labels(labels).rank:
         return None
-    rank = ranks.now(context, good, seen.box, Remembered.of(context.state), start_of(seen.box))
-    state, message = present.judged(Now(seen.now_s, seen.box, error=seen.engine_error), good, rank)
+    rank = ranks.now(context, good, seen.box, CheckHistory.of(context.state), start_of(seen.box))
+    state, message = current_state.judged(Now(seen.now_s, seen.box, error=seen.engine_error), good, rank)
     if seen.busy:
-        return Standing("in progress", f"in progress: {seen.busy}; {message}")
+        return ServerState("in progress", f"in progress: {seen.busy}; {message}")
     known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
     fix = f"`invoke restart --host {rank.cluster}` starts the cluster again as one." if state == "down" else ""
-    return Standing(known.get(state, "unknown"), message, fix)
+    return ServerState(known.get(state, "unknown"), message, fix)

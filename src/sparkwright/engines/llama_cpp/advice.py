@@ -10,15 +10,15 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.advice import (
-    Asked,
     Decision,
     Effective,
     Explained,
+    ServerRequest,
     Wanted,
     WhenImpossible,
     cannot_be_asked,
 )
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flags as own
 from sparkwright.engines.llama_cpp import memory as sizes
 from sparkwright.engines.llama_cpp import rules
@@ -59,21 +59,21 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
 ) -> Decision:
     """llama.cpp has no switch for chunked prefill."""
     return cannot_be_asked(asked, "llama.cpp", wanted, impossible, WHY)
 
 
 def check(
-    asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
     case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None, listed)
     return rules.RULES.check(case)
 
 
-def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """The settings that follow from the flags."""
     flags = own.named(asked.flags)
     return Effective(

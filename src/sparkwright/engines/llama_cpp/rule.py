@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.engines.advice import Asked
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.advice import ServerRequest
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flag_values, flags, options
 from sparkwright.engines.option_history import Existence
 from sparkwright.engines.rule import Rules
@@ -18,7 +18,7 @@ class Case:
     """What the rules check. asked: with flags under their own names. build: of llama.cpp, None while it is not known. listed: the
     options in the image's own help, which decides then; empty while it was not asked."""
 
-    asked: Asked
+    asked: ServerRequest
     build: int | None = None
     listed: Collection[str] = ()
 
@@ -53,7 +53,7 @@ RULES: Rules[Case, Case] = Rules()
 
 
 def rule(
-    name: str, *, sources: Iterable[str], example: Asked, build: int | None = options.NEWER
+    name: str, *, sources: Iterable[str], example: ServerRequest, build: int | None = options.NEWER
 ) -> Callable[[Findings], Findings]:
     """Register a rule; see `Rules.rule`. build: of its example."""
     case = Case(replace(example, flags=flags.named(example.flags)), build)

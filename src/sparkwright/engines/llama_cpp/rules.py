@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.engines import concepts
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.llama_cpp import flag_values, flags, options
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.rule import RULES, Case, rule
@@ -30,7 +30,7 @@ OVERRIDES = "override-kv"
 @rule(
     "model-file",
     sources=("llama-server loads one .gguf file, with the other shards beside it; a folder is no model to it",),
-    example=Asked({"ctx-size": 8192}),
+    example=ServerRequest({"ctx-size": 8192}),
 )
 def model_file(case: Case) -> Iterator[Finding]:
     """llama.cpp serves one GGUF file, not a folder.
@@ -52,7 +52,7 @@ def model_file(case: Case) -> Iterator[Finding]:
         yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
-@rule("downloads", sources=(HELP,), example=Asked({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
+@rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that llama-server downloads by itself is not the one that spark.lock pins.
     -hf and its like fetch whatever stands there today, at every start, past the hashes and the memory proof.
@@ -93,7 +93,7 @@ SPEC_TYPE, DRAFT, DRAFT_MOST, DRAFT_LEAST = "spec-type", "model-draft", "spec-dr
         "b11549, a real start: a drafter that can't be read ends the server (tests/data/llama-b11549/missing-draft)",
         "docs/speculation.md: what to measure, and how",
     ),
-    example=Asked({"model": "a.gguf", SPEC_TYPE: "draft-eagel3", DRAFT: "/models/draft.gguf"}),
+    example=ServerRequest({"model": "a.gguf", SPEC_TYPE: "draft-eagel3", DRAFT: "/models/draft.gguf"}),
 )
 def speculation(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs a type that llama-server knows, and mostly a drafter.
@@ -130,7 +130,7 @@ def speculation(case: Case) -> Iterator[Finding]:
         f"llama-server --help of {len(flag_values.HISTORY.releases)} builds, {flag_values.HISTORY.releases[0]} to b{options.NEWER}",
         "`error: invalid argument: --x`, exit code 1",
     ),
-    example=Asked({"model": "a.gguf", "mmap": False}),
+    example=ServerRequest({"model": "a.gguf", "mmap": False}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """llama-server does not start with an unknown option.
@@ -160,7 +160,7 @@ def _instead(case: Case, name: str, given: object, foreign: bool) -> Way:
 @rule(
     "flag-value",
     sources=("the parser of b11549, asked with values of every kind; it reads 128k as 128",),
-    example=Asked({"model": "a.gguf", "ctx-size": "128k"}),
+    example=ServerRequest({"model": "a.gguf", "ctx-size": "128k"}),
 )
 def flag_value(case: Case) -> Iterator[Finding]:
     """A value must be one that llama-server reads as it was meant.
@@ -174,7 +174,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
 @rule(
     "fit-shrinks",
     sources=("llama-server --help: -fit, default on", "b11549's log: fitting params to device memory"),
-    example=Asked({"model": "a.gguf"}),
+    example=ServerRequest({"model": "a.gguf"}),
 )
 def fit_shrinks(case: Case) -> Iterator[Finding]:
     """Without ctx-size and n-gpu-layers, llama-server shrinks them until they fit, silently.
@@ -201,7 +201,7 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
 @rule(
     "layers-on-cpu",
     sources=("b11549's log: offloaded 20/49 layers to GPU", "model-serving-minefield 97"),
-    example=Asked({"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": 20}),
+    example=ServerRequest({"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": 20}),
 )
 def layers_on_cpu(case: Case) -> Iterator[Finding]:
     """A number of layers leaves the others to the CPU.
@@ -216,7 +216,7 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
 @rule(
     "experts-per-token",
     sources=("llama-server --help: --override-kv changes the model's metadata", "model-serving-minefield 33"),
-    example=Asked(
+    example=ServerRequest(
         {"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": "all", OVERRIDES: "qwen3moe.expert_used_count=int:16"}
     ),
 )
@@ -233,7 +233,7 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
 @rule(
     "quantised-v-cache",
     sources=("b10434 and b11549: quantized V cache requires flash_attn to be enabled, exit code 1",),
-    example=Asked({"model": "a.gguf", "ctv": "q8_0", "fa": False}),
+    example=ServerRequest({"model": "a.gguf", "ctv": "q8_0", "fa": False}),
 )
 def quantised_v_cache(case: Case) -> Iterator[Finding]:
     """A quantised V cache needs flash attention.
@@ -250,7 +250,7 @@ def quantised_v_cache(case: Case) -> Iterator[Finding]:
 @rule(
     "slot-context",
     sources=("b11549, /props: n_ctx of a slot",),
-    example=Asked({"model": "a.gguf", "ctx-size": 32768, "parallel": 4}),
+    example=ServerRequest({"model": "a.gguf", "ctx-size": 32768, "parallel": 4}),
 )
 def slot_context(case: Case) -> Iterator[Finding]:
     """ctx-size is the context of all slots together.
@@ -269,7 +269,7 @@ def slot_context(case: Case) -> Iterator[Finding]:
 @rule(
     "cuda12-image",
     sources=("llama.cpp docs/docker.md: server-cuda is CUDA 12.8", "its CMake files: 121a from CUDA 12.9 on"),
-    example=Asked({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda"),
+    example=ServerRequest({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda"),
 )
 def cuda12(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
@@ -288,7 +288,7 @@ def cuda12(case: Case) -> Iterator[Finding]:
 @rule(
     "newer-release",
     sources=("sparkwright's tables: the newest build whose help and log were read",),
-    example=Asked({"model": "a.gguf"}),
+    example=ServerRequest({"model": "a.gguf"}),
     build=99999,
 )
 def newer_release(case: Case) -> Iterator[Finding]:
@@ -308,7 +308,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
 @rule(
     "moving-tag",
     sources=("llama.cpp docs/docker.md: tags without a build are pushed again with each build",),
-    example=Asked({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda13"),
+    example=ServerRequest({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda13"),
 )
 def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag without a build may point to another image tomorrow.
@@ -324,7 +324,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 @rule(
     "api-key-in-arguments",
     sources=("`docker inspect` and `ps` show a container's arguments",),
-    example=Asked({"model": "a.gguf", "api-key": "sk-1"}),
+    example=ServerRequest({"model": "a.gguf", "api-key": "sk-1"}),
 )
 def api_key(case: Case) -> Iterator[Finding]:
     """An API key among the flags is readable by every user of the host.
@@ -339,7 +339,7 @@ def api_key(case: Case) -> Iterator[Finding]:
 @rule(
     "open-to-network",
     sources=("docker's documentation: a published port bypasses the host's firewall",),
-    example=Asked({"model": "a.gguf"}, open_to_network=True),
+    example=ServerRequest({"model": "a.gguf"}, open_to_network=True),
 )
 def open_to_network(case: Case) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
@@ -352,7 +352,7 @@ def open_to_network(case: Case) -> Iterator[Finding]:
 @rule(
     "no-metrics",
     sources=("b11549: /metrics answers 501 without --metrics",),
-    example=Asked({"model": "a.gguf", "metrics": False}),
+    example=ServerRequest({"model": "a.gguf", "metrics": False}),
 )
 def no_metrics(case: Case) -> Iterator[Finding]:
     """Without metrics a stalled server cannot be told from a busy one.
@@ -366,7 +366,7 @@ def no_metrics(case: Case) -> Iterator[Finding]:
 @rule(
     "out-of-reach",
     sources=("docker's documentation: a published port leads to the container's own address",),
-    example=Asked({"model": "a.gguf", "host": "127.0.0.1"}),
+    example=ServerRequest({"model": "a.gguf", "host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.

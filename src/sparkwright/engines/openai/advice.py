@@ -9,15 +9,15 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from sparkwright.engines.advice import (
-    Asked,
     Decision,
     Effective,
     Explained,
+    ServerRequest,
     Wanted,
     WhenImpossible,
     cannot_be_asked,
 )
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.memory import Memory, Part
 from sparkwright.engines.openai import flags as own
 from sparkwright.engines.openai import rules
@@ -58,20 +58,20 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
 ) -> Decision:
     """Nothing can be asked of it."""
     return cannot_be_asked(asked, "an OpenAI-compatible server", wanted, impossible, WHY)
 
 
 def check(
-    asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
     return rules.RULES.check(asked)
 
 
-def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """The context, where the recipe says one."""
     return Effective(max_model_len=own.context(asked.flags))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.engines import http as roles
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.command_words import value
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.openai import flags
 from sparkwright.engines.rule import Rules
 from sparkwright.trust.secret_names import is_secret
@@ -18,12 +18,12 @@ DOCKER = "docker's documentation"
 #: programs that listen on the loopback unless their command says otherwise
 SHY = ("trtllm-serve",)
 
-RULES: Rules[Asked, Asked] = Rules()
+RULES: Rules[ServerRequest, ServerRequest] = Rules()
 rule = RULES.rule
 
 
-@rule("memory-unknown", sources=("sparkwright's memory check",), example=Asked({"served_name": "m"}))
-def memory_unknown(asked: Asked) -> Iterator[Finding]:
+@rule("memory-unknown", sources=("sparkwright's memory check",), example=ServerRequest({"served_name": "m"}))
+def memory_unknown(asked: ServerRequest) -> Iterator[Finding]:
     """Without memory_gib nothing is held against the host before a start.
     No release knows what this server takes, so the check before a start says unknown, and a server that is too big fails, or takes
     the host's last memory, after the previous one was stopped.
@@ -34,8 +34,12 @@ def memory_unknown(asked: Asked) -> Iterator[Finding]:
         yield Finding("warning", sentence, (way,), "sparkwright's memory check", flags.MEMORY)
 
 
-@rule("no-heartbeat", sources=("sparkwright's health check",), example=Asked({"served_name": "m", "memory_gib": 8}))
-def no_heartbeat(asked: Asked) -> Iterator[Finding]:
+@rule(
+    "no-heartbeat",
+    sources=("sparkwright's health check",),
+    example=ServerRequest({"served_name": "m", "memory_gib": 8}),
+)
+def no_heartbeat(asked: ServerRequest) -> Iterator[Finding]:
     """Without a heartbeat a stalled server cannot be told from a busy one.
     A heartbeat is a counter that moves at every step while anything is generated; one that moves when a request ends is `generated`
     only. Without it every check asks for a token, and one that waits in a long queue counts as none.
@@ -50,9 +54,9 @@ def no_heartbeat(asked: Asked) -> Iterator[Finding]:
 @rule(
     "secret-in-command",
     sources=("docker's documentation: `docker inspect` shows a container's command",),
-    example=Asked({"served_name": "m", "memory_gib": 8, "command": ["serve", "--api-key", "hunter2-hunter2"]}),
+    example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--api-key", "hunter2-hunter2"]}),
 )
-def secret_in_command(asked: Asked) -> Iterator[Finding]:
+def secret_in_command(asked: ServerRequest) -> Iterator[Finding]:
     """A secret among the words of a command is readable by every user of the host.
     `ps` and `docker inspect` show it, and so does the history.
     """
@@ -68,9 +72,9 @@ def secret_in_command(asked: Asked) -> Iterator[Finding]:
 @rule(
     "open-to-network",
     sources=(f"{DOCKER}: a published port bypasses the host's firewall",),
-    example=Asked(open_to_network=True),
+    example=ServerRequest(open_to_network=True),
 )
-def open_to_network(asked: Asked) -> Iterator[Finding]:
+def open_to_network(asked: ServerRequest) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
     With `key` in its section a server takes `server_key`; one that knows no key stays on the loopback.
     """
@@ -82,9 +86,9 @@ def open_to_network(asked: Asked) -> Iterator[Finding]:
 @rule(
     "out-of-reach",
     sources=(f"{DOCKER}: a published port leads to the container's own address",),
-    example=Asked({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
+    example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
 )
-def out_of_reach(asked: Asked) -> Iterator[Finding]:
+def out_of_reach(asked: ServerRequest) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, on its outer address.
     The words of its command are the recipe's own: nothing is added to them. trtllm-serve listens on the loopback unless it is told
     otherwise.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sparkwright.engines import api_paths, dialects
 from sparkwright.engines.dialects import Dialect
-from sparkwright.engines.probes import reasoning, tool_call
+from sparkwright.engines.probes import reasoning_field, tool_call
 from sparkwright.engines.probes.probe import Probe, Reply, Seen
 from sparkwright.visible import count
 
@@ -55,8 +55,8 @@ def variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
         replace(probe, name=f"{probe.name}, second turn", body=body, rule=tool_call.judge_second, variant=True),
         replace(probe, name=f"{probe.name}, not streamed", streamed=False, variant=True),
     ]
-    if reasoning.PROBE.name in names:
-        thinking = {**reasoning.PROBE.body, "max_tokens": THINKING_TOKENS}
-        about = replace(reasoning.PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
+    if reasoning_field.PROBE.name in names:
+        thinking = {**reasoning_field.PROBE.body, "max_tokens": THINKING_TOKENS}
+        about = replace(reasoning_field.PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
         found.append(replace(about, name=f"{probe.name}, thinking"))
     return (*found, COUNT) if probe.name == dialects.MESSAGES.name else tuple(found)

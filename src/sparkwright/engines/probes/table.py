@@ -7,17 +7,17 @@ from typing import Any
 
 from sparkwright.engines.http import Task
 from sparkwright.engines.openai_api import CHAT
-from sparkwright.engines.probes import apis, dimension, image, json_schema, language, reasoning, tool_call
+from sparkwright.engines.probes import apis, dimension, image, json_schema, language, reasoning_field, tool_call
 from sparkwright.engines.probes.probe import Probe
 
 #: without a value, and with one
 PLAIN: Mapping[str, Probe] = {
     probe.name: probe
-    for probe in (tool_call.PROBE, reasoning.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())
+    for probe in (tool_call.PROBE, reasoning_field.PROBE, json_schema.PROBE, image.PROBE, *apis.PROBES.values())
 }
 OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     tool_call.PROBE.name: tool_call.VARIANTS,
-    reasoning.PROBE.name: reasoning.VARIANTS,
+    reasoning_field.PROBE.name: reasoning_field.VARIANTS,
     image.PROBE.name: image.VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"

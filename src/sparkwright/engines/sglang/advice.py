@@ -11,14 +11,14 @@ from packaging.version import Version
 
 from sparkwright.engines.advice import (
     EXPECTED,
-    Asked,
     Decision,
     Effective,
     Explained,
+    ServerRequest,
     Wanted,
     WhenImpossible,
 )
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.sglang import flag_values, options, rules
 from sparkwright.engines.sglang import flags as own
@@ -67,7 +67,7 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
 ) -> Decision:
     """Prompts in pieces are usual; a size of -1 turns that off."""
     size = own.chunk(own.named(asked.flags))
@@ -83,7 +83,7 @@ def decide(
 
 
 def check(
-    asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
     case = rules.Case(
@@ -95,7 +95,7 @@ def check(
     return rules.RULES.check(case)
 
 
-def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """The settings that the flags give; what SGLang chooses by itself is known once it serves."""
     flags = own.named(asked.flags)
     size = own.chunk(flags)

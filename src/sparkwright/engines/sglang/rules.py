@@ -11,9 +11,9 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines import concepts
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.flags import Role, pin_it
 from sparkwright.engines.option_history import Existence, advice
 from sparkwright.engines.rule import Rules
@@ -40,7 +40,7 @@ class Case:
     """What the rules check. asked: with flags under their own names. version: of SGLang, None while it is not known. listed: the
     options in the image's own help, which decides then; empty while it was not asked."""
 
-    asked: Asked
+    asked: ServerRequest
     version: str | None = None
     listed: Collection[str] = ()
     #: the model's longest sequence in tokens; None where that is not known
@@ -86,7 +86,12 @@ RULES: Rules[Case, Case] = Rules()
 
 
 def rule(
-    name: str, *, sources: Iterable[str], example: Asked, version: str = options.SOURCE, longest: int | None = None
+    name: str,
+    *,
+    sources: Iterable[str],
+    example: ServerRequest,
+    version: str = options.SOURCE,
+    longest: int | None = None,
 ) -> Callable[[Findings], Findings]:
     """Register a rule; see `Rules.rule`. version, longest: of its example."""
     case = Case(replace(example, flags=flags.named(example.flags)), version, longest=longest)
@@ -99,7 +104,7 @@ def rule(
         f"the parsers of {flag_values.HISTORY.releases[0]} to {options.SOURCE}, asked without a GPU",
         "an image's own help",
     ),
-    example=Asked({"mamba-scheduler-strategy": "extra_buffer"}),
+    example=ServerRequest({"mamba-scheduler-strategy": "extra_buffer"}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """SGLang does not start with an unknown flag.
@@ -126,7 +131,7 @@ def _instead(case: Case, name: str, given: Any, foreign: bool) -> Way:
     return Way(f"use {other} instead" if other else "remove it", {name: None})
 
 
-@rule("flag-value", sources=(SOURCE,), example=Asked({"mem-fraction-static": 85}))
+@rule("flag-value", sources=(SOURCE,), example=ServerRequest({"mem-fraction-static": 85}))
 def flag_value(case: Case) -> Iterator[Finding]:
     """A value must be one that SGLang takes.
     Its parser refuses some with exit code 2; others fail later, when the model is loaded.
@@ -136,7 +141,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
             yield Finding("error", f"{name} {wrong}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
 
 
-@rule("memory-unset", sources=(SOURCE,), example=Asked({"sleep-on-idle": True}))
+@rule("memory-unset", sources=(SOURCE,), example=ServerRequest({"sleep-on-idle": True}))
 def memory_unset(case: Case) -> Iterator[Finding]:
     """Without mem-fraction-static the memory that SGLang will take is unknown.
     It chooses a share from what is free when it starts, so the memory check before a start has nothing to hold against the host. The
@@ -152,7 +157,7 @@ def memory_unset(case: Case) -> Iterator[Finding]:
 @rule(
     "idle-spin",
     sources=("reports of users: 97-101 % of a core without a request, 1.7 % with --sleep-on-idle, on a GB10",),
-    example=Asked({"mem-fraction-static": 0.8}),
+    example=ServerRequest({"mem-fraction-static": 0.8}),
 )
 def idle_spin(case: Case) -> Iterator[Finding]:
     """An idle SGLang keeps one core busy unless it sleeps.
@@ -166,7 +171,7 @@ def idle_spin(case: Case) -> Iterator[Finding]:
 @rule(
     "downloads",
     sources=(SOURCE,),
-    example=Asked({"speculative-draft-model-path": "org/draft"}),
+    example=ServerRequest({"speculative-draft-model-path": "org/draft"}),
 )
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that SGLang downloads by itself is not pinned.
@@ -219,7 +224,7 @@ STEPPED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
         "srt/speculative/spec_info.py and srt/server_args.py of 0.5.6 to 0.5.23",
         "docs/speculation.md: what to measure, and how",
     ),
-    example=Asked({ALGORITHM: "EAGEL3", DRAFT: "/models/drafter"}),
+    example=ServerRequest({ALGORITHM: "EAGEL3", DRAFT: "/models/drafter"}),
 )
 def speculation(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs an algorithm, and mostly a drafter, that this release knows.
@@ -264,7 +269,7 @@ def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Fi
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
 
-@rule("api-key-in-arguments", sources=(SOURCE,), example=Asked({"api-key": "sk-1"}))
+@rule("api-key-in-arguments", sources=(SOURCE,), example=ServerRequest({"api-key": "sk-1"}))
 def api_key(case: Case) -> Iterator[Finding]:
     """An API key among the flags is readable by every user of the host.
     `ps` and `docker inspect` show it. SGLang also prints all its arguments, the key among them, in its log, wherever it read them.
@@ -279,7 +284,7 @@ def api_key(case: Case) -> Iterator[Finding]:
 @rule(
     "open-to-network",
     sources=("docker's documentation: a published port bypasses the host's firewall",),
-    example=Asked({}, open_to_network=True),
+    example=ServerRequest({}, open_to_network=True),
 )
 def open_to_network(case: Case) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
@@ -290,7 +295,7 @@ def open_to_network(case: Case) -> Iterator[Finding]:
         yield Finding("warning", f"{OPEN_SENTENCE}.", (way,), "docker's documentation", "publish")
 
 
-@rule("no-metrics", sources=(SOURCE,), example=Asked({"enable-metrics": False}))
+@rule("no-metrics", sources=(SOURCE,), example=ServerRequest({"enable-metrics": False}))
 def no_metrics(case: Case) -> Iterator[Finding]:
     """Without metrics a stalled server cannot be told from a busy one.
     sparkwright adds --enable-metrics; the health check compares the count of decoded tokens between two looks.
@@ -303,7 +308,7 @@ def no_metrics(case: Case) -> Iterator[Finding]:
 @rule(
     "image-kernels",
     sources=("SGLang's installation page: the last image with CUDA 12 is v0.5.19-cu129",),
-    example=Asked({}, image="lmsysorg/sglang:v0.5.19-cu129"),
+    example=ServerRequest({}, image="lmsysorg/sglang:v0.5.19-cu129"),
 )
 def image_kernels(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
@@ -318,7 +323,7 @@ def image_kernels(case: Case) -> Iterator[Finding]:
 @rule(
     "model-length",
     sources=("srt/configs/model_config.py of 0.5.9 and 0.5.23: a ValueError that names the variable",),
-    example=Asked({flags.CONTEXT: 200000}),
+    example=ServerRequest({flags.CONTEXT: 200000}),
     longest=131072,
 )
 def model_length(case: Case) -> Iterator[Finding]:
@@ -339,7 +344,7 @@ def model_length(case: Case) -> Iterator[Finding]:
 @rule(
     "newer-release",
     sources=("sparkwright's tables: the newest release whose parser was asked",),
-    example=Asked({}),
+    example=ServerRequest({}),
     version="99.0.0",
 )
 def newer_release(case: Case) -> Iterator[Finding]:
@@ -359,7 +364,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
 @rule(
     "moving-tag",
     sources=("Docker Hub: latest and dev are re-pushed; the tags of models and of days are deleted later",),
-    example=Asked({}, image="lmsysorg/sglang:latest"),
+    example=ServerRequest({}, image="lmsysorg/sglang:latest"),
 )
 def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag such as latest may point to another image tomorrow.
@@ -373,7 +378,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 @rule(
     "out-of-reach",
     sources=("docker's documentation: a published port leads to the container's own address",),
-    example=Asked({"host": "127.0.0.1"}),
+    example=ServerRequest({"host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.

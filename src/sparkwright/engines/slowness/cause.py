@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.log.reader import message
 
 #: found: what was seen explains it. possible: nothing speaks against it, and nothing proves it. unknown: nobody could look.

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from sparkwright.engines import advice
 from sparkwright.engines.advice import EXPECTED, Decision, Effective, Explained, Wanted, WhenImpossible
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
@@ -19,7 +19,7 @@ from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel.case import as_keys
 from sparkwright.engines.vllm.parallel.rules import SPLITS
 from sparkwright.engines.vllm.prediction import ascend, predict
-from sparkwright.engines.vllm.prediction.predict import Asked
+from sparkwright.engines.vllm.prediction.predict import VllmRequest
 from sparkwright.units import GIB
 
 CHUNKED_PREFILL = own.CHUNKED_PREFILL
@@ -49,7 +49,7 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: advice.Asked,
+    asked: advice.ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
     wanted: Wanted,
@@ -60,13 +60,13 @@ def decide(
 
 
 def check(
-    asked: advice.Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    asked: advice.ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """See `rules.check`."""
     return rules.check(_own(asked), kind(model), version, listed)
 
 
-def effective(asked: advice.Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(asked: advice.ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """See `predict.effective`."""
     return predict.effective(_own(asked), kind(model), version)
 
@@ -151,11 +151,11 @@ def _split_rule(name: str) -> Explained | None:
     return Explained("vllm", *about, "", example.version, found, parallel=as_keys(example.split))
 
 
-def _own(asked: advice.Asked) -> Asked:
-    if isinstance(asked, Asked):
+def _own(asked: advice.ServerRequest) -> VllmRequest:
+    if isinstance(asked, VllmRequest):
         return asked
-    given = {one.name: getattr(asked, one.name) for one in fields(advice.Asked)}
+    given = {one.name: getattr(asked, one.name) for one in fields(advice.ServerRequest)}
     if asked.ascend is not None:
         chosen = {"enabled": asked.ascend["scheduler"], "chunked": asked.ascend["chunked_prefill"]}
         given["flags"] = ascend.with_scheduler(own.named(asked.flags), **chosen)
-    return Asked(**given)
+    return VllmRequest(**given)

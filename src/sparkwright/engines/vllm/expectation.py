@@ -10,10 +10,10 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.advice import EXPECTED, Decision, Wanted, WhenImpossible
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.prediction import defaults
-from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, Asked
+from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, VllmRequest
 from sparkwright.engines.vllm.versions import at_least
 
 SWITCH = "enable-chunked-prefill"
@@ -22,7 +22,11 @@ SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
 
 
 def decide(
-    asked: Asked, architecture: Architecture, version: Version | None, wanted: Wanted, when_impossible: WhenImpossible
+    asked: VllmRequest,
+    architecture: Architecture,
+    version: Version | None,
+    wanted: Wanted,
+    when_impossible: WhenImpossible,
 ) -> Decision:
     """The flags that bring about what is wanted, or why they can't be had."""
     if wanted == "any" or asked.platform == "ascend":
@@ -42,7 +46,7 @@ def decide(
     return Decision(kept, "any", note, finding)
 
 
-def _enabled(asked: Asked) -> Decision:
+def _enabled(asked: VllmRequest) -> Decision:
     if asked.flag(SWITCH) is not False:
         return Decision(asked.flags, "enabled")
     message = "the recipe expects chunked prefill on, and its flags turn it off."
@@ -51,7 +55,7 @@ def _enabled(asked: Asked) -> Decision:
 
 
 def _impossible(
-    asked: Asked, architecture: Architecture, version: Version | None
+    asked: VllmRequest, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
     if at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
         sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
@@ -68,7 +72,7 @@ def _impossible(
     return sentence, ways, "on, required by prefix caching"
 
 
-def _without(asked: Asked, architecture: Architecture) -> dict[str, Any]:
+def _without(asked: VllmRequest, architecture: Architecture) -> dict[str, Any]:
     """`--no-enable-chunked-prefill` is what every release takes; a hybrid's prefix caching must be off with it from 0.28 on."""
     flags = {**asked.flags, SWITCH: False}
     if architecture.kind == "recurrent" and asked.flag(PREFIX) is None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright.health import model_hashes, record, remembered, store, textfile
+from sparkwright.health import check_history, model_hashes, record, store, textfile
 from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import heal_token, own_folders
+from sparkwright.host.records import heal_tokens, own_folders
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.names import below_home
 
@@ -77,7 +77,7 @@ def find(context: Context, *, system: bool) -> Place:
 
 def program() -> list[str]:
     """The words that check once, with the runtime that runs now."""
-    script = Path(__file__).parents[2] / "runner/health_scheduled.py"
+    script = Path(__file__).parents[2] / "runner/scheduled_checks.py"
     home = runtime()
     return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
 
@@ -109,7 +109,7 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     """Every file that checks leave, beside what they were installed with."""
     state = context.state.path
     names = [record.LATEST, record.HISTORY, store.LOCK, store.HEALING, textfile.FILE]
-    names += [f"{remembered.NAME}.json", f"{heal_token.NAME}.json"]
+    names += [f"{check_history.NAME}.json", f"{heal_tokens.NAME}.json"]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from state.glob(f"{model_hashes.PREFIX}*.json")

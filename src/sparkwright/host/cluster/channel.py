@@ -14,7 +14,7 @@ from typing import Any
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.connection import Connection, Lost, line_of
-from sparkwright.host.cluster.meeting import (
+from sparkwright.host.cluster.rendezvous import (
     EVENTS,
     FORWARD,
     NAME,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import containers, engine_of
-from sparkwright.host.containers.log_reading import MOST_BYTES, MOST_S, StartLog
+from sparkwright.host.containers.log_reader import MOST_BYTES, MOST_S, StartLog
 from sparkwright.protocol.container import RANK_LABEL
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.protocol.container import KEPT, ContainerSpec
 from sparkwright.protocol.result import Change
-from sparkwright.trust import hidden, network_words
+from sparkwright.trust import network_words, secret_patterns
 from sparkwright.trust.image_name import digest_of
 
 
@@ -30,7 +30,10 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     changes += recipe_files.differences(spec, container)
     changes += _command(spec, container, image) + _description(spec, container) + _server_key(spec, container)
     changes += _caches(spec, container)
-    return [replace(c, before=hidden.value(c.field, c.before), after=hidden.value(c.field, c.after)) for c in changes]
+    return [
+        replace(c, before=secret_patterns.value(c.field, c.before), after=secret_patterns.value(c.field, c.after))
+        for c in changes
+    ]
 
 
 def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright import shell
 from sparkwright.errors import Failed
-from sparkwright.host.containers import docker_client, inspected, port_forwarders
+from sparkwright.host.containers import docker_client, inspection, port_forwarders
 from sparkwright.protocol.container import INTERIM as INTERIM
 from sparkwright.protocol.container import PREVIOUS as PREVIOUS
 from sparkwright.protocol.container import RANK_LABEL
@@ -29,7 +29,7 @@ SANDBOX = "the sandbox in"
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
     """The container's inspect, or None when there is none of this name."""
     try:
-        return inspected.container(client.api.inspect_container(name))
+        return inspection.container(client.api.inspect_container(name))
     except docker_client.errors().NotFound:
         return None
 
@@ -38,7 +38,7 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
     """The inspect of the image a container was made from; empty when the image is gone."""
     api: Any = client.api
     try:
-        return inspected.image(api.inspect_image(container["Image"]))
+        return inspection.image(api.inspect_image(container["Image"]))
     except docker_client.errors().NotFound:
         return {}
 

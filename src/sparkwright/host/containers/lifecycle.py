@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, docker_client, inspected, mount_sources, ownership
+from sparkwright.host.containers import containers, docker_client, inspection, mount_sources, ownership
 
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
@@ -130,7 +130,7 @@ def _stop(context: Context, container_id: str, timeout_s: int) -> None:
 
 def _inspect(context: Context, container_id: str) -> dict[str, Any]:
     """Return what a container is now. Raises docker's NotFound for one that is gone."""
-    found: dict[str, Any] = inspected.container(_api(context).inspect_container(container_id))
+    found: dict[str, Any] = inspection.container(_api(context).inspect_container(container_id))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.gateway.render import CONFIG
-from sparkwright.host.containers import container_options, containers, lifecycle, log_reading, ownership
+from sparkwright.host.containers import container_options, containers, lifecycle, log_reader, ownership
 from sparkwright.host.gateway import admin, place, states
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
@@ -71,7 +71,7 @@ def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None
         checks = _create(asked, context, ownership.HELPER)
         lifecycle.start(context, checks)
         code = client.api.wait(checks, timeout=START_S)["StatusCode"]
-        lines = log_reading.last_lines(client, checks, 40)
+        lines = log_reader.last_lines(client, checks, 40)
     finally:
         lifecycle.discard(context, checks) if checks else None
         place.drop(folder)
@@ -122,7 +122,7 @@ def wait_running(name: str, digest: str, context: Context) -> None:
     while admin.running_digest(at.sockets) != digest:
         found = containers.inspect(context.docker(), name)
         if found is None or not found["State"]["Running"] or time.monotonic() > until_s:
-            lines = log_reading.last_lines(context.docker(), name, 40) if found else []
+            lines = log_reader.last_lines(context.docker(), name, 40) if found else []
             raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
         time.sleep(POLL_S)
     states.forget(at.files)

@@ -16,8 +16,8 @@ from sparkwright import defaults
 from sparkwright.gateway import operations
 from sparkwright.gateway.model import INTERIM, model_of
 from sparkwright.host.containers import containers, lifecycle, ownership
-from sparkwright.host.gateway import drained, operating, own_key
-from sparkwright.host.gateway.operating import Gateway, Server, Unheard
+from sparkwright.host.gateway import drain_record, own_key, server_operations
+from sparkwright.host.gateway.server_operations import Gateway, Server, Unheard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, server_keys
 from sparkwright.host.state import StateFolder
@@ -58,8 +58,8 @@ def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -
     key = own_key.kept(state)
     for one in gateways:
         try:
-            routed = {model_of(server.backend): server.state for server in operating.servers(one, key)}
-            places = operating.servers(_interim(one), key)
+            routed = {model_of(server.backend): server.state for server in server_operations.servers(one, key)}
+            places = server_operations.servers(_interim(one), key)
         except Unheard as why:
             more = " (`gateway.deploy` makes a place for one)" if str(why).startswith("routes nothing") else ""
             return f"the gateway {one.name} {why}{more}"
@@ -76,7 +76,7 @@ def serve(state: StateFolder, gateways: Sequence[Gateway]) -> str:
     try:
         for one in gateways:
             _tell(one, key, operations.READY)
-            while not all(server.state == "up" for server in operating.servers(_interim(one), key)):
+            while not all(server.state == "up" for server in server_operations.servers(_interim(one), key)):
                 if time.monotonic() > until_s:
                     return f"the gateway {one.name} does not find it up"
                 time.sleep(POLL_S)
@@ -131,13 +131,13 @@ def _interim(gateway: Gateway) -> Gateway:
 
 def _there(gateway: Gateway, key: str) -> list[Server]:
     try:
-        return operating.servers(gateway, key)
+        return server_operations.servers(gateway, key)
     except Unheard:
         return []
 
 
 def _tell(gateway: Gateway, key: str, action: str) -> None:
-    drained.tell(_interim(gateway), key, action)
+    drain_record.tell(_interim(gateway), key, action)
 
 
 def _drained(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:

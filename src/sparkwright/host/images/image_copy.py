@@ -16,7 +16,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.images import image_archive, image_names, image_peer, loads
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
-from sparkwright.host.peers import asking
+from sparkwright.host.peers import peer_client
 from sparkwright.host.runs.context import Engine
 from sparkwright.transport import http
 from sparkwright.transport.connection import MinimumRate, TransportError
@@ -67,8 +67,8 @@ def copy(
         raise Failed("its engine keeps images in another form (overlay2), under another Id.")
     _refuse_little_room(context.machine, info, found["size_bytes"])
     sizes = (found["size_bytes"], image_archive.bound(found["size_bytes"], locked_bytes))
-    token = asking.token(context.secrets, image_peer.COPY)
-    with asking.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
+    token = peer_client.token(context.secrets, image_peer.COPY)
+    with peer_client.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
         for n in range(TRIES):
             following = urls[(n + 1) % len(urls)]  # the other half of the port, where it has an address
             try:
@@ -161,7 +161,7 @@ def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator
 
 def _answer(context: Context, url: str, giver: str) -> http.Stream:
     """Return its stream, once it has one for this host. Raises Failed and TransportError."""
-    headers = asking.headers(asking.token(context.secrets, image_peer.COPY))
+    headers = peer_client.headers(peer_client.token(context.secrets, image_peer.COPY))
     until_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)
     while True:

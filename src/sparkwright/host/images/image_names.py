@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sparkwright.host.containers import docker_client, inspected
+from sparkwright.host.containers import docker_client, inspection
 from sparkwright.trust.image_name import Name, digest_of
 
 
@@ -37,7 +37,7 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
 def inspect(api: Any, ref: str) -> dict[str, Any]:
     """What the engine says of an image by a name or an Id; empty when it has none."""
     try:
-        return inspected.image(api.inspect_image(ref))
+        return inspection.image(api.inspect_image(ref))
     except docker_client.errors().ImageNotFound:
         return {}
 

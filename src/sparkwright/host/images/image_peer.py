@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.host.machine import Machine
-from sparkwright.host.peers import serving
+from sparkwright.host.peers import peer_server
 from sparkwright.host.runs.context import Engine
 from sparkwright.secret import Secret
 
@@ -27,10 +27,10 @@ _FREE = threading.BoundedSemaphore(AT_ONCE)
 def hand_out(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
     """Start a process that hands the image of this Id out, and outlives this one. Returns its port."""
     request = {"image": image_id, "readers": readers, "bind": bind}
-    return serving.start(machine, "sparkwright.host.images.image_peer", "the image", request, token)
+    return peer_server.start(machine, "sparkwright.host.images.image_peer", "the image", request, token)
 
 
-class _Reader(serving.Reader):
+class _Reader(peer_server.Reader):
     """One connection. 503: ask again, others are served; a stream without its last chunk is broken."""
 
     timeout = 600  # the other engine takes nothing: it may unpack a layer
@@ -77,4 +77,4 @@ def saved(image_id: str) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    serving.serve(_Reader, "image-peer")
+    peer_server.serve(_Reader, "image-peer")

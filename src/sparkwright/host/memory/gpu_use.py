@@ -9,7 +9,7 @@ from typing import Literal
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import engine_of, log_reading
+from sparkwright.host.containers import engine_of, log_reader
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
 from sparkwright.host.module import Context
@@ -93,7 +93,7 @@ def _device_log(name: str, context: Context) -> DeviceLog:
     gpu = cpu = ""
     try:
         book = engine_of.named(context.docker(), name).log
-        for line in lines_of(log_reading.StartLog(context.docker(), name)):
+        for line in lines_of(log_reader.StartLog(context.docker(), name)):
             gpu = gpu or _first(book.on_gpu, line)
             cpu = cpu or _first(book.on_cpu, line)
     except SparkwrightError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.budget import Budget, Row
-from sparkwright.host.containers import containers, replaced
+from sparkwright.host.containers import containers, replacement
 from sparkwright.host.memory import footprint, held, holders, memory_fit
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context
@@ -102,8 +102,8 @@ def of(
 
 def _held(context: Context, name: str, beside: Sequence[str], turns: set[str], *, models_stay: bool) -> Held:
     memory = context.machine.meminfo()
-    found = replaced.current(context, name)  # another recipe may have named it
-    goes = dict.fromkeys((replaced.name_of(found) if found else name, *sorted(turns)))
+    found = replacement.current(context, name)  # another recipe may have named it
+    goes = dict.fromkeys((replacement.name_of(found) if found else name, *sorted(turns)))
     stays = [one for one in beside if one not in goes]
     return Held(
         goes={one: held.of_server(one, context) for one in goes},

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from sparkwright import guard
 from sparkwright.errors import Failed
 from sparkwright.guard import memory
-from sparkwright.guard import ring as rings
+from sparkwright.guard import sample_file as rings
 from sparkwright.guard.judge import Danger
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.machine import Machine

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from sparkwright.host.models.hub import Source
 
 
-class Lanes:
+class SourceQueue:
     """Deals files out to the addresses of a source, each to the one with the fewest bytes under way."""
 
     def __init__(self, sources: Sequence[Source]) -> None:

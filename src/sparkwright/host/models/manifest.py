@@ -27,7 +27,7 @@ UNMOVED = 3
 _PROVED: dict[Path, dict[str, list[Any]]] = {}
 
 Files = Iterable[Mapping[str, Any]]
-Heard = Callable[[int], None]
+OnBytes = Callable[[int], None]
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Manifest:
         """The files of its commit as spark.lock holds them."""
         return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
-    def prove(self, files: Files, *, deep: bool = False, heard: Heard = lambda count: None) -> list[str]:
+    def prove(self, files: Files, *, deep: bool = False, heard: OnBytes = lambda count: None) -> list[str]:
         """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
 
         deep: what is known is hashed again too, and its pages are given back. heard: told of bytes as they are read.
@@ -216,7 +216,7 @@ def sizes(files: Files) -> int:
     return sum(int(file["size_bytes"]) for file in files)
 
 
-def digest(path: Path, file: Mapping[str, Any], heard: Heard = lambda count: None, *, drop: bool = False) -> str:
+def digest(path: Path, file: Mapping[str, Any], heard: OnBytes = lambda count: None, *, drop: bool = False) -> str:
     """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)

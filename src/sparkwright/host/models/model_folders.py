@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright.host.models import staging
+from sparkwright.host.models import staging_area
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders
 from sparkwright.trust.names import leads_out
 
-KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")
+KEPT_BY_TRANSFERS = (staging_area.NAME, ".cache/huggingface")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import wanted
-from sparkwright.host.peers import asking, serving
+from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.secret import Secret
 
 COPY = "model copy"
@@ -24,20 +24,20 @@ RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 def token(secrets: Mapping[str, Secret]) -> Secret | None:
     """What a copy of a model is asked for with."""
-    return asking.token(secrets, COPY)
+    return peer_client.token(secrets, COPY)
 
 
 @contextmanager
 def all_reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
     """All of a peer's addresses that answer, for as long as the copy takes. Raises Failed when none does."""
-    with asking.all_reached(urls, name, token, "remove `from` to use the hub") as found:
+    with peer_client.all_reached(urls, name, token, "remove `from` to use the hub") as found:
         yield found
 
 
 @contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
     """The first of a peer's addresses that answers, for as long as the copy takes. Raises Failed when none does."""
-    with asking.reached(urls, name, token, "remove `from` to use the hub") as url:
+    with peer_client.reached(urls, name, token, "remove `from` to use the hub") as url:
         yield url
 
 
@@ -53,10 +53,10 @@ def hand_out(
     """Start a process that hands files out, and outlives this one. model: id, commit. Returns its port."""
     rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
     request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
-    return serving.start(machine, "sparkwright.host.models.peer", "the model", request, token)
+    return peer_server.start(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 
-class _Reader(serving.Reader):
+class _Reader(peer_server.Reader):
     """One connection. The paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
 
     def hand(self, path: str) -> None:
@@ -104,4 +104,4 @@ def _range(given: str, size: int) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    serving.serve(_Reader, "model-peer")
+    peer_server.serve(_Reader, "model-peer")

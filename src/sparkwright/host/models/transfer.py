@@ -28,7 +28,7 @@ from sparkwright.host.models import file_transfer, hub
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
-from sparkwright.host.models.staging import Staging
+from sparkwright.host.models.staging_area import Staging
 from sparkwright.host.models.throughput import Throughput, left
 from sparkwright.host.module import Context
 from sparkwright.visible import first
@@ -158,7 +158,7 @@ class Transfer:
         top = str(Path(sparkwright.__file__).parents[1])
         env = {**self.context.machine.env, "PYTHONPATH": top, "MALLOC_ARENA_MAX": "2"}
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sparkwright.host.models.fetching"],
+            [sys.executable, "-P", "-m", "sparkwright.host.models.transfer_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **env},

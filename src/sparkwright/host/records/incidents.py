@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers import containers, log_reader
 from sparkwright.host.memory import holders, start_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, newest_first, write_atomically
 from sparkwright.protocol.event_kinds import INCIDENT_FILES
-from sparkwright.trust import hidden
+from sparkwright.trust import secret_patterns
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import in_json
@@ -42,7 +42,7 @@ def save(context: Context, name: str, why: str) -> Path:
     redactor = Redactor([*given, *server_keys.kept(context.state)])
     for file, read in _parts(context, name, why):
         try:
-            text = read() if file in _JSON else hidden.text(read())
+            text = read() if file in _JSON else secret_patterns.text(read())
         except Exception as error:  # the engine may be what broke
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
@@ -88,11 +88,11 @@ def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
 
 def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
     """The files of a bundle and what fills each, the most telling first."""
-    about = {"time": time.time(), "run": context.run_id, "container": name, "why": hidden.text(why)}
+    about = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.text(why)}
     run = context.state.path / "runs" / context.run_id
     machine = context.machine
     yield "about.json", lambda: json.dumps(about, indent=1) + "\n"
-    yield "container.log", lambda: "\n".join(log_reading.last_lines(context.docker(), name, LOG_LINES)) + "\n"
+    yield "container.log", lambda: "\n".join(log_reader.last_lines(context.docker(), name, LOG_LINES)) + "\n"
     yield "inspect.json", lambda: json.dumps(redacted(containers.inspect(context.docker(), name) or {}), indent=1)
     yield "meminfo", lambda: machine.path("/proc/meminfo").read_text()
     yield "memory.txt", lambda: _samples(context)
@@ -132,9 +132,9 @@ def _masked_lines(text: str) -> str:
 
 def _masked(line: str) -> str:
     try:
-        return json.dumps(hidden.leaves(parsed(line.encode())), ensure_ascii=False)
+        return json.dumps(secret_patterns.leaves(parsed(line.encode())), ensure_ascii=False)
     except ValueError:
-        return hidden.text(line)
+        return secret_patterns.text(line)
 
 
 def _containers(context: Context) -> str:
@@ -144,5 +144,5 @@ def _containers(context: Context) -> str:
 
 def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
     """Return an inspect without what is named or looks like a secret."""
-    shown: dict[str, Any] = hidden.shown(inspected)
+    shown: dict[str, Any] = secret_patterns.shown(inspected)
     return shown

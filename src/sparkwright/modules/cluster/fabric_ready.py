@@ -9,7 +9,7 @@ from sparkwright.doctor import fabric, peer_path
 from sparkwright.doctor.checks import fabric as check
 from sparkwright.doctor.host import Host
 from sparkwright.errors import Exit
-from sparkwright.host.containers import containers, replaced
+from sparkwright.host.containers import containers, replacement
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
@@ -128,7 +128,7 @@ def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, st
 
 
 def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
-    own = replaced.current(context, args.name) if args.port else {}
+    own = replacement.current(context, args.name) if args.port else {}
     if not args.port or (own and own["State"]["Running"] and str(args.port) in own["Config"]["Cmd"]):
         return  # the rank that holds it is stopped before another starts
     if holder := containers.who_listens(context.docker(), args.port):
@@ -137,7 +137,7 @@ def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]
 
 
 def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
-    replaced_id = replaced.current(context, args.name).get("Id")
+    replaced_id = replacement.current(context, args.name).get("Id")
     for one in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
         if one.id != replaced_id:
             name, cluster = one_line(str(one.name)), one_line(str(one.labels.get(CLUSTER_LABEL, "")))

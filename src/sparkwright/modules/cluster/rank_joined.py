@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sparkwright.engines.parallel import MemberLog
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.cluster import rank
-from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers import containers, log_reader
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.result import Result, arg
@@ -81,7 +81,7 @@ class RankJoined(Module["RankJoined.Args"]):
             return Result(msg=wrong, data=data)
         if young and found is not None and found.rank is None and not found.failure:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=wrong, data=data)
-        lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES) if found else []
+        lines = log_reader.last_lines(context.docker(), args.name, EVIDENCE_LINES) if found else []
         fix = "`invoke cluster.check` shows the links." if wrong == protocol.over_sockets(args.rank) else ""
         return Result(failed=True, msg=wrong, fix=fix, data={**data, "evidence": lines})
 

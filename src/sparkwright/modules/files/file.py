@@ -9,7 +9,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
 
 
-class File(StateModule["File.Args", files.Standing]):
+class File(StateModule["File.Args", files.FileState]):
     """A file or a folder is there, with this mode and owner; or nothing is there.
 
     A file is written beside and renamed: a reader sees the old or the new. A folder comes with the ones above it, and goes with
@@ -25,18 +25,18 @@ class File(StateModule["File.Args", files.Standing]):
         owner: str = arg("user that owns it", default="")
         group: str = arg("group that owns it", default="")
 
-    def read(self, args: Args, context: Context) -> files.Standing:
+    def read(self, args: Args, context: Context) -> files.FileState:
         if args.content is not None and args.state == "directory":
             raise Refused(f"{args.path}: a directory has no `content`.", fix="Leave it out, or say `state: file`.")
-        return files.Standing.at(context.machine.expand(args.path))
+        return files.FileState.at(context.machine.expand(args.path))
 
-    def differences(self, args: Args, found: files.Standing) -> list[Change]:
+    def differences(self, args: Args, found: files.FileState) -> list[Change]:
         return files.differences(self._wanted(args), found)
 
-    def describe(self, args: Args, found: files.Standing) -> dict[str, Any]:
+    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
         return {"path": str(found.path)}
 
-    def act(self, args: Args, found: files.Standing, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
         files.bring_about(self._wanted(args), found)
         return {}
 

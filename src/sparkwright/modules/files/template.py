@@ -10,7 +10,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
 
 
-class Template(StateModule["Template.Args", files.Standing]):
+class Template(StateModule["Template.Args", files.FileState]):
     """A file is there with the content of a rendered template.
 
     `src` in a playbook names a file of templates/; what it renders to arrives here as content. `validate` is a command that
@@ -26,16 +26,16 @@ class Template(StateModule["Template.Args", files.Standing]):
         group: str = arg("group that owns it", default="")
         validate: list[str] = arg("a command that checks the new file, as words", default_factory=list)
 
-    def read(self, args: Args, context: Context) -> files.Standing:
-        return files.Standing.at(context.machine.expand(args.dest))
+    def read(self, args: Args, context: Context) -> files.FileState:
+        return files.FileState.at(context.machine.expand(args.dest))
 
-    def differences(self, args: Args, found: files.Standing) -> list[Change]:
+    def differences(self, args: Args, found: files.FileState) -> list[Change]:
         return files.differences(self._wanted(args), found)
 
-    def describe(self, args: Args, found: files.Standing) -> dict[str, Any]:
+    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
         return {"path": str(found.path)}
 
-    def act(self, args: Args, found: files.Standing, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.validate:
             self._validate(args, context)
         files.bring_about(self._wanted(args), found)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwright.host.containers import replaced
-from sparkwright.host.gateway import drained
+from sparkwright.host.containers import replacement
+from sparkwright.host.gateway import drain_record
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, Result, arg
@@ -39,8 +39,8 @@ class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
         return replace(result, changed=False, diff=[]) if nowhere else result
 
     def read(self, args: Args, context: Context) -> Found:
-        names = [one.name for one in drained.of(context.state)]
-        container = replaced.current(context, args.name) if names else {}
+        names = [one.name for one in drain_record.of(context.state)]
+        container = replacement.current(context, args.name) if names else {}
         good = good_states.last(context.state).get("container_id")
         running = bool(container) and bool(container["State"]["Running"])
         return Found(names, running, bool(container) and container["Id"] == good)
@@ -58,7 +58,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
         return {"returned": [], "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        returned, problems = drained.give_back(context.state)
+        returned, problems = drain_record.give_back(context.state)
         for problem in problems:
             context.note(f"{problem}.")
         message = f"gets requests again from {', '.join(returned)}" if returned else "not returned yet"

@@ -7,7 +7,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.images import image_copy, image_names, image_peer
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
-from sparkwright.host.peers import asking, serving
+from sparkwright.host.peers import peer_client, peer_server
 from sparkwright.protocol.result import Result, arg
 
 
@@ -33,7 +33,7 @@ class ShareImage(Module["ShareImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        token = asking.token(context.secrets, image_peer.COPY)
+        token = peer_client.token(context.secrets, image_peer.COPY)
         if token is None:
             raise Failed("no token to serve the image with: it is served between the members of a cluster.")
         image = image_names.find(api, args.ref, args.ids, platform_of(context.machine))
@@ -47,13 +47,13 @@ class ShareImage(Module["ShareImage.Args"]):
         def hand_out(bind: str) -> int:
             return image_peer.hand_out(context.machine, image["Id"], token, args.readers, bind)
 
-        urls = serving.on_each(args.bind, args.interfaces, hand_out, context.note)
+        urls = peer_server.on_each(args.bind, args.interfaces, hand_out, context.note)
         offer = {
             "urls": urls,
             "size_bytes": int(image.get("Size") or 0),
             "containerd": image_copy.in_containerd(info),
         }
-        return Result(msg=f"serving {args.ref} on {serving.shown(urls)}", data={"offer": offer})
+        return Result(msg=f"serving {args.ref} on {peer_server.shown(urls)}", data={"offer": offer})
 
     @staticmethod
     def _refuse_little_room(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:

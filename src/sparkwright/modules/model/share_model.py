@@ -7,7 +7,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import peer
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
-from sparkwright.host.peers import serving
+from sparkwright.host.peers import peer_server
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.model_files import checked
 from sparkwright.visible import first
@@ -56,11 +56,11 @@ class ShareModel(Module["ShareModel.Args"]):
 
         where = ""
         if args.bind:
-            urls = serving.on_each(args.bind, args.interfaces, hand_out, context.note)
-            where = f" on {serving.shown(urls)}"
+            urls = peer_server.on_each(args.bind, args.interfaces, hand_out, context.note)
+            where = f" on {peer_server.shown(urls)}"
         else:
             port = hand_out("")
-            urls = [f"http://{one}:{port}" for one in serving.addresses()]
+            urls = [f"http://{one}:{port}" for one in peer_server.addresses()]
         data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
         return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 

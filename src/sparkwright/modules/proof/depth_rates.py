@@ -11,7 +11,7 @@ from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.host.runs import measuring
+from sparkwright.host.runs import measurement_lock
 from sparkwright.measure import server_metrics, stream
 from sparkwright.measure.asker import Asker
 from sparkwright.modules.proof import verdict as verdicts
@@ -66,7 +66,7 @@ class DepthRates(Module["DepthRates.Args"]):
         if not args.depths or tasks.aside(http):
             return Result(msg="no depth to measure", data={"verdict": verdicts.ASIDE, "rates": []})
         try:
-            with measuring.alone(context.state, context.run_id, "a test at depth", note=context.note):
+            with measurement_lock.alone(context.state, context.run_id, "a test at depth", note=context.note):
                 rates = list(self._measured(http, args, context))
         except Inconclusive as error:
             data = {"verdict": "inconclusive", "rates": []}

@@ -10,7 +10,7 @@ from sparkwright.engines.log.reader import EngineState, Reader
 from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import engine_of, log_reading
+from sparkwright.host.containers import engine_of, log_reader
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
 from sparkwright.protocol.result import Result, arg
@@ -48,7 +48,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         engine = engine_of.named(context.docker(), args.name)
         reader = Reader(engine.log)
         found: Mapping[str, str] = {}
-        for line in lines_of(log_reading.StartLog(context.docker(), args.name)):
+        for line in lines_of(log_reader.StartLog(context.docker(), args.name)):
             if reader.feed(line):
                 found = {}
             found = engine.log.settings(line) or found

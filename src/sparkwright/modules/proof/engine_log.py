@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sparkwright.engines.log.reader import Reader
 from sparkwright.engines.log.text import plain
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import containers, engine_of, log_reading
+from sparkwright.host.containers import containers, engine_of, log_reader
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
@@ -34,11 +34,11 @@ class EngineLog(Module["EngineLog.Args"]):
             raise Inconclusive(f"there is no container {args.name}.")
         engine = engine_of.of_container(inspected)
         reader = Reader(engine.log)
-        log = log_reading.StartLog(client, args.name)
+        log = log_reader.StartLog(client, args.name)
         for chunk in log:
             reader.push(chunk)
         state = reader.finish()
-        text = plain("\n".join(log_reading.last_lines(client, args.name, args.tail))) if args.tail else ""
+        text = plain("\n".join(log_reader.last_lines(client, args.name, args.tail))) if args.tail else ""
         msg = state.failure.value or (state.stage if state.known else "no engine start in the log")
         data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut, "engine": engine.name}
         return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)

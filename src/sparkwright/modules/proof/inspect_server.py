@@ -14,11 +14,11 @@ from sparkwright.host.containers import (
     containers,
     engine_of,
     engine_words,
-    log_reading,
+    log_reader,
     membership,
     server_key,
 )
-from sparkwright.host.containers.running import Running, ended_ago, start_of
+from sparkwright.host.containers.running_server import Running, ended_ago, start_of
 from sparkwright.host.containers.status import status_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -208,7 +208,7 @@ def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
     A log that tells no stage proves nothing: then a start may take as long as the recipe says.
     """
     reader = Reader(engine_of.of_container(server.container).log)
-    for piece in log_reading.StartLog(context.docker(), server.name):
+    for piece in log_reader.StartLog(context.docker(), server.name):
         reader.push(piece)
     state = reader.finish()
     if state.ready or state.failure.value or state.reading("stopped").value:
@@ -223,7 +223,7 @@ def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
 def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
     """No server, with the engine's own reason and the end of its log."""
     name = str(inspected["Name"]).lstrip("/")
-    lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), name, 200) if line.strip()]
+    lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), name, 200) if line.strip()]
     failure = read("\n".join(lines), engine_of.of_container(inspected).log).failure.value
     why = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import Name, of
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit
 from sparkwright.host.images import engine_image
 from sparkwright.host.module import Context, Module
@@ -42,7 +42,7 @@ class Lint(Module["Lint.Args"]):
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
         box = {"network": args.network}
-        asked = Asked(args.flags, args.image, args.platform, args.env, container=box)
+        asked = ServerRequest(args.flags, args.image, args.platform, args.env, container=box)
         model = _config(args, context)
         found = engine.advice.check(asked, model, engine.advice.version(image.version), image.listed)
         rows = [one.to_json() for one in found]

@@ -91,27 +91,27 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 def _looping(found: dict[str, Any]) -> str:
     """That Docker restarts it again and again, which says more than that nobody answers; empty when it does not."""
-    from sparkwright.health import live
+    from sparkwright.health import snapshot
     from sparkwright.health.judging import restarts
 
-    box, now_s = live.container_of(found, ""), time.time()
+    box, now_s = snapshot.container_of(found, ""), time.time()
     return f"{restarts.again(box, now_s)}." if restarts.loops(box, now_s) else ""
 
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """How far the start is, in words; empty when it is over, or takes longer than it may."""
-    from sparkwright.health import live, present
+    from sparkwright.health import current_state, snapshot
     from sparkwright.health.judging import restarts
     from sparkwright.health.schedule.settings import Settings
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
-    box = live.container_of(found, "")
-    if live.ready_since(box, good) or restarts.loops(box, time.time()):
+    box = snapshot.container_of(found, "")
+    if snapshot.ready_since(box, good) or restarts.loops(box, time.time()):
         return ""
     started_s = box.started_s or 0.0
     limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)
-    runs_s, most_s = time.time() - started_s, present.allowed_s(good, limits)
+    runs_s, most_s = time.time() - started_s, current_state.allowed_s(good, limits)
     return f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)" if runs_s <= most_s else ""
 
 

@@ -10,7 +10,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import key_of, name_of
-from sparkwright.host.runs import measuring
+from sparkwright.host.runs import measurement_lock
 from sparkwright.measure import figures, load, prefix, stream
 from sparkwright.measure.asker import Asker, Ruler
 from sparkwright.measure.load_ladder import Rung, ladder
@@ -59,7 +59,7 @@ class LoadProof(Module["LoadProof.Args"]):
             msg = f"{kept.get('sentence') or 'proved'}, proved {when}"
             return Result(msg=msg, data={"rungs": kept["rungs"], "kept": True})
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        with measuring.alone(context.state, context.run_id, "a load proof", note=context.note):
+        with measurement_lock.alone(context.state, context.run_id, "a load proof", note=context.note):
             found = self._climbed(http, args, key, context)
         rows = [asdict(rung) for rung in found]
         sentence = f"survives {found[-1]}"

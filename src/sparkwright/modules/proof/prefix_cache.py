@@ -14,7 +14,7 @@ from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.host.runs import measuring
+from sparkwright.host.runs import measurement_lock
 from sparkwright.measure import http_probe, prefix, server_metrics, stream
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -57,7 +57,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         if other := tasks.aside(engine.http):
             return Result(msg=f"no prefix cache test: {other}", data={"verdict": verdicts.ASIDE})
         try:
-            with measuring.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
+            with measurement_lock.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
                 return self._tried(engine, args, context)
         except Inconclusive as error:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import containers, ownership, replaced
+from sparkwright.host.containers import containers, ownership, replacement
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
@@ -134,7 +134,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     port = int(spec["ports"][0].split(":")[-2])
     try:
-        own = replaced.current(context, spec["name"])
+        own = replacement.current(context, spec["name"])
         ours = bool(own) and own["State"]["Running"] and containers.publishes(own, port)
         holder = "" if ours else containers.who_listens(context.docker(), port)
         rank = containers.rank_of(context.docker(), holder) if holder else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkwright.errors import Inconclusive
 from sparkwright.host.containers import containers, engine_of
-from sparkwright.host.containers.running import start_of
+from sparkwright.host.containers.running_server import start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg

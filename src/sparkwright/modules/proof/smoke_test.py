@@ -17,15 +17,15 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import engine_of, other_servers, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.host.runs import measuring
+from sparkwright.host.runs import measurement_lock
 from sparkwright.measure import http_probe, server_metrics, smoke, stream
 from sparkwright.measure import speculation as speculation_proof
 from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.gc_pause import undisturbed
 from sparkwright.measure.beside.lag import Lag
-from sparkwright.measure.beside.undisturbed import undisturbed
-from sparkwright.measure.counted import miscounted, risen, settled
 from sparkwright.measure.figures import percentile
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
+from sparkwright.measure.token_counts import miscounted, risen, settled
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -90,7 +90,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
         model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)
         api_key_secret: str = server_key.secret_arg()
-        wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=measuring.WAIT_S)
+        wait_s: float = arg(
+            "how long to wait for another measurement on this host, seconds", default=measurement_lock.WAIT_S
+        )
         unclear: Literal["fail", "report"] = arg(
             "report: continue after an inconclusive measurement; the run reports it and exits with 4", default="fail"
         )
@@ -101,7 +103,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             return Result(msg=f"no throughput test: {other}", data={"verdict": verdicts.ASIDE, "tok_per_s": None})
         try:
             what, wait_s = "a throughput test", args.wait_s
-            with measuring.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
+            with measurement_lock.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
                 result = self._judged(http, args, context)
         except Inconclusive as error:
             verdict = {"verdict": "inconclusive"}

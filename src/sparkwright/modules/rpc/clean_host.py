@@ -17,7 +17,7 @@ from sparkwright.host.containers import (
     lifecycle,
     ownership,
 )
-from sparkwright.host.models import kept_files, model_folders, staging
+from sparkwright.host.models import kept_files, model_folders, staging_area
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import own_folders
@@ -180,7 +180,7 @@ def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 def _kept_beside_models(context: Context) -> Iterator[Item]:
     """What a rollback or a download that was cut off left in the folders of models."""
     for one in Manifest.all(context.state):
-        for path in (one.folder / kept_files.FOLDER, one.folder / staging.NAME):
+        for path in (one.folder / kept_files.FOLDER, one.folder / staging_area.NAME):
             if path.is_dir() and not path.is_symlink():
                 yield Item("model files", str(path), own_folders.disk_bytes(path))
 

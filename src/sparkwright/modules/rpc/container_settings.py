@@ -7,12 +7,12 @@ from typing import Any
 from sparkwright.engines.compile_caches import MOUNT, set_by_us
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers, engine_words
-from sparkwright.host.containers.running import Running
+from sparkwright.host.containers.running_server import Running
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust import hidden
+from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import digest_of, pinned, tagged
 from sparkwright.units import GIB
 from sparkwright.visible import first
@@ -79,7 +79,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
             "options": _options(host, own, made),
             "running": bool(inspected["State"]["Running"]),
         }
-        return Result(msg=f"{data['name']}: {data['image']}", data=hidden.shown(data, mask=HIDDEN))
+        return Result(msg=f"{data['name']}: {data['image']}", data=secret_patterns.shown(data, mask=HIDDEN))
 
 
 def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:

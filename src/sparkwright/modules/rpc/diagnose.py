@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.doctor.diagnosis import answer
-from sparkwright.doctor.diagnosis.asked import Asked
+from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
 from sparkwright.errors import Exit
 from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
@@ -43,7 +43,9 @@ class Diagnose(Module["Diagnose.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         secret = context.secrets.get(args.api_key_secret)
         given = {name: getattr(args, name) for name in ("container", "base_url", "model", "model_id", "tok_per_s")}
-        asked = Asked(**given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else "")
+        asked = RecipeFacts(
+            **given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
+        )
         found = answer.diagnose(context, asked)
         code = Exit(found["exit"])
         return Result(failed=code is not Exit.OK, exit=code, msg=found["summary"], fix=found["fix"], data=found)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sparkwright.errors import Refused
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import heal_token
+from sparkwright.host.records import heal_tokens
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 
@@ -20,13 +20,13 @@ class KeepHealToken(Module["KeepHealToken.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        token = context.secrets.get(heal_token.SECRET, Secret(""))
+        token = context.secrets.get(heal_tokens.SECRET, Secret(""))
         if context.check:
             return Result(changed=True)
         if not token:
-            context.state.remove(heal_token.NAME)
+            context.state.remove(heal_tokens.NAME)
             return Result()
-        if not heal_token.DIGITS.fullmatch(token.reveal()):
-            raise Refused(f"invalid request: the secret {heal_token.SECRET} is not 64 hexadecimal digits.")
-        heal_token.keep(context.state, token)
+        if not heal_tokens.DIGITS.fullmatch(token.reveal()):
+            raise Refused(f"invalid request: the secret {heal_tokens.SECRET} is not 64 hexadecimal digits.")
+        heal_tokens.keep(context.state, token)
         return Result(changed=True, msg="renewed")

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import answering
+from sparkwright.host.containers import model_servers
 from sparkwright.host.models import on_disk
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -46,5 +46,5 @@ class Survey(Module["Survey.Args"]):
 
 def _servers(context: Context) -> list[dict[str, Any]]:
     verified = good_states.last(context.state).get("container_id")
-    rows = [(one, asdict(one)) for one in answering.find(context)]
+    rows = [(one, asdict(one)) for one in model_servers.find(context)]
     return [{**{key: row[key] for key in row if key != "id"}, "verified": one.id == verified} for one, row in rows]

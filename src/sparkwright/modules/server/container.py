@@ -15,7 +15,7 @@ from sparkwright.host.containers import (
     mount_sources,
     ownership,
     recipe_files,
-    replaced,
+    replacement,
     server_key,
 )
 from sparkwright.host.images import image_names
@@ -87,7 +87,7 @@ class Container(StateModule["Container.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()
-        container = replaced.current(context, args.spec["name"])
+        container = replacement.current(context, args.spec["name"])
         image = containers.image_of(client, container) if container else {}
         good = good_states.last(context.state)
         spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
@@ -98,7 +98,7 @@ class Container(StateModule["Container.Args", Found]):
         mine = ownership.ours(context, container)
         found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine)
         if not container or drift(args.model, found) or not (mine or found.running):
-            replaced.refuse_others(context, spec.name)
+            replacement.refuse_others(context, spec.name)
         if context.check and self.differences(args, found):
             host_lost.refuse(context, host_lost.forbids(context.state, args.spec))
         return found
@@ -219,7 +219,7 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
 
     model: the one it is to serve, commit and files.
     """
-    if (name := replaced.name_of(found.container)) != found.spec.name:
+    if (name := replacement.name_of(found.container)) != found.spec.name:
         return [Change("name", name, found.spec.name, "the server of another recipe")]
     changes = container_options.differences(found.spec, found.container, found.image)
     if found.container.get("Id") != found.verified_id:
@@ -255,7 +255,7 @@ def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
 def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
     if not found.container:
         return "no server running yet"
-    if (name := replaced.name_of(found.container)) != found.spec.name:
+    if (name := replacement.name_of(found.container)) != found.spec.name:
         return f"replaces {name}, the server of another recipe"
     if drift:
         return f"differs in {', '.join(one['field'] for one in drift)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright import defaults, units
 from sparkwright.engines.engine import Engine
-from sparkwright.host.containers import containers, engine_of, replaced, server_key
+from sparkwright.host.containers import containers, engine_of, replacement, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states, history
 from sparkwright.measure import server_metrics
@@ -15,7 +15,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
 
 if TYPE_CHECKING:
-    from sparkwright.host.gateway.operating import Gateway
+    from sparkwright.host.gateway.server_operations import Gateway
 
 POLL_S = 0.2
 
@@ -46,7 +46,7 @@ class Drain(Module["Drain.Args"]):
         interim: str = arg("the interim server that answers meanwhile; empty for none", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        container = replaced.current(context, args.name)
+        container = replacement.current(context, args.name)
         runs = bool(container) and bool(container["State"]["Running"])
         if context.check and runs:
             running = _of_container(container, context)()
@@ -71,11 +71,11 @@ class Drain(Module["Drain.Args"]):
 
 def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
     """The gateways, which send this host nothing more; what one did not do is noted."""
-    from sparkwright.host.gateway import drained
-    from sparkwright.host.gateway.operating import Gateway
+    from sparkwright.host.gateway import drain_record
+    from sparkwright.host.gateway.server_operations import Gateway
 
     gateways = [Gateway.of(one) for one in given]
-    for problem in drained.drain(context.state, gateways, context.run_id):
+    for problem in drain_record.drain(context.state, gateways, context.run_id):
         context.note(f"{problem}.")
     return gateways
 
@@ -83,18 +83,18 @@ def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]
 def _rest(gateways: Sequence[Gateway], context: Context) -> None:
     """The gateways do not even check it any more."""
     if gateways:
-        from sparkwright.host.gateway import drained
+        from sparkwright.host.gateway import drain_record
 
-        drained.rest(context.state, gateways)
+        drain_record.rest(context.state, gateways)
 
 
 def _both(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
     """Requests by the server's own count, and by its gateways' where those count more: one may queue before the server."""
     if not gateways:
         return running
-    from sparkwright.host.gateway import drained
+    from sparkwright.host.gateway import drain_record
 
-    there = drained.running(context.state, gateways)
+    there = drain_record.running(context.state, gateways)
     return there or running if running is None else max(running, there)
 
 

@@ -15,7 +15,7 @@ from sparkwright.host.containers import (
     containers,
     lifecycle,
     recipe_files,
-    replaced,
+    replacement,
     server_key,
 )
 from sparkwright.host.memory import footprint, host_lost, service_guard, verified_start
@@ -63,7 +63,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         name, state = args.spec["name"], context.state
-        current, previous = containers.inspect(context.docker(), name) or {}, replaced.kept(context, name)
+        current, previous = containers.inspect(context.docker(), name) or {}, replacement.kept(context, name)
         return Found(current, previous, state.read("verified") or {}, state.read("previous") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
@@ -77,7 +77,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         elif found.current and found.stopped.get("id") == found.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
         if found.previous:
-            changes.append(Change("previous container", replaced.name_of(found.previous), None))
+            changes.append(Change("previous container", replacement.name_of(found.previous), None))
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:

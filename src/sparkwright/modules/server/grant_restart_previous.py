@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, lifecycle, mount_sources, replaced
+from sparkwright.host.containers import compile_caches, lifecycle, mount_sources, replacement
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -25,7 +25,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         what: str = arg("what the history calls it", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return replaced.current(context, args.name)
+        return replacement.current(context, args.name)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None

@@ -9,7 +9,7 @@ from sparkwright import defaults
 from sparkwright.errors import Exit
 from sparkwright.host.containers import containers, ownership
 from sparkwright.host.gateway import interim
-from sparkwright.host.gateway.operating import Gateway
+from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.memory import held, memory_fit
 from sparkwright.host.memory.memory_fit import Server
 from sparkwright.host.module import Context, Module

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, containers
 from sparkwright.host.gateway import interim
-from sparkwright.host.gateway.operating import Gateway
+from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Change, Result, arg
 

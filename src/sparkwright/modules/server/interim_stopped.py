@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.host.gateway import interim
-from sparkwright.host.gateway.operating import Gateway
+from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
 

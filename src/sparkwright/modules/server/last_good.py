@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkwright import defaults, units
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers, engine_of, membership, replaced
+from sparkwright.host.containers import containers, engine_of, membership, replacement
 from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context, Module
@@ -33,29 +33,29 @@ class LastGood(Module["LastGood.Args"]):
         ready_s: float = arg("how long it may take to be ready, when the kept server was never verified", default=1800)
 
     def run(self, args: Args, context: Context) -> Result:
-        replaced.refuse_others(context, args.name)
+        replacement.refuse_others(context, args.name)
         result = self._found(args, context)
         if result.data["kept"]:
-            kept = replaced.kept(context, args.name) or replaced.current(context, args.name)
+            kept = replacement.kept(context, args.name) or replacement.current(context, args.name)
             host_lost.refuse(context, host_lost.forbids(context.state, result.data["spec"], kept["Id"]))
         if (name := result.data["spec"]["name"]) != args.name:
-            replaced.refuse_others(context, name)
+            replacement.refuse_others(context, name)
         return result
 
     def _found(self, args: Args, context: Context) -> Result:
-        current, previous = replaced.current(context, args.name), replaced.kept(context, args.name)
+        current, previous = replacement.current(context, args.name), replacement.kept(context, args.name)
         good = good_states.last(context.state)
         stopped = context.state.read("previous") or {}  # by a run that never ended: it holds its policy or its life
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
-            msg = f"{replaced.name_of(current)} itself, stopped by an interrupted run"
+            msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
         if good and current and current["Id"] == good.get("container_id"):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
-                raise Refused(f"no verified state older than the running {replaced.name_of(current)}.", fix=fix)
+                raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
         elif previous and (not good or previous["Id"] == good.get("container_id")):
-            msg = f"the kept container {replaced.name_of(previous)}"
+            msg = f"the kept container {replacement.name_of(previous)}"
             return Result(msg=msg, data=_data(_assumed(args, previous) | good, containers.url_of(previous), kept=True))
         if not good:
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.host.containers import containers, lifecycle, membership, ownership, replaced
+from sparkwright.host.containers import containers, lifecycle, membership, ownership, replacement
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
@@ -73,8 +73,8 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         good = good_states.last(context.state)
         kept = kept_files.replaced_folders(context)
         return Found(
-            _ours(replaced.current(context, args.name), context),
-            replaced.kept(context, args.name),
+            _ours(replacement.current(context, args.name), context),
+            replacement.kept(context, args.name),
             context.state.read("previous") or {},
             str(good.get("container_id", "")),
             next(iter(kept.values()), ""),
@@ -89,7 +89,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     @staticmethod
     def _of_server(args: Args, found: Found) -> list[Change]:
         if found.previous:
-            kept = replaced.name_of(found.previous)
+            kept = replacement.name_of(found.previous)
             return [Change("container", f"{kept} (stopped)", f"{_own_name(args, found)} (stopped)")]
         if found.untouched or found.halfway:
             return []
@@ -114,7 +114,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        now = replaced.name_of(found.current) if found.current else ""
+        now = replacement.name_of(found.current) if found.current else ""
         if not found.old:
             lifecycle.set_policy(context, found.current, "no")
             lifecycle.stop(context, found.current, 10)
@@ -138,7 +138,7 @@ def _ours(container: dict[str, Any], context: Context) -> dict[str, Any]:
 def _own_name(args: RestorePrevious.Args, found: Found) -> str:
     """What the previous server is called when it serves: its recipe may be another one than that of the failed server."""
     if not found.previous:
-        return replaced.name_of(found.current) if found.current else args.name
+        return replacement.name_of(found.current) if found.current else args.name
     if found.previous["Id"] == found.remembered.get("id"):
         return str(found.remembered.get("name") or args.name)
     verified = found.previous["Id"] == found.verified_id

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host import files
-from sparkwright.host.containers import containers, replaced
+from sparkwright.host.containers import containers, replacement
 from sparkwright.host.gateway import place
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
@@ -19,7 +19,7 @@ MODE = "0755"
 WRITTEN = "Written by sparkwright"
 
 
-class RunScript(StateModule["RunScript.Args", files.Standing]):
+class RunScript(StateModule["RunScript.Args", files.FileState]):
     """The docker run command of the server that was verified is on the host as a script, ~/.local/share/sparkwright/run/NAME.sh.
 
     `src` in a playbook names a file of templates/; what it renders to arrives here as content, and is kept with the last verified
@@ -35,13 +35,13 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
         name: str = arg("the container's name")
         content: str = arg("the rendered template (in a playbook: `src`)", default="")
 
-    def read(self, args: Args, context: Context) -> files.Standing:
-        return files.Standing.at(context.machine.home / FOLDER / f"{args.name}.sh")
+    def read(self, args: Args, context: Context) -> files.FileState:
+        return files.FileState.at(context.machine.home / FOLDER / f"{args.name}.sh")
 
-    def differences(self, args: Args, found: files.Standing) -> list[Change]:
+    def differences(self, args: Args, found: files.FileState) -> list[Change]:
         return files.differences(_wanted(args.content), found)
 
-    def describe(self, args: Args, found: files.Standing) -> dict[str, Any]:
+    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
         return {"path": str(found.path)}
 
     def run(self, args: Args, context: Context) -> Result:
@@ -60,7 +60,7 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
         diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in gone)]
         return dataclasses.replace(result, changed=True, diff=diff)
 
-    def act(self, args: Args, found: files.Standing, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
         files.bring_about(_wanted(args.content), found)
         return {}
 
@@ -73,14 +73,14 @@ def _of_nobody(name: str, context: Context) -> list[Path]:
     """Scripts of servers that are there no more, neither running nor verified last; in check mode that of the server which gives
     way to this one, too.
     """
-    leaving = replaced.name_of(found) if context.check and (found := replaced.current(context, name)) else name
+    leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
     states = [place.state(context), *context.state.servers()]
     known = {str((good_states.last(one).get("spec") or {}).get("name")) for one in states} - {leaving} | {name}
     return [
         path
         for path in sorted((context.machine.home / FOLDER).glob("*.sh"))
         if path.stem not in known
-        and WRITTEN in (files.Standing.at(path).content or "")
+        and WRITTEN in (files.FileState.at(path).content or "")
         and (path.stem == leaving or containers.inspect(context.docker(), path.stem) is None)
     ]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import compile_caches, containers, lifecycle, mount_sources, replaced
+from sparkwright.host.containers import compile_caches, containers, lifecycle, mount_sources, replacement
 from sparkwright.host.memory import footprint, host_lost
 from sparkwright.host.memory.start_guard import key_of
 from sparkwright.host.module import Context, StateModule
@@ -25,7 +25,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         restart: str = arg("its restart policy: the verified one, or no", default="no")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return replaced.current(context, args.name)
+        return replacement.current(context, args.name)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         if not found:

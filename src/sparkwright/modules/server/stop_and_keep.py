@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.host.containers import containers, lifecycle, ownership, replaced
+from sparkwright.host.containers import containers, lifecycle, ownership, replacement
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, previous
@@ -38,25 +38,25 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
         stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> Found:
-        return Found(replaced.current(context, args.name), replaced.kept(context, args.name))
+        return Found(replacement.current(context, args.name), replacement.kept(context, args.name))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.current:
             return []
-        now, kept = replaced.name_of(found.current), args.name + containers.PREVIOUS
+        now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
         return [Change("container", f"{now} ({found.current['State']['Status']})", f"{kept} (stopped)")]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         return {"previous": args.name + containers.PREVIOUS if found.current or found.previous else ""}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        now, kept = replaced.name_of(found.current), args.name + containers.PREVIOUS
+        now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
         ownership.guarded(context, found.current)
         good = good_states.last(context.state)
         footprint.before_stop(context, found.current)
         if found.previous and found.current["Id"] != good.get("container_id"):
             lifecycle.remove(context, found.current, args.stop_timeout_s)
-            return {"msg": f"removed an unfinished {now}; {replaced.name_of(found.previous)} is still kept"}
+            return {"msg": f"removed an unfinished {now}; {replacement.name_of(found.previous)} is still kept"}
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
         previous.stop_and_keep(context, found.current, args.name)

@@ -8,8 +8,8 @@ from sparkwright import defaults
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.reader import EngineState, read
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, engine_of, log_reading, replaced
-from sparkwright.host.containers.running import Running
+from sparkwright.host.containers import containers, engine_of, log_reader, replacement
+from sparkwright.host.containers.running_server import Running
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
@@ -36,10 +36,10 @@ class WaitReady(Module["WaitReady.Args"]):
         timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        client, first = context.docker(), replaced.current(context, args.name)
+        client, first = context.docker(), replacement.current(context, args.name)
         if not first:
             raise Failed(f"there is no container {args.name}.")
-        args = replace(args, name=replaced.name_of(first))
+        args = replace(args, name=replacement.name_of(first))
         engine = engine_of.of_container(first)
         restarts, started_s = first["RestartCount"], time.monotonic()
         while True:
@@ -70,7 +70,7 @@ class WaitReady(Module["WaitReady.Args"]):
 
     @staticmethod
     def _state(name: str, book: LogBook, context: Context) -> EngineState:
-        return read(log_reading.end(context.docker(), name, log_reading.END_LINES), book)
+        return read(log_reader.end(context.docker(), name, log_reader.END_LINES), book)
 
     def _failed_start(self, args: Args, now: dict[str, Any] | None, book: LogBook, context: Context) -> Result:
         if now is None:
@@ -79,12 +79,12 @@ class WaitReady(Module["WaitReady.Args"]):
         code = now["State"]["ExitCode"]
         how = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
         why = state.failure.value or "no known reason in its log."
-        lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), args.name, 200) if line.strip()]
+        lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), args.name, 200) if line.strip()]
         data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine exited ({how}): {why}", data=data)
 
     def _late(self, args: Args, book: LogBook, context: Context) -> Result:
         state = self._state(args.name, book, context)
-        lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES)
+        lines = log_reader.last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})

@@ -168,7 +168,7 @@ def _put(context: Context, path: str, text: str | None) -> None:
     if text is not None:
         at.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     wanted = files.Wanted("file", "0644", content=text) if text is not None else files.Wanted("absent")
-    found = files.Standing.at(at)
+    found = files.FileState.at(at)
     if files.differences(wanted, found):
         files.bring_about(wanted, found)
     if text is None and at.parent.name in OWN_FOLDERS:

@@ -27,7 +27,7 @@ ENABLED = ("enabled", "enabled-runtime", "static", "alias", "generated", "indire
 class Found:
     """file: what stands at the unit's path. properties: of `systemctl show`."""
 
-    file: files.Standing
+    file: files.FileState
     properties: dict[str, str]
 
 
@@ -55,7 +55,7 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         if not answer.ok:
             raise Failed(f"systemd does not answer: {(answer.err or answer.out).strip()[-200:]}")
         properties = dict(line.partition("=")[::2] for line in answer.out.splitlines())
-        return Found(files.Standing.at(_path(args, context)), properties)
+        return Found(files.FileState.at(_path(args, context)), properties)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         changes = []

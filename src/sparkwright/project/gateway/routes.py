@@ -10,21 +10,21 @@ from pathlib import Path
 
 from sparkwright import visible
 from sparkwright.engines import api_paths, dialects
-from sparkwright.engines.advice import Asked
+from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.http import GENERATE, HEARTBEAT, MOVES, REQUESTS, Http, Task
 from sparkwright.engines.openai_api import generated
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project import recipe
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.gateway import certificate, interim
 from sparkwright.project.gateway.server import Server, load
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.gateway_models import ClientFile
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.inventory.naming import Mistake
+from sparkwright.project.inventory.name_rules import Mistake
 from sparkwright.project.recipe.rules import addresses, is_loopback
 from sparkwright.units import MIB, gib
 
@@ -144,7 +144,7 @@ def _aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
 
 
 def _upstream(project: Path, inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
-    asked = Asked(one.recipe.file.flags, one.recipe.image)
+    asked = ServerRequest(one.recipe.file.flags, one.recipe.image)
     slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
     address = _address(inventory, gateway, one.host)
     second = interim.port(project, inventory, one)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import kind_of
 from sparkwright.project.documents.document import Document
+from sparkwright.project.documents.validation import kind_of
 from sparkwright.trust import shapes
 from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
 from sparkwright.visible import one_line

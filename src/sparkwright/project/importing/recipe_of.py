@@ -17,7 +17,7 @@ from sparkwright.engines.imports import Imports
 from sparkwright.errors import Refused
 from sparkwright.project import schema_line
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import check
+from sparkwright.project.documents.validation import check
 from sparkwright.project.importing import command, container, flags, model
 from sparkwright.project.importing.command import Serving
 from sparkwright.project.importing.foreign import Foreign

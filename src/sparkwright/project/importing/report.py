@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import nearest
-from sparkwright.trust import hidden
+from sparkwright.project.documents.validation import nearest
+from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
 Sort = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
@@ -52,7 +52,7 @@ class Report:
 
     def add(self, sort: Sort, what: str, why: str = "") -> None:
         """One more row; the same one is not repeated."""
-        row = Row(sort, one_line(hidden.text(what), at_most=SHOWN_CHARS), hidden.text(why))
+        row = Row(sort, one_line(secret_patterns.text(what), at_most=SHOWN_CHARS), secret_patterns.text(why))
         if row not in self.rows:
             self.rows.append(row)
 
@@ -65,7 +65,7 @@ class Report:
         self.heard.add(key)
         answer = self.answers.get(key, "")
         if not answer and all(one.key != key for one in self.questions):
-            self.questions.append(Question(key, hidden.text(sentence), offered))
+            self.questions.append(Question(key, secret_patterns.text(sentence), offered))
         if answer and offered and answer not in offered:
             message = f"'{one_line(answer, at_most=80)}' is not an answer to `{key}`."
             raise Refused(message, fix=nearest(answer, offered))

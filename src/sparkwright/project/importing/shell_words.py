@@ -7,7 +7,7 @@ import shlex
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.foreign import MOST_CHARS, MOST_WORDS
-from sparkwright.trust import hidden
+from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
 #: what a shell acts on, by what it is called
@@ -84,7 +84,7 @@ def _refuse_shell(line: str) -> None:
 
 def _refused(what: str, line: str, at: int) -> Refused:
     # what follows may be the rest of a key that has this sign in it
-    near = one_line(hidden.text(line[:at])[-20:] + line[at : at + 1], at_most=60)
+    near = one_line(secret_patterns.text(line[:at])[-20:] + line[at : at + 1], at_most=60)
     fix = (
         "Nothing of an imported recipe is run: take out what only a shell does, and import the one command that serves."
     )

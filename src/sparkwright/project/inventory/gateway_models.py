@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sparkwright import defaults
 from sparkwright.gateway import clients
-from sparkwright.project.documents.checked import Strict, rule
+from sparkwright.project.documents.validation import Strict, rule
 from sparkwright.project.inventory.secret_model import SecretSource
 from sparkwright.trust.container_words import is_address
 from sparkwright.trust.image_name import why_not_an_image

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from sparkwright import visible
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.gateway_models import GatewayFile
 from sparkwright.project.inventory.glance import GROUPS_FILE
-from sparkwright.project.inventory.naming import Groups, Mistake
+from sparkwright.project.inventory.name_rules import Groups, Mistake
 
 KEYS = tuple(GatewayFile.model_fields)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from sparkwright import visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import check, kind_of
 from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.validation import check, kind_of
 from sparkwright.project.inventory import (
-    clustering,
+    cluster_groups,
     gateways,
     glance,
-    naming,
+    name_rules,
     patterns,
     rules,
     secret_source,
@@ -28,7 +28,7 @@ from sparkwright.project.inventory.gateway import Gateway
 from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
-from sparkwright.project.inventory.naming import Groups, Own
+from sparkwright.project.inventory.name_rules import Groups, Own
 from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.secret import Secret
 
@@ -73,16 +73,16 @@ class Inventory:
         folder = project / "hosts"
         groups = _groups(project, folder / GROUPS_FILE)
         read = {path.stem: _read(path) for path in glance.files(folder)}
-        naming.refuse(read, groups)
+        name_rules.refuse(read, groups)
         if not read:
             raise Refused(f"no hosts in {document.shown(folder)}.", fix="Create hosts/spark1.yml (docs/files/host.md).")
         hosts = {name: _host(project, name, own, groups) for name, own in read.items()}
         for host in hosts.values():
-            naming.refuse_source(host, hosts)
+            name_rules.refuse_source(host, hosts)
         members = patterns.members(hosts, groups.checked)
-        clusters = clustering.found(read, groups, members)
+        clusters = cluster_groups.found(read, groups, members)
         several.refuse_members(read, clusters)
-        machines = {name: clustering.member(host, clusters.values()) for name, host in hosts.items()}
+        machines = {name: cluster_groups.member(host, clusters.values()) for name, host in hosts.items()}
         found = [one for name, host in machines.items() for one in several.targets(project, host, read[name])]
         hosts = {one.name: one for one in found}
         machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.several}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sparkwright.project.documents.checked import Strict, rule
+from sparkwright.project.documents.validation import Strict, rule
 from sparkwright.project.inventory.cluster import BARRIER_PORT
 from sparkwright.project.inventory.gateway_models import GatewayFile
 from sparkwright.project.inventory.secret_model import SecretSource as SecretSource

@@ -85,7 +85,7 @@ def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]])
         }
         if found:
             return found
-    from sparkwright.project.documents.checked import nearest
+    from sparkwright.project.documents.validation import nearest
 
     if word.startswith("/"):
         recipes = [name[1:] for name in groups if name.startswith("/")]

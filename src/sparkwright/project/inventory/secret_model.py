@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from sparkwright.project.documents.checked import Strict
+from sparkwright.project.documents.validation import Strict
 
 
 class SecretSource(Strict):

@@ -13,7 +13,7 @@ from sparkwright.project.documents import document
 from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import ServedFile
-from sparkwright.project.inventory.naming import Mistake, Own
+from sparkwright.project.inventory.name_rules import Mistake, Own
 from sparkwright.trust.names import STEP, why_not_a_file
 
 #: the keys of a host's file that list recipes: those beside each other, and those that share memory by turns

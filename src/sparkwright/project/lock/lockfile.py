@@ -17,7 +17,7 @@ from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project import schema_line
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import Strict, check, rule
+from sparkwright.project.documents.validation import Strict, check, rule
 from sparkwright.trust import model_files, names
 from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.image_name import why_not_an_image

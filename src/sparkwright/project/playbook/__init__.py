@@ -1,7 +1,7 @@
 """Playbooks: Ansible's shape and words, compiled to a Plan for each host."""
 
 from sparkwright.project.playbook.compile import compile
-from sparkwright.project.playbook.listing import list_tasks
 from sparkwright.project.playbook.playbook import Options, Play, Playbook, load
+from sparkwright.project.playbook.task_list import list_tasks
 
 __all__ = ["Options", "Play", "Playbook", "compile", "list_tasks", "load"]

@@ -10,8 +10,8 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.documents.document import Place, shown
+from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import selection, signatures
 from sparkwright.project.playbook.blame import Blame

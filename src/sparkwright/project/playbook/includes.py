@@ -8,8 +8,8 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.playbook.models import IncludeFile
 from sparkwright.visible import one_line
 

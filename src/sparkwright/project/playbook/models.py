@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator
 
-from sparkwright.project.documents.checked import Strict
+from sparkwright.project.documents.validation import Strict
 from sparkwright.project.rollout_policy import why_no_size
 
 #: of tries, and of seconds between them

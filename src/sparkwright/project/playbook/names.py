@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.playbook.blame import Blame, Where
 from sparkwright.protocol import expressions
 from sparkwright.protocol.expressions import ExpressionError

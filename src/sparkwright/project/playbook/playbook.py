@@ -10,8 +10,8 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import check
 from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.validation import check
 from sparkwright.project.playbook import includes, rules
 from sparkwright.project.playbook.models import PlayFile
 from sparkwright.protocol import expressions

@@ -8,8 +8,8 @@ from operator import getitem
 from typing import Any
 
 from sparkwright.modules import registry
-from sparkwright.project.documents.checked import check
 from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.validation import check
 from sparkwright.project.inventory import rules
 from sparkwright.project.playbook.includes import LISTS
 from sparkwright.project.playbook.models import BlockFile, TaskFile

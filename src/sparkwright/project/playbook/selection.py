@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkwright.errors import Refused
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.project.playbook.playbook import Options
 from sparkwright.protocol.plan import Block, Step, Task, tasks_of
 

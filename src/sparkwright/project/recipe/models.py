@@ -13,7 +13,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.flags import Role
 from sparkwright.engines.http import GENERATE, Task
-from sparkwright.project.documents.checked import Strict, rule
+from sparkwright.project.documents.validation import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files

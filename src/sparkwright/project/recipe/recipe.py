@@ -17,7 +17,7 @@ from sparkwright.engines.memory import Memory, weights
 from sparkwright.engines.parallel import Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.documents.checked import check, nearest
+from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import parallel_rules, rules

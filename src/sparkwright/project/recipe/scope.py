@@ -18,7 +18,7 @@ from sparkwright.trust.container_words import size_bytes
 
 if TYPE_CHECKING:
     from sparkwright.engines.parallel import Share
-    from sparkwright.project.recipe.serving import Serving
+    from sparkwright.project.recipe.engine_settings import Serving
 
 #: what a recipe adds
 RECIPE_NAMES = (
@@ -52,7 +52,7 @@ def scope(
     """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
 
     served: what `serving` gives for these, when the caller has it already. gateways: those in front of the host. beside: its
-    machine's other servers (app/plans/beside.py). turns: of a server on demand, all that take turns (app/plans/turns.py).
+    machine's other servers (app/plans/other_servers.py). turns: of a server on demand, all that take turns (app/plans/turns.py).
     interim: what may take its requests meanwhile (app/plans/interim.py).
     """
     home = home_of(host, user)
@@ -90,7 +90,7 @@ def scope(
     share = _share(recipe, host)
     port = serve_port(host, recipe)
     if served is None:
-        from sparkwright.project.recipe.serving import serving
+        from sparkwright.project.recipe.engine_settings import serving
 
         served = serving(recipe, pinned)
     flags = recipe.engine.flags

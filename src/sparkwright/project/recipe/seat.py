@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from sparkwright import program
-from sparkwright.engines.parallel import Seat, Share, Split
+from sparkwright.engines.parallel import ClusterMember, Share, Split
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.cluster import Cluster
 from sparkwright.project.inventory.host import Host
@@ -23,7 +23,7 @@ def share(recipe: Recipe, host: Host) -> Share:
         _refuse_alone(recipe, host)
     refuse_unfit(recipe, cluster)
     assert split is not None and parallel is not None and host.fabric is not None
-    seat = Seat(
+    seat = ClusterMember(
         rank=cluster.rank(host.name),
         split=split,
         head_address=cluster.addresses[0],

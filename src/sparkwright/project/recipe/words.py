@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from sparkwright.engines import engine
 from sparkwright.engines.probes import table as probes
-from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.validation import nearest
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, TAKEN_ENDINGS, TAKEN_NAMES, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_words

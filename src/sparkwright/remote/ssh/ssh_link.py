@@ -16,12 +16,12 @@ from paramiko.channel import Channel
 
 from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.event_reader import Received
 from sparkwright.protocol.events import Event, event
-from sparkwright.protocol.received import Received
-from sparkwright.remote import bootstrap, runtime, shipping
+from sparkwright.remote import bootstrap, runtime, runtime_upload
 from sparkwright.remote.answer_time import answer_s
-from sparkwright.remote.ssh import connecting, ssh_config
-from sparkwright.remote.ssh.connecting import CHANNEL_S, CONNECT_S
+from sparkwright.remote.ssh import login, ssh_config
+from sparkwright.remote.ssh.login import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
 from sparkwright.shell import join
 from sparkwright.transport.connection import Deadline, TimedOut
@@ -108,7 +108,7 @@ class SshLink:
 
     def _connect(self) -> None:
         try:
-            connection = connecting.opened(ssh_config.resolve(self._host), self._host.name, self._notes.append)
+            connection = login.opened(ssh_config.resolve(self._host), self._host.name, self._notes.append)
             if connection.transport is not None:
                 self._waiting = self._exec(connection.transport, self._start)
             self._connection.set_result(connection)
@@ -143,7 +143,7 @@ class SshLink:
             with contextlib.suppress(OSError):
                 channel.shutdown_write()  # nothing will be asked of what answered
             collections.deque(events, maxlen=0)  # to its end: then its last words are there too
-            yield from self._bring(transport, first, shipping.no_start(channel), may_ship=may_ship)
+            yield from self._bring(transport, first, runtime_upload.no_start(channel), may_ship=may_ship)
         finally:
             channel.close()
         yield from self._ask(transport, header, secrets, may_ship=False)
@@ -191,7 +191,7 @@ class SshLink:
                 return  # the last word; that the runner's process ends after it needs no waiting for
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._lost(f"the runner ended with {code}; {shipping.last_words(channel, message)}")
+            raise self._lost(f"the runner ended with {code}; {runtime_upload.last_words(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -253,7 +253,7 @@ class SshLink:
             yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
         found = bootstrap.interpreter(missing, self._host.name)
         try:
-            yield from shipping.ship(
+            yield from runtime_upload.ship(
                 lambda command: self._exec(transport, command),
                 lambda channel: self._events(channel, _Limit(SHIPPED_S)),
                 found,

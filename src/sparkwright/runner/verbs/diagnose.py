@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.doctor.diagnosis.answer import diagnose
-from sparkwright.doctor.diagnosis.asked import Asked
+from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
 from sparkwright.errors import Refused
 from sparkwright.health.check import DOCKER_S
 from sparkwright.host.machine import Machine
@@ -34,4 +34,4 @@ def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFol
     run_id = new_run_id(f"diagnose-{os.getpid()}")
     engine = Engine(machine, timeout_s=DOCKER_S)
     context = RunContext(machine, state, run_id, lambda one: None, check=True, engine=engine)
-    yield event("diagnosis", **diagnose(context, Asked(**given)), sandbox=machine.sandbox)
+    yield event("diagnosis", **diagnose(context, RecipeFacts(**given)), sandbox=machine.sandbox)

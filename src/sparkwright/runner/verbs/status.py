@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.health import live, store
+from sparkwright.health import snapshot, store
 from sparkwright.health.record import Rank, Record
 from sparkwright.host.containers import membership
 from sparkwright.host.machine import Machine
@@ -39,14 +39,14 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     busy, interrupted = _runs(machine, state)
     found, gateway = store.latest(state.memory), _gateway(state)
     name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
-    now = live.inspect(machine, good, name, now_s)
-    outdated = "" if found is None else live.outdated(found, now, good)
+    now = snapshot.inspect(machine, good, name, now_s)
+    outdated = "" if found is None else snapshot.outdated(found, now, good)
     late = found is not None and found.late(now_s)
     if found is not None and not outdated:
         outdated = _gateway_outdated(found, gateway)
     about: dict[str, Any] = {
         "gateway": gateway if request.get("gateway") else {},
-        "traffic": {**live.traffic(good, now), **live.temperature(machine)} if request.get("traffic") else {},
+        "traffic": {**snapshot.traffic(good, now), **snapshot.temperature(machine)} if request.get("traffic") else {},
         "late": late,
         "busy": busy,
         "interrupted": interrupted,
@@ -56,10 +56,10 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     if found is not None and not outdated and not busy:
         yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
-    from sparkwright.health import present
+    from sparkwright.health import current_state
 
     rank = _rank(machine, state, good, now)
-    shown = present.record_of(now, good, state, busy=busy, sandbox=machine.sandbox, rank=rank)
+    shown = current_state.record_of(now, good, state, busy=busy, sandbox=machine.sandbox, rank=rank)
     last = f"{outdated} (last state: {found.state})" if found is not None and outdated else ""
     if found is not None:
         shown["every_s"] = found.every_s
@@ -116,9 +116,9 @@ def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
     return "" if (levels[0] == "ok") == (not now.wrong(gateway)) else "no check since the gateway changed"
 
 
-def _load(good: Mapping[str, Any], now: live.Now) -> dict[str, float]:
+def _load(good: Mapping[str, Any], now: snapshot.Now) -> dict[str, float]:
     """Nothing of another container, or of one that was started since."""
-    found = (good.get("measured") or {}).get("load_s") if live.ready_since(now.container, good) else None
+    found = (good.get("measured") or {}).get("load_s") if snapshot.ready_since(now.container, good) else None
     return found if isinstance(found, dict) else {}
 
 
@@ -144,19 +144,19 @@ def _lost(machine: Machine, state: StateFolder) -> str:
     return host_lost.message(state, machine)
 
 
-def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: live.Now) -> Rank:
+def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: snapshot.Now) -> Rank:
     """What is to be seen of a worker's rank; nothing of a server that answers for itself."""
     if now.error or not membership.of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
     from sparkwright.health import ranks
+    from sparkwright.health.check_history import CheckHistory
     from sparkwright.health.probe import start_of
-    from sparkwright.health.remembered import Remembered
     from sparkwright.host.runs.context import Engine, RunContext
 
     context = RunContext(
-        machine, state, "status", lambda one: None, engine=Engine(machine, timeout_s=int(live.ENGINE_S))
+        machine, state, "status", lambda one: None, engine=Engine(machine, timeout_s=int(snapshot.ENGINE_S))
     )
-    return ranks.now(context, good, now.container, Remembered.of(state), start_of(now.container))
+    return ranks.now(context, good, now.container, CheckHistory.of(state), start_of(now.container))
 
 
 def _now(machine: Machine) -> dict[str, Any]:

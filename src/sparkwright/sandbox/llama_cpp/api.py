@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.ready import readable
-from sparkwright.sandbox.llama_cpp import requested
-from sparkwright.sandbox.serving.asked import call_deltas
+from sparkwright.sandbox.llama_cpp import request_options
 from sparkwright.sandbox.serving.generation import Request, Token, generate
+from sparkwright.sandbox.serving.request_content import call_deltas
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ class LlamaApi(Handler):
             engine.die()
             raise ConnectionResetError
         try:
-            asked = requested.of(engine.config, body)
-        except requested.Refused as refused:
+            asked = request_options.of(engine.config, body)
+        except request_options.Refused as refused:
             self._error(500, str(refused), "server_error")
             return
         most = body.get("max_tokens")
@@ -131,7 +131,7 @@ class LlamaApi(Handler):
             self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
 
     def _chunks(
-        self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, asked: requested.Requested
+        self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, asked: request_options.Requested
     ) -> Iterator[bytes]:
         about, began_s, count = self._about("chat.completion.chunk"), time.monotonic(), 0
         yield _event(about, {"role": "assistant", "content": None})

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.sandbox.serving.asked import call_deltas
 from sparkwright.sandbox.serving.generation import Token
+from sparkwright.sandbox.serving.request_content import call_deltas
 
 DONE = b"data: [DONE]\n\n"
 CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Request, generate
 from sparkwright.sandbox.serving.process import POLL_S
-from sparkwright.sandbox.sglang import requested, start_log
+from sparkwright.sandbox.sglang import request_options, start_log
 from sparkwright.sandbox.sglang.answers import Answer, error
 from sparkwright.sandbox.web import Handler
 
@@ -121,7 +121,7 @@ class SglangApi(Handler):
             engine.die()
             raise ConnectionResetError
         prompt, most = engine.tokenizer.chat(body["messages"]), _most(body)
-        asked = requested.of(engine.config, body)
+        asked = request_options.of(engine.config, body)
         quick = len(asked.words)
         thought = THOUGHT_TOKENS if self._thinks(body) and not quick else 0
         own = quick or (OWN_TOKENS + thought if most is None else most)

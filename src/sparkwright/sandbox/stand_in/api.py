@@ -14,7 +14,7 @@ from typing import Protocol
 from sparkwright.engines import api_paths
 from sparkwright.gateway import answers, operations, render, requests
 from sparkwright.sandbox.stand_in.files import Server
-from sparkwright.sandbox.stand_in.routing import NoServer, Routing, Sent, asked
+from sparkwright.sandbox.stand_in.router import NoServer, Routing, Sent, asked
 from sparkwright.sandbox.web import Handler
 
 #: in an answer, and in a form

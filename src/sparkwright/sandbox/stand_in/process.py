@@ -18,7 +18,7 @@ from sparkwright.sandbox.haproxy import FOLDER
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.stand_in import files
 from sparkwright.sandbox.stand_in.api import ControlApi, GatewayApi
-from sparkwright.sandbox.stand_in.routing import Routing
+from sparkwright.sandbox.stand_in.router import Routing
 from sparkwright.sandbox.web import Server, UnixServer
 
 LOOPBACK = "127.0.0.1"

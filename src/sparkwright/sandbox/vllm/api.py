@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.ready import readable
 from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, generate
 from sparkwright.sandbox.serving.tokens import MOST_CHARS
-from sparkwright.sandbox.vllm import messages, pooling, requested, responses
+from sparkwright.sandbox.vllm import messages, pooling_models, request_options, responses
 from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
 from sparkwright.sandbox.vllm.messages import Message
-from sparkwright.sandbox.vllm.requested import Requested
+from sparkwright.sandbox.vllm.request_options import Requested
 from sparkwright.sandbox.vllm.responses import Response
 from sparkwright.sandbox.web import Handler
 
@@ -230,7 +230,7 @@ class VllmApi(Handler):
         texts = [str(one) for one in given] if isinstance(given, list) else [str(given)]
         tokens = self._read("".join(texts))
         self._send(
-            200, pooling.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden)
+            200, pooling_models.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden)
         )
 
     def _rerank(self) -> None:
@@ -239,7 +239,7 @@ class VllmApi(Handler):
         self._required(body, "documents")
         texts, query = [str(one) for one in body["documents"]], str(body.get("query") or "")
         tokens = self._read("".join([query, *texts]))
-        self._send(200, pooling.ranking(self.engine.config.served_names[0], query, texts, tokens))
+        self._send(200, pooling_models.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
         """The tokens of a text, counted. A server that is broken breaks here too."""
@@ -317,8 +317,8 @@ class VllmApi(Handler):
     def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
         """Return what a chat asks for. refuses: tools without a parser are refused; the Responses API leaves the call in the text."""
         try:
-            return requested.of(self.engine, body, refuses=refuses)
-        except requested.Refused as refused:
+            return request_options.of(self.engine, body, refuses=refuses)
+        except request_options.Refused as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
     def _until_broken(self, answer: Answer | Message | Response, events: Iterator[bytes]) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.sandbox.memory import TOTAL
 from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
-from sparkwright.sandbox.vllm import compiled, nccl, responses, rules, startup
+from sparkwright.sandbox.vllm import compile_cache, nccl, responses, rules, startup
 from sparkwright.sandbox.vllm.command_line import config_file
 from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -148,10 +148,10 @@ class Engine(Process):
         self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
         rules.after_weights(self.config, self.version)
         self.hold_gpu(int(self.config.utilization * TOTAL))
-        kept = None if self.config.eager else compiled.kept_in(self.env, self._folder_of)
+        kept = None if self.config.eager else compile_cache.kept_in(self.env, self._folder_of)
         self.warm = kept is not None and kept.exists()
         self._compile_and_cache()
-        compiled.keep(kept)
+        compile_cache.keep(kept)
         if self.held_back():
             return self._code or TERMINATED
         cache = PrefixCache(self.config)

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import Way
+from sparkwright.engines.findings import Way
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.rule import Rules

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.engines.parallel import Seat
+from sparkwright.engines.parallel import ClusterMember
 
 #: the address for vLLM's message queue; without it, that of the route to the internet
 OWN_ADDRESS = "VLLM_HOST_IP"
@@ -36,7 +36,7 @@ MEMLOCK = {"memlock": "-1"}
 NOFILE = {"nofile": "1048576"}
 
 
-def of(seat: Seat) -> dict[str, str]:
+def of(seat: ClusterMember) -> dict[str, str]:
     """The variables of one member. What its host does not name (interfaces, adapters) is left for NCCL to find."""
     found = {OWN_ADDRESS: seat.address}
     if seat.interfaces:
@@ -48,7 +48,7 @@ def of(seat: Seat) -> dict[str, str]:
     return found | (TRACE if seat.traced else {})
 
 
-def options(seat: Seat) -> dict[str, Any]:
+def options(seat: ClusterMember) -> dict[str, Any]:
     """The container's options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe says."""
     network: dict[str, Any] = {"network": "host"}
     if not seat.adapters:

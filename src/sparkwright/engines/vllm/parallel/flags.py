@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.parallel import Seat
+from sparkwright.engines.parallel import ClusterMember
 
 TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
@@ -35,7 +35,7 @@ SET_BY: Mapping[str, str] = {
 }
 
 
-def of(seat: Seat) -> dict[str, Any]:
+def of(seat: ClusterMember) -> dict[str, Any]:
     """The flags of one member; None takes one out of the recipe's. They are the same on all but for its rank and what follows from it.
 
     None depends on the engine's version: that is known only once the image is there, and a second deploy would find another command.

@@ -7,9 +7,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import Finding
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.parallel import Seat, Share, Split
+from sparkwright.engines.parallel import ClusterMember, Share, Split
 from sparkwright.engines.vllm.flags import flags as own
 from sparkwright.engines.vllm.parallel import environment, flags
 from sparkwright.engines.vllm.parallel.case import SplitCase
@@ -23,7 +23,7 @@ VARIABLES: Sequence[str] = environment.VARIABLES
 TRACE = environment.TRACED_BY
 
 
-def share(seat: Seat) -> Share:
+def share(seat: ClusterMember) -> Share:
     """What this member is started with."""
     return Share(flags.of(seat), environment.of(seat), environment.options(seat), environment.STOP_TIMEOUT_S)
 

@@ -35,7 +35,7 @@ PREFIX_CACHING = {
 
 
 @dataclass(frozen=True)
-class Asked(advice.Asked):
+class VllmRequest(advice.ServerRequest):
     """What a recipe asks of vLLM: flags in whatever spelling, kept under their own names.
 
     mamba_blocks: how many Mamba cache blocks the last start had memory for, if a log said so.
@@ -51,7 +51,7 @@ class Asked(advice.Asked):
         return flags.value(self.flags, name)
 
 
-def effective(asked: Asked, architecture: Architecture, version: Version | None) -> Effective:
+def effective(asked: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
     """The settings that follow from flags, model and version. A combination that the engine refuses is predicted as asked for."""
     chunked = _chunked_prefill(asked, version)
     prefix = _prefix_caching(asked, architecture, version)
@@ -69,7 +69,7 @@ def effective(asked: Asked, architecture: Architecture, version: Version | None)
     )
 
 
-def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
+def _chunked_prefill(asked: VllmRequest, version: Version | None) -> bool | None:
     if asked.platform == "ascend":
         return ascend.chunked_prefill(asked.flags)
     answer = asked.flag("enable-chunked-prefill")
@@ -79,7 +79,7 @@ def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
     return None if honoured is None and version is not None else honoured is False
 
 
-def _prefix_caching(asked: Asked, architecture: Architecture, version: Version | None) -> bool | None:
+def _prefix_caching(asked: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
     answer = asked.flag("enable-prefix-caching")
     if isinstance(answer, bool):
         honoured = at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
@@ -89,7 +89,7 @@ def _prefix_caching(asked: Asked, architecture: Architecture, version: Version |
 
 
 def _mamba_cache_mode(
-    asked: Asked, architecture: Architecture, prefix: bool | None, version: Version | None
+    asked: VllmRequest, architecture: Architecture, prefix: bool | None, version: Version | None
 ) -> str | None:
     if architecture.kind not in ("recurrent", "attention_free") or prefix is None:
         return None
@@ -103,7 +103,7 @@ def _mamba_cache_mode(
     return None if align_only is None else "align" if align_only else "all"
 
 
-def _budget(asked: Asked, chunked: bool | None, length: int | None) -> int | None:
+def _budget(asked: VllmRequest, chunked: bool | None, length: int | None) -> int | None:
     answer = _number(asked, "max-num-batched-tokens")
     if answer is not None:
         return answer
@@ -113,6 +113,6 @@ def _budget(asked: Asked, chunked: bool | None, length: int | None) -> int | Non
     return usual
 
 
-def _number(asked: Asked, name: str) -> int | None:
+def _number(asked: VllmRequest, name: str) -> int | None:
     answer = asked.flag(name)
     return flags.integer(answer) if answer is not None else None

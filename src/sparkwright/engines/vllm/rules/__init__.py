@@ -6,23 +6,23 @@ from collections.abc import Collection
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import SEVERITIES, Finding, Way
+from sparkwright.engines.findings import SEVERITIES, Finding, Way
 from sparkwright.engines.model.architecture import Architecture
-from sparkwright.engines.vllm.prediction.predict import Asked
+from sparkwright.engines.vllm.prediction.predict import VllmRequest
 from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
     access,
     ascend,
     chunked_prefill,
     images,
-    loading,
     memory,
     model,
     options,
     parallel,
     requests,
-    scheduling,
+    scheduler,
     speculation,
     values,
+    weight_loader,
 )
 from sparkwright.engines.vllm.rules.rule import RULES, Case
 
@@ -30,7 +30,7 @@ __all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Way", "check"]
 
 
 def check(
-    asked: Asked, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
+    asked: VllmRequest, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first.
 

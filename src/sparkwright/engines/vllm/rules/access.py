@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.vllm.flags import known_flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 from sparkwright.trust.image_name import tagged

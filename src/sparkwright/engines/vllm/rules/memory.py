@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 

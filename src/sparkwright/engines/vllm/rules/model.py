@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.flags import Role, pin_it
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines import concepts, option_history
-from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.vllm import environment
 from sparkwright.engines.vllm.flags import flag_shapes, known_flags
 from sparkwright.engines.vllm.flags.flag_history import Existence, existence

@@ -9,11 +9,11 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.advice import Effective
-from sparkwright.engines.finding import Severity
+from sparkwright.engines.findings import Severity
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.rule import Rules
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.prediction.predict import Asked, effective
+from sparkwright.engines.vllm.prediction.predict import VllmRequest, effective
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Case:
     """What the rules check. version: of the engine, None if unknown. listed: the options in the engine's own help, with their
     shapes (flag_shapes) where known; empty: only the tables apply."""
 
-    asked: Asked
+    asked: VllmRequest
     architecture: Architecture
     version: Version | None
     listed: Collection[str] = ()
@@ -54,7 +54,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Example(Asked):
+class Example(VllmRequest):
     """A case for which the rule has a finding; a test checks that. model: the keys of a config.json that matter."""
 
     model: Mapping[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import speculation
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, graded, rule

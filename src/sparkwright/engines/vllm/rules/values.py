@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.vllm.flags import flag_shapes, flag_types, flag_values, known_flags
 from sparkwright.engines.vllm.flags.flag_values import Misfit
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule

@@ -11,7 +11,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
-from sparkwright.host.runs import measuring
+from sparkwright.host.runs import measurement_lock
 from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
@@ -69,7 +69,7 @@ class Bench(Module["Bench.Args"]):
             gpu_query=lambda: evidence.gpu_query(context),
         )
         with (
-            measuring.alone(context.state, context.run_id, "a benchmark", note=context.note),
+            measurement_lock.alone(context.state, context.run_id, "a benchmark", note=context.note),
             _guarded(args, wanted, context) if wanted.kind == "depth" else contextlib.nullcontext() as memory,
         ):
             measured = lab.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm.parallel import split_limits
 from sparkwright.engines.vllm.parallel.case import SplitCase, SplitExample, rule

@@ -1,0 +1,40 @@
+"""Write a recipe of the project as another tool's, pinned by spark.lock."""
+
+from __future__ import annotations
+
+import sys
+
+from sparkwright.app.plans.pins import entries, not_pinned, simulated
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from sparkwright.project.documents.validation import nearest
+from sparkwright.project.exporting import compose, docker_run, export, sparkrun
+from sparkwright.project.folder import Project
+from sparkwright.project.lock import lockfile
+
+FORMATS = {"sparkrun": sparkrun.text, "compose": compose.text, "docker-run": docker_run.text}
+
+
+def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
+    """To standard output. Raises Refused for an unknown format, and for what spark.lock does not pin, unless unpinned."""
+    if form not in FORMATS:
+        raise Refused(f"no format {form!r}.", fix=nearest(form, FORMATS))
+    root = Project.here().root
+    wanted = recipe.load(root, name)
+    pins = entries(lockfile.load(root), wanted)
+    missing = not_pinned(pins)
+    if missing and not unpinned:
+        what = " and ".join(missing)
+        fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
+        simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
+        aside = " The sandbox's pins are of no real registry." if simulates else ""
+        raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
+    one = export.of(wanted, pins)
+    text = FORMATS[form](one)
+    if as_json:
+        return say_json({"recipe": name, "format": form, "text": text, "notes": one.notes})
+    for note in one.notes:
+        say(f"note: {note}.", file=sys.stderr)
+    print(text, end="")
+    return None

@@ -1,0 +1,192 @@
+"""Take in a recipe of others: read it, ask what only a person knows, write recipes/NAME.yml, say what became of what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.app import findings, pinned_import
+from sparkwright.app.connect import machines, reach
+from sparkwright.app.plans.recipes import user_of
+from sparkwright.app.prompts import answer_to
+from sparkwright.app.questions.one_module import ask_module
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.fleet.member import hang_up
+from sparkwright.project.documents import document
+from sparkwright.project.folder import Project
+from sparkwright.project.importing import docker_line, recipe_of, recognise, running_container
+from sparkwright.project.importing.recipe_of import Taken
+from sparkwright.project.importing.report import SORTS, Report
+from sparkwright.project.inventory import glance
+from sparkwright.project.inventory.patterns import EVERYONE
+from sparkwright.project.recipe.scope import home_of
+from sparkwright.trust import secret_patterns
+from sparkwright.trust.names import why_not_a_file
+from sparkwright.visible import count, one_line
+
+WIDTH = max(map(len, SORTS))
+
+
+@dataclass(frozen=True)
+class Source:
+    """text: of a recipe of others. path: of its file, for messages and for what lies beside it. origin: as the recipe says it."""
+
+    text: str
+    path: Path
+    origin: str
+
+
+def source_of(given: str) -> Source:
+    """A file, or a docker run line itself. Raises Refused for what is none of them."""
+    if docker_line.is_one(given):
+        return Source(given, Path("docker run"), "a docker run line")
+    if given.startswith(("http://", "https://", "git@")):
+        fix = "Save the file and name it, or add its repository to registries.yml: docs/recipes-in.md."
+        raise Refused(f"'{one_line(given, at_most=120)}' is not fetched from the network.", fix=fix)
+    path = Path(given).expanduser()
+    return Source(document.text_of(path), path.absolute(), document.shown(path.absolute()))
+
+
+def answers_of(given: Sequence[str]) -> dict[str, str]:
+    """`--answer KEY=VALUE`, each. Raises Refused for one without a value."""
+    rows = [one.partition("=") for one in given]
+    if wrong := next((key for key, equals, value in rows if not equals or not value), ""):
+        raise Refused(
+            f"`--answer {one_line(wrong, at_most=80)}` has no value.", fix="As --answer image=REPOSITORY:TAG."
+        )
+    return {key: value for key, _, value in rows}
+
+
+def of_source(source: Source, name: str, answers: Mapping[str, str]) -> Taken:
+    """The recipe of a text, asked for on a terminal until nothing is open. Raises Refused with what is open without one."""
+
+    def read(report: Report) -> Taken:
+        return recipe_of.taken(recognise.read(source.text, source.path, report), name, report, source.origin)
+
+    return _asked(read, answers)
+
+
+def of_container(host: str, container: str, name: str, answers: Mapping[str, str]) -> Taken:
+    """The recipe of a container that runs on a host, which goes on serving."""
+    if not container:
+        raise Refused("say which container: --container NAME.", fix="`docker ps` on the host lists them.")
+    chosen = machines(reach(host))
+    if len(chosen.hosts) != 1:
+        raise Refused(f"--from-host must name one host, got {len(chosen.hosts)}.")
+    member = chosen.fleet.members[0]
+    try:
+        settings = ask_module(chosen.fleet, member, "container_settings", {"name": container})
+    finally:
+        hang_up(chosen.fleet.members)
+
+    home = f"{home_of(member.host, user_of(member.host))}/"
+    settings["volumes"] = [
+        f"~/{one.removeprefix(home)}" if one.startswith(home) else one for one in settings["volumes"]
+    ]
+
+    def read(report: Report) -> Taken:
+        found = running_container.read(settings, member.host.name, report)
+        return recipe_of.taken(found, name, report, found.kind)
+
+    return _asked(read, answers)
+
+
+def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken:
+    known = dict(answers)
+    while True:
+        try:
+            taken = read(Report(known))
+        except Refused as error:  # it quotes what it refuses, and that may be a key
+            raise Refused(
+                secret_patterns.text(error.message), where=error.where, fix=secret_patterns.text(error.fix)
+            ) from None
+        if not taken.report.questions or not sys.stdin.isatty():
+            return taken
+        for one in taken.report.questions:
+            known[one.key] = answer_to(one.sentence, one.choices)
+
+
+def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
+    """Say what became of what, write the recipe, and pin it. host: asks registry and hub; "" for nobody. check: write nothing.
+
+    Raises Refused where questions are open, or the file exists.
+    """
+    if taken.report.questions:
+        _refuse_open(taken, as_json=as_json)
+    path = _path(taken.name)
+    if not check:
+        _write(path, taken.text)
+    if host and not check:
+        pinned_import.tell(taken, host)
+    if as_json:
+        say_json({"recipe": taken.name, "file": document.shown(path), "text": taken.text, **taken.report.to_json()})
+        return Exit.OK
+    _print(taken.report)
+    say(taken.text if check else f"{document.shown(path)} written.")
+    if not check:
+        _lint(taken.name)
+        _say_next(taken, host)
+    return Exit.OK
+
+
+def _say_next(taken: Taken, host: str) -> None:
+    """Where the recipe goes: into a host's file, or for several hosts into a group that is proposed. host: has pinned it."""
+    root = Project.here().root
+    name = taken.name if taken.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
+    lock = "" if host else f"`invoke lock --host {name}` and "
+    if taken.hosts == 1:
+        return say(f"Next: `recipe: {taken.name}` in hosts/{name}.yml, then {lock}`invoke plan --host {name}`.")
+    names = sorted({one.on or one.name for one in glance.hosts(root, EVERYONE)})[: taken.hosts]
+    names += [f"HOST{n}" for n in range(len(names) + 1, taken.hosts + 1)]
+    say(
+        f"Next: a cluster of {taken.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
+    )
+    say(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
+    return say(f"then `invoke cluster.inspect --host {name} --write`, {lock}`invoke plan --host {name}`.")
+
+
+def _refuse_open(taken: Taken, *, as_json: bool) -> None:
+    """Raises Refused with what is to be answered, without a terminal to ask on."""
+    if as_json:
+        say_json({"recipe": taken.name, "file": None, **taken.report.to_json(), "exit": int(Exit.REFUSED)})
+    else:
+        _print(taken.report)
+        for one in taken.report.questions:
+            say(f"  {'to answer':<{WIDTH}}  {one.sentence}.", file=sys.stderr)
+            choices = "|".join(one.choices) or "..."
+            say(f"  {'':<{WIDTH}}  --answer {one.key}={choices}", file=sys.stderr)
+    asked = count(len(taken.report.questions), "question")
+    raise Refused(
+        f"{asked} to answer, and stdin is not a terminal.", fix="Nothing was written; pass --answer KEY=VALUE for each."
+    )
+
+
+def _print(report: Report) -> None:
+    for sort in SORTS:
+        for row in (row for row in report.rows if row.sort == sort):
+            say(f"  {sort:<{WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
+
+
+def _path(name: str) -> Path:
+    if reason := why_not_a_file(name):
+        raise Refused(f"the recipe '{one_line(name, at_most=80)}' {reason}.", fix="Choose another with --name.")
+    path = Project.here().root / "recipes" / f"{name}.yml"
+    if path.exists():
+        raise Refused(f"{document.shown(path)} already exists.", fix="Choose another name with --name.")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"{document.shown(path)}: {error.strerror}.") from None
+
+
+def _lint(name: str) -> None:
+    """What `lint` says of it; the recipe is there whatever it says."""
+    findings.print_lines(findings.check(name, "", "")[0])

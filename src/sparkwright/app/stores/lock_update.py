@@ -1,0 +1,191 @@
+"""What `lock` does: find what recipes pin, have hosts ask registries and the hub about it, write spark.lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright import units
+from sparkwright.app.connect import Selection
+from sparkwright.app.plans import recipes
+from sparkwright.app.plans.pins import ask, entries, image_task, keyed, lock_folder, model_task, save
+from sparkwright.app.stores import lock_diff
+from sparkwright.console import words
+from sparkwright.console.out import error_row
+from sparkwright.engines.flags import Role
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.fleet.member import Member, broke, hang_up
+from sparkwright.project.documents.validation import nearest
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe import Recipe
+from sparkwright.protocol.plan import new_run_id
+
+
+@dataclass
+class Pinned:
+    """An entry of the lock, or one that is missing, and what its registry or hub said.
+
+    kind: image or model. role: of a second model; None for the recipe's own.
+    """
+
+    kind: str
+    key: str
+    wanted: Recipe
+    member: Member
+    folder: Path
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None = None
+    error: SparkwrightError | None = None
+    rows: list[Any] = field(default_factory=list)
+    role: Role | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is left to be filled in."""
+        return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
+
+    @property
+    def state(self) -> str:
+        """error, new, moved, completed or same."""
+        if self.error is not None:
+            return "error"
+        if self.old is None:
+            return "new"
+        if self.rows:
+            return "moved"
+        return "completed" if not self.complete and (self.new or {}).get("manifests") else "same"
+
+    @property
+    def gone(self) -> Any:
+        """The pinned digest, where its registry no longer has it."""
+        return (self.new or {}).get("gone")
+
+    def sentence(self) -> str:
+        """Its state for a person, and of what is new what it is."""
+        if self.state in ("moved", "same"):
+            return {"moved": "moved upstream", "same": "as pinned"}[self.state]
+        new = self.new or {}
+        if self.kind == "model":
+            size = sum(file["size_bytes"] for file in new["files"])
+            return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.size(size)}"
+        about = [words.short(new["digest"])]
+        about += [f"{self.wanted.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
+        about += [new["created"][:10]] if new.get("created") else []
+        about += [units.size(new["size_bytes"])] if new.get("size_bytes") else []
+        return f"{self.state}: {', '.join(about)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As --json gives it."""
+        rows = [asdict(row) for row in self.rows]
+        found = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
+        if self.error is None:
+            return found
+        return {**found, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
+
+
+def pinned_by(chosen: Selection, name: str = "") -> list[Pinned]:
+    """What the recipes of the chosen hosts pin. name: only this image, model or recipe. Raises Refused when there is none."""
+    found = list(_entries(chosen))
+    if not found:
+        raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")
+    if not name:
+        return found
+    named = [entry for entry in found if name in (entry.key, entry.key.partition("@")[0], entry.wanted.name)]
+    if not named:
+        known = sorted({word for entry in found for word in (entry.key, entry.wanted.name)})
+        raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=nearest(name, known))
+    return named
+
+
+def pinned_of(chosen: Selection, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
+    """A recipe's image and its model, to be asked through a host. lock: the host's, where it has been read."""
+    member.secrets = chosen.inventory.secrets(member.host)
+    folder = lock_folder(chosen.project, member.host)
+    named = wanted.file.model
+    keys = {"image": wanted.image, "model": lockfile.model_key(named.id, named.revision, named.chosen)}
+    known = entries(lock or lockfile.load(folder), wanted)
+    found = [Pinned(kind, key, wanted, member, folder, known[kind]) for kind, key in keys.items()]
+    for role, model in wanted.file.models.items():
+        entry = known["models"][role]
+        found.append(Pinned("model", lockfile.model_key(*keyed(model, role)), wanted, member, folder, entry, role=role))
+    return found
+
+
+def _entries(chosen: Selection) -> Iterator[Pinned]:
+    """Each image and model once, asked through the first host that serves it."""
+    seen: set[tuple[Path, str]] = set()
+    locks: dict[Path, lockfile.Lock] = {}
+    for member in chosen.fleet.members:
+        if not member.host.recipe:
+            continue
+        folder = lock_folder(chosen.project, member.host)
+        lock = locks.setdefault(folder, lockfile.load(folder))
+        for one in pinned_of(chosen, member, recipes.recipe_of(chosen.project, member.host), lock):
+            if (folder, one.key) not in seen:
+                seen.add((folder, one.key))
+                yield one
+
+
+def ask_upstream(chosen: Selection, entries: Sequence[Pinned], *, follow: bool) -> None:
+    """Fill in what upstream says, host by host in parallel, and hang up. An entry that can't be asked keeps its error.
+
+    follow: ask what tags and branches mean now, not only about the pinned digest.
+    """
+
+    def ask_of(member: Member) -> None:
+        for n, entry in enumerate(entries):
+            if entry.member is member:
+                _ask(chosen, entry, new_run_id() + f"-{n}", follow=follow)
+
+    members = [member for member in chosen.fleet.members if any(entry.member is member for entry in entries)]
+    try:
+        if members:
+            chosen.fleet.each(members, ask_of)
+    finally:
+        hang_up(chosen.fleet.members)
+
+
+def _ask(chosen: Selection, entry: Pinned, run_id: str, *, follow: bool) -> None:
+    image = entry.kind == "image"
+    pinned = entry.old["digest"] if image and entry.old else ""
+    task = (
+        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow)
+        if image
+        else model_task(entry.wanted, role=entry.role)
+    )
+    try:
+        answer = ask(chosen.fleet, entry.member, [task], run_id)[task.id]
+        entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
+    except Exception as error:  # a full disk, a folder that is read-only
+        entry.error = broke(error)
+        return
+    if entry.old is not None:
+        title = entry.wanted.engine.title
+        entry.rows = lock_diff.image(entry.old, entry.new, title) if image else lock_diff.model(entry.old, entry.new)
+
+
+def write(fresh: Sequence[Pinned]) -> None:
+    """Into each lock at once, read anew: another command may have written in between. Raises Failed."""
+    for folder in {entry.folder for entry in fresh}:
+        known = lockfile.load(folder)
+        for entry in (entry for entry in fresh if entry.folder == folder):
+            new = _kept(entry)
+            if entry.kind == "image":
+                known = known.with_image(entry.key, new)
+            else:
+                model = entry.wanted.file.model
+                id_, revision, chosen = model.id, model.revision, model.chosen
+                if entry.role is not None:
+                    id_, revision, chosen = keyed(entry.wanted.file.models[entry.role], entry.role)
+                known = known.with_model(id_, revision, new, chosen)
+        save(known, folder)
+
+
+def _kept(entry: Pinned) -> dict[str, Any]:
+    """The new entry; of the same image, what was learnt by running it stays."""
+    new = dict(entry.new or {})
+    if entry.state == "completed" and entry.old is not None:
+        new.update({key: value for key, value in entry.old.items() if value})
+    return new

@@ -1,0 +1,90 @@
+"""What a server runs with, gathered for `engine.causes`: from its container, its log and its host, never from a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
+from sparkwright.doctor.diagnosis.recipe_facts import RecipeFacts
+from sparkwright.doctor.diagnosis.stream_measurement import Measured
+from sparkwright.engines import advice
+from sparkwright.engines import http as roles
+from sparkwright.engines.slowness import cause
+from sparkwright.host import evidence
+from sparkwright.host.memory import gpu_use
+from sparkwright.host.module import Context
+from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure.token_counts import risen
+
+
+def seen(
+    context: Context,
+    asked: RecipeFacts,
+    good: Mapping[str, Any],
+    server: DiagnosisInput,
+    found: Measured | None,
+    url: str,
+) -> cause.Seen:
+    """Everything that was inspected. found, url: of a server that was measured."""
+    config = server.inspected.get("Config") or {}
+    words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+    command, advises = server.engine.command([str(one) for one in words]), server.engine.advice
+    env = dict(str(one).partition("=")[::2] for one in config.get("Env") or ())
+    folder = _model_folder(context, good, server, command.model)
+    model = evidence.model_config(folder) if folder and folder.is_dir() else {}
+    version = advises.version(_version(server, url))
+    file = {"model": command.model} if server.engine.files else {}
+    box = {"network": str((server.inspected.get("HostConfig") or {}).get("NetworkMode") or "")}
+    flags = {**command.flags, **file}
+    reported = advice.ServerRequest(flags, str(config.get("Image") or ""), asked.platform, env, container=box)
+    measured = found or Measured()
+    on_gpu, on_gpu_why = _on_gpu(context, server)
+    return cause.Seen(
+        engine=server.engine,
+        on_gpu=on_gpu,
+        on_gpu_why=on_gpu_why,
+        gpu=measured.gpu.sentence,
+        gpu_degraded=measured.gpu_degraded,
+        log=server.log.to_json() if server.log is not None else None,
+        ollama=evidence.ollama(context),
+        memory=evidence.memory(context),
+        busy=server_metrics.busy(measured.before),
+        kv_used=measured.after.get(roles.KV_CACHE_USED),
+        preempted=risen(measured.before, measured.after, roles.PREEMPTIONS),
+        acceptance=measured.acceptance,
+        findings=advises.check(reported, model, version) if server.inspected else (),
+        flags=command.flags,
+        model=str((good.get("model") or {}).get("id", "")) or asked.model_id or command.model,
+        thought=measured.thought,
+        answered=measured.answered,
+        budget=advises.effective(reported, model, version).budget if server.inspected else None,
+    )
+
+
+def _on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None, str]:
+    """Whether a running container computes on the GPU that it asks for, and what tells it; nothing of one that asks for none."""
+    asks = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
+    if not asks or server.box.status != "running":
+        return None, ""
+    use = gpu_use.inspect(server.box.name, context)
+    return {"gpu": True, "no gpu": False}.get(use.verdict), use.why
+
+
+def _version(server: DiagnosisInput, url: str) -> str | None:
+    """As its log says, else as the server does."""
+    answer = server.log.value("version") if server.log is not None else None
+    found = answer or (http_probe.version(server.engine.http, url) if url else None)
+    return str(found) if found else None
+
+
+def _model_folder(context: Context, good: Mapping[str, Any], server: DiagnosisInput, model: str) -> Path | None:
+    """The model's folder on the host: what the container mounts where the engine was told to look."""
+    for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
+        source, _, target = str(bind).partition(":")
+        inside = target.partition(":")[0]
+        if inside and (model == inside or model.startswith(f"{inside}/")):
+            return Path(source) / model[len(inside) :].lstrip("/")
+    folder = (good.get("model") or {}).get("dir") if server.box.verified else None
+    return context.machine.expand(str(folder)) if folder else None

@@ -1,0 +1,204 @@
+"""From what was seen to where a server stands: a table of questions, the first that has an answer decides. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sparkwright import units
+from sparkwright.doctor.diagnosis.diagnosis_input import DiagnosisInput
+from sparkwright.engines import server_key, tasks
+from sparkwright.errors import Exit
+from sparkwright.health.judging.observation import Limits
+from sparkwright.health.judging.restarts import LOOP, SETTLED_S
+from sparkwright.visible import count
+
+Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
+State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", Bad]
+
+#: how `diagnose` exits for each
+EXITS: dict[State, Exit] = {
+    **dict.fromkeys(("ok", "asleep"), Exit.OK),
+    **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
+    **dict.fromkeys(get_args(Bad), Exit.FAILED),
+}
+
+LINE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """said: one sentence, true by itself. fix: the command that helps, if one does."""
+
+    state: State
+    message: str
+    fix: str = ""
+
+
+def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    """Where a server stands that does not serve, or can't be measured; None for one that gave a token and has nothing to do."""
+    found = next((one for ask in QUESTIONS if (one := ask(seen, limits)) is not None), None)
+    if not seen.busy:
+        return found
+    meanwhile = found.message if found is not None else "/health answers; not measured meanwhile"
+    message = f"in progress: {seen.busy}; {meanwhile}"
+    return ServerState("in progress", message, "Run `invoke diagnose` again when it has finished.")
+
+
+def is_slow(seen: DiagnosisInput, limits: Limits) -> bool:
+    """Whether this start takes longer than the last measured one explains; not while Docker may still call it a restart."""
+    if seen.box.status != "running" or seen.age_s is None:
+        return False
+    return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
+
+
+def _down(message: str, fix: str) -> ServerState:
+    return ServerState("down", f"no server answers: {message}", fix)
+
+
+def _engine(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    """Without Docker's word only the port can tell; where it answers, the rest is measured all the same."""
+    if not seen.engine_error or seen.probe.health == 200:
+        return None
+    if seen.probe.health is None:
+        return ServerState("unknown", f"unknown whether a server is running: {seen.engine_error}", seen.engine_fix)
+    return ServerState("down", f"no server answers at {seen.probe.url}: {seen.engine_error}", seen.engine_fix)
+
+
+def _nothing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    if seen.name:
+        return None
+    return ServerState("unknown", "no server known: nothing deployed, and the host has no recipe", DEPLOY)
+
+
+def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    box = seen.box
+    if seen.engine_error or box.status in ("running", "restarting"):
+        return None
+    if seen.asleep:
+        return ServerState("asleep", f"{box.name} is asleep: it is the turn of {seen.asleep}", WAKE)
+    if box.status == "absent":
+        never = "" if seen.known else "; no server has been verified on this host"
+        return _down(f"there is no container {box.name}{never}", DEPLOY)
+    if box.status == "paused":
+        return _down(f"{box.name} is paused", f"On the host: `docker unpause {box.name}`.")
+    if box.status == "created":
+        why = f": {seen.end.error}" if seen.end.error else ""
+        return _down(f"{box.name} was created but never started{why}", RESTART)
+    if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
+        message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
+        return ServerState("crash-looping", message, SEE_LOGS)
+    if box.status in ("exited", "dead"):
+        return _down(f"{box.name} {_ended(seen)}", RESTART)
+    return _down(f"{box.name} is {box.status}", RESTART)
+
+
+def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    """Docker starts it again and again, and it does not answer meanwhile."""
+    box, restarts = seen.box, seen.box.restarts or 0
+    if seen.engine_error or seen.probe.health == 200:
+        return None
+    if (seen.loop or restarts >= LOOP) and not is_slow(seen, limits):
+        message = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
+        return ServerState("crash-looping", f"no server answers: {message}", SEE_LOGS)
+    if box.status == "restarting":
+        return _down(f"{box.name} {_ended(seen)}; Docker is restarting it", SEE_LOGS)
+    return None
+
+
+def _start(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    """Nothing answers at the port of a container that runs, or its engine says that it does not serve yet."""
+    name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
+    loading = health in seen.engine.http.loading
+    if health is None:
+        return ServerState("unknown", f"{name} is running but publishes no port, so it cannot be checked")
+    if health and not loading:
+        return None
+    if loading and seen.log is not None and seen.log.ready:
+        message = f"/health answers {health}, but it was ready"
+        return ServerState("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
+    if age_s is None:
+        return ServerState("unknown", f"nothing answers at {seen.probe.url}, and the start time of {name} is unknown")
+    last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
+    again = f"; {name} {_ended(seen)} before it" if seen.box.restarts else ""
+    stage = f" ({_stage(seen)})" if _stage(seen) else ""
+    message = f"for {age_s:.0f} s{stage}{last}{again}"
+    if seen.log is not None and seen.log.ready:
+        how = "silent" if seen.probe.error == "timeout" else "closed"
+        return _down(f"{name} was ready, and {seen.probe.url} is {how} now", RESTART)
+    if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
+        return ServerState("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
+    if seen.box.restarts:
+        return _down(f"{name} is starting again {message}", SEE_LOGS)
+    how = "slow start: " if is_slow(seen, limits) else ""
+    return ServerState("starting", f"no server answers yet: {how}{name} has been starting {message}", WAIT)
+
+
+def _health(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    if seen.probe.health == 200:
+        return None
+    return _down(f"/health returns {seen.probe.health}: the engine is dead", RESTART)
+
+
+def _token(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    probe = seen.probe
+    if probe.token == "ended":
+        return _down(f"{seen.box.name} {_ended(seen)}, on the test request", SEE_LOGS)
+    if probe.token == "none" and not probe.running:
+        message = (
+            f"/health answers 200, no other requests, but no {tasks.noun(seen.engine.http)} within {probe.waited_s:g} s"
+        )
+        return ServerState("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
+    if probe.token == "refused":
+        return ServerState(
+            "unknown", "not measured: the server requires an API key that is not known here", server_key.SET
+        )
+    if probe.token == "error":
+        return ServerState(
+            "down", f"no {tasks.noun(seen.engine.http)}: the server returned an error: {probe.error}", SEE_LOGS
+        )
+    return None
+
+
+def _others(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+    """Requests of others: they are not disturbed, and whether they get their tokens is seen without asking."""
+    probe = seen.probe
+    if not probe.running:
+        return None
+    runs = f"{count(int(probe.running), 'request')} running"
+    if probe.still_s is None:
+        rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
+        message = f"not measured: {runs}{rate}; measuring would slow them down"
+        return ServerState("busy", message, "Try again when the server is idle.")
+    message = f"{runs}, no {tasks.noun(seen.engine.http)} for {probe.still_s:.0f} s"
+    if probe.still_s >= limits.frozen_s:
+        return ServerState("stalled", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
+    return ServerState("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
+
+
+QUESTIONS: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...]
+QUESTIONS = (_engine, _nothing, _container, _loop, _start, _health, _token, _others)
+
+DEPLOY = "Run `invoke deploy` to start a server."
+RESTART = "Run `invoke restart`."
+SEE_LOGS = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
+WAKE = "`invoke switch` wakes it."
+WAIT = "Wait, then try again."
+
+
+def _ended(seen: DiagnosisInput, more: str = "") -> str:
+    """exited (1) 20 s ago, its last line: "..."; more: said before the line."""
+    end = seen.end
+    how = "was OOM-killed" if end.out_of_memory else "exited"
+    code = f" ({end.code})" if end.code is not None else ""
+    when = f" {units.about(seen.now_s - end.at_s)} ago" if end.at_s is not None else ""
+    line = f', its last line: "{seen.last_line}"' if seen.last_line else ""
+    return f"{how}{code}{when}{more}{line}"
+
+
+def _stage(seen: DiagnosisInput) -> str:
+    if seen.log is None or not seen.log.stage:
+        return ""
+    done, total = seen.log.shards
+    return f"{seen.log.stage}, {done} of {total} shards" if total and done < total else seen.log.stage

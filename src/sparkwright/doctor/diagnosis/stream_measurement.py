@@ -1,0 +1,150 @@
+"""One stream, measured with an eye on the GPU and on this client, held against what this server should give."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
+from sparkwright.host import evidence
+from sparkwright.host.containers import engine_of
+from sparkwright.host.module import Context
+from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.measure import server_metrics, smoke, stream
+from sparkwright.measure.asker import Asker
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.gc_pause import undisturbed
+from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.smoke import Baseline, Run, Taken
+from sparkwright.measure.token_counts import risen, settled, uncounted
+
+TOKENS = 64
+WARM_UP_TOKENS = 8
+CAP_S = 4.0
+THINKS_TOKENS = 32
+THINKS_S = 2.0
+#: below this share of what is expected one stream is proof enough
+PLAIN = 0.5
+#: how far below what a recipe expects is still as fast as expected
+RECIPE_TOLERANCE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one stream should give, tok/s. tolerance: the share that is noise. source: who says so; empty: nobody."""
+
+    tok_per_s: float | None = None
+    tolerance: float = RECIPE_TOLERANCE
+    source: Literal["", "baseline", "recipe"] = ""
+    baseline: Baseline | None = None
+
+    @classmethod
+    def of(
+        cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
+    ) -> Expected:
+        """The baseline of the verified server where it is that one, else what the recipe expects."""
+        serve = good.get("serve") or {}
+        key = serve.get("baseline_key") or {}
+        if verified and key:
+            http = engine_of.of_spec(good.get("spec")).http
+            found = Baselines(context.state).read(key_of(key, context.machine, http))
+            if found is not None:
+                return cls(found.median, found.tolerance, "baseline", found)
+        expected = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)
+        return cls(float(expected), source="recipe") if expected else cls()
+
+    def share(self, runs: list[Run]) -> float | None:
+        """The runs as a share of it; None where nobody says what to expect."""
+        if not runs or not self.tok_per_s:
+            return None
+        return statistics.median(
+            self.baseline.share(one) if self.baseline else one.tok_per_s / self.tok_per_s for one in runs
+        )
+
+
+@dataclass
+class Measured(Taken):
+    """thought: tokens of thinking among `answered`, of a stream that was told nothing about it. error: why there is no rate.
+
+    doubt: why the rate proves nothing. before, after: the server's counters. gpu_degraded: None where its clock is not known.
+    """
+
+    gpu: gpu.State = field(default_factory=gpu.State)
+    gpu_degraded: bool | None = None
+    thought: int | None = None
+    answered: int = 0
+    error: str = ""
+    doubt: str = ""
+    before: Mapping[str, float] = field(default_factory=dict)
+    after: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tok_per_s(self) -> float | None:
+        """Median of the runs."""
+        return statistics.median(one.tok_per_s for one in self.runs) if self.runs else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Tokens accepted a draft; None without speculation."""
+        counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
+        drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
+        return accepted / drafts if drafts > 0 else None
+
+
+def measure(context: Context, http: Http, url: str, model: str, key: str, expected: Expected) -> Measured:
+    """A warm-up, one stream, and two more when the first leaves a doubt."""
+    found = Measured(before=server_metrics.read(http, url, key)[0])
+    asker = Asker(http, model, url, key)
+
+    def asked(name: str, tokens: int) -> stream.Stream:
+        return asker.run(asker.request(smoke.prompt(name), tokens), cap_s=CAP_S)
+
+    with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+        try:
+            found.count(asked("prose", WARM_UP_TOKENS))
+            sampler.forget()
+            found.take("prose", asked("prose", TOKENS))
+            share = expected.share(found.runs)
+            unclear = share is None or PLAIN < share < 1 - expected.tolerance / 2
+            for name in ("code", "reasoning") if unclear else ():
+                found.take(name, asked(name, TOKENS))
+            _think(found, http, url, model, key)
+        except stream.StreamError as error:
+            found.error = str(error)
+        found.gpu = sampler.state
+    if found.gpu.known:
+        found.gpu_degraded = found.gpu.degraded(expected.baseline.clock_mhz if expected.baseline else None)
+    found.after = settled(lambda: server_metrics.read(http, url, key)[0], lambda after: _others(found, after))
+    found.doubt = _doubt(found, lag)
+    return found
+
+
+def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
+    """A stream that is told nothing about thinking."""
+    body = openai_api.measured_stream(http, model, smoke.prompt("reasoning"), THINKS_TOKENS)
+    plain = {name: value for name, value in body.items() if name not in http.plain}
+    try:
+        free = stream.run(url, plain, counted=http.counted, api_key=key, cap_s=THINKS_S)
+    except stream.StreamError:
+        return
+    found.count(free)
+    found.thought, found.answered = min(free.thought, free.tokens), free.tokens
+
+
+def _others(found: Measured, after: Mapping[str, float]) -> str:
+    """What others did meanwhile, in words; empty when nothing is seen of them."""
+    served = risen(found.before, after, roles.GENERATED)
+    if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
+        return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
+    running = server_metrics.busy(after)
+    return f"other traffic: {running:.0f} requests" if running and not found.capped else ""
+
+
+def _doubt(found: Measured, lag: Lag) -> str:
+    if lag.spoils_rates(found.decoding_s):
+        return f"this client is too slow: it wakes up {lag.p99_s * 1000:.0f} ms late (p99)"
+    return _others(found, found.after)

@@ -1,0 +1,128 @@
+"""Blocks, token budget and sequences: which must fit into which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.vllm.prediction import defaults
+from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, both, graded, rule
+
+#: no report of a GB10 with memory for more than its default
+MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
+#: what a block over the budget leads to, by how certain that is
+OVER_BUDGET = {
+    "error": "refuses to start",
+    "warning": "refuses to start before 0.27",
+    "info": "is slow on long prompts",
+}
+
+
+@rule(
+    "block-over-budget",
+    sources=(
+        "#34445, source of 0.17.1: `validate_block_size`; from 0.18 on in the EngineCore, after the weights (#35122)",
+        "#50000: the check is gone from 0.27 on",
+        "0.32.0, a real start with a block above the budget: it starts",
+    ),
+    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID, version="0.17.1"),
+)
+def block_over_budget(case: Case) -> Iterator[Finding]:
+    """With prefix caching, a hybrid's block must fit in max-num-batched-tokens (0.17 to 0.26).
+    A hybrid's attention block is enlarged to the size of a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B
+    with an fp8 KV cache, 1056 with bf16. In cache mode align the scheduler advances by complete blocks, and a GB10's default budget
+    is 2048. 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, later releases advance within a block, slowly.
+    """
+    now = case.effective
+    if not case.hybrid or now.prefix_caching is False or now.block_tokens is None or now.budget is None:
+        return
+    if now.block_tokens <= now.budget or now.mamba_cache_mode in ("none", "all"):
+        return
+    severity = graded(both(case.within("0.15.0", "0.27.0"), now.prefix_caching)) or "info"
+    outcome = OVER_BUDGET[severity]
+    if case.within("", "0.17.0") and severity != "warning":
+        outcome = "hangs on long requests"
+    sentence = f"this model's block is {now.block_tokens} tokens (predicted) and max-num-batched-tokens is {now.budget}"
+    change = {"max-num-batched-tokens": _above(now.block_tokens)}
+    way = Way(f"raise max-num-batched-tokens to 4096 (at least {now.block_tokens})", change)
+    source = "vLLM's validate_block_size; the formula of its hybrid block"
+    yield Finding(severity, f"{sentence}: {case.engine} {outcome}.", (way,), source, "max-num-batched-tokens")
+
+
+@rule(
+    "seqs-over-budget",
+    sources=("vLLM 0.11.0 to 0.33.0: SchedulerConfig", "0.32.0, a real start: exit 1"),
+    example=Example({"max-num-seqs": 512, "max-num-batched-tokens": 256}),
+)
+def seqs_over_budget(case: Case) -> Iterator[Finding]:
+    """max-num-seqs may not exceed max-num-batched-tokens.
+    Each running sequence needs at least one token per step; the engine refuses more sequences than tokens.
+    """
+    now = case.effective
+    if now.budget is None or now.max_num_seqs <= now.budget:
+        return
+    ways = (
+        Way(f"lower max-num-seqs to {now.budget}", {"max-num-seqs": now.budget}),
+        Way(f"raise max-num-batched-tokens to {now.max_num_seqs}", {"max-num-batched-tokens": now.max_num_seqs}),
+    )
+    exceeds = f"max-num-seqs {now.max_num_seqs} exceeds max-num-batched-tokens {now.budget}"
+    sentence = f"{exceeds}: {case.engine} refuses to start."
+    yield Finding("error", sentence, ways, "vLLM's SchedulerConfig", "max-num-seqs")
+
+
+@rule(
+    "seqs-over-mamba-blocks",
+    sources=("#49064: max_num_seqs (1024) exceeds available Mamba cache blocks (969)",),
+    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, model=HYBRID, mamba_blocks=969),
+)
+def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
+    """Each running sequence of a recurrent model needs a block for its state.
+    The number of blocks is only known once the weights are loaded; the engine refuses more sequences than blocks. If an earlier
+    log of this host has the number, it decides.
+    """
+    if case.architecture.kind not in ("recurrent", "attention_free"):
+        return
+    seqs, blocks = case.effective.max_num_seqs, case.asked.mamba_blocks
+    fewer = MANY_SEQS if blocks is None else blocks
+    if seqs <= fewer:
+        return
+    if blocks is None:
+        why = f"each needs a Mamba cache block: {case.engine} may refuse"
+    else:
+        why = f"there was memory for {blocks} Mamba cache blocks: {case.engine} refuses"
+    way = Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer})
+    sentence = f"max-num-seqs is {seqs}, and {why} to start."
+    yield Finding("warning" if blocks is None else "error", sentence, (way,), "vLLM #49064", "max-num-seqs")
+
+
+@rule(
+    "mamba-cache-mode",
+    sources=(
+        "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
+        "source of 0.33.0: the option has no effect",
+        "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
+        "0.28.0, asked: `all` is still used for a Mamba2 model that asks for it",
+    ),
+    example=Example({"mamba-cache-mode": "all"}, model=HYBRID),
+)
+def mamba_cache_mode(case: Case) -> Iterator[Finding]:
+    """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
+    The mode follows from prefix caching and the model. `all` was for the Mamba2 family, by default until 0.27; other hybrids fell
+    back to `align` with a warning. 0.28 uses it only where it is asked for, 0.32 refuses it.
+    """
+    if case.flag("mamba-cache-mode") != "all":
+        return
+    refused = case.within(defaults.ALL_REFUSED_SINCE)
+    severity = graded(refused) or "warning"
+    used = case.effective.mamba_cache_mode == "all"
+    accepted = "uses it, and 0.32 and later refuse it" if used else "ignores it here or falls back to align"
+    outcome = "refuses it (choices are align and none)" if refused else accepted
+    outcome = "may refuse it" if refused is None else outcome
+    sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
+    way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
+    yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
+
+
+def _above(tokens: int) -> int:
+    """The next power of two, at least 4096, as is usual."""
+    return max(4096, 1 << (tokens - 1).bit_length())

@@ -1,0 +1,143 @@
+"""Healing a cluster without a laptop: its members' checks meet before anything is touched, then each runs its own restart plan.
+
+Only the head's check opens a meeting, and only the others' come to it, so no two members can start a restart against each other.
+While it waits it holds no lock: a deploy that begins meanwhile takes the host, and the meeting ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.health import store
+from sparkwright.health.heal import NOT, Decision, by_plan
+from sparkwright.health.judging.questions import POWER
+from sparkwright.health.record import Record
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.cluster import keys
+from sparkwright.host.cluster.channel import Channel
+from sparkwright.host.cluster.coordinator import Coordinator
+from sparkwright.host.module import Context
+from sparkwright.host.records import heal_tokens, restart_plans
+from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.secret import Secret
+from sparkwright.trust.redact import Redactor
+from sparkwright.visible import one_line
+
+#: so many intervals of the timer the head waits: each member checks at least once in that time
+INTERVALS = 2
+#: for the runs of members that have just met
+RUNS_S = 60.0
+AGREE_S = 30.0
+WHY_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class HealVote:
+    """The checks of a cluster's members, as one of them comes. busy: who works on this host, in words; that goes first."""
+
+    context: Context
+    settings: Settings
+    cluster: Cluster
+    record: Record
+    busy: Callable[[], str]
+
+    def call(self, decision: Decision) -> Decision:
+        """The head: wait for the others' checks. Returns the decision as all of them agreed on it, or why it came to nothing."""
+        with ExitStack() as ends:
+            if not ends.enter_context(store.healing(self.context.state)):
+                return Decision(message=f"{NOT}an earlier check is waiting for the other members")
+            if not self._token:
+                fix = f"`invoke health.install --host {self.cluster.name} --heal restart` brings one"
+                return Decision(message=f"{NOT}no secret is kept to meet the other members with: {fix}")
+            try:
+                meant = replace(self.cluster, join_s=INTERVALS * self.settings.every_s)
+                coordinator = Coordinator(meant, self._token, self.context.note)
+                ends.callback(coordinator.close)
+                return self._met(self._channel(meant, ends), decision)
+            except SparkwrightError as error:
+                return Decision(message=f"{NOT}{self.busy() or error.message.rstrip('.')}")
+
+    def answer(self) -> Decision:
+        """A worker: come if the head's check is waiting. Returns no plan and no message when it is not."""
+        with ExitStack() as ends:
+            if not ends.enter_context(store.healing(self.context.state)) or not self._token:
+                return Decision()
+            channel = self._channel(replace(self.cluster, join_s=INTERVALS * self.settings.every_s), ends)
+            try:
+                channel.connect(0)
+            except SparkwrightError:
+                return Decision()
+            try:
+                decision = self._own()
+                if decision.plan is None:
+                    channel.cannot_come(decision.message.removeprefix(NOT))
+                    return decision
+                return self._met(channel, decision)
+            except SparkwrightError as error:
+                return Decision(message=f"{NOT}{self.busy() or error.message.rstrip('.')}")
+
+    @property
+    def _token(self) -> Secret:
+        found = heal_tokens.kept(self.context.state)
+        return keys.derived(found, "meeting") if found else found
+
+    def _own(self) -> Decision:
+        """A worker's own part in the restart, or why it can't take part."""
+        if self.record.cure == "power":
+            return Decision(message=f"{NOT}{POWER}")
+        if self.record.drift:
+            return Decision(message=f"{NOT}what runs is not the last good state")
+        return by_plan(self.context.state)
+
+    def _channel(self, meant: Cluster, ends: ExitStack) -> Channel:
+        hidden = Redactor(one.reveal() for one in self.context.secrets.values())
+        stopped = lambda: bool(self.busy())  # noqa: E731
+        channel = Channel(meant, self._token, note=self.context.note, hidden=hidden, stopped=stopped)
+        ends.callback(channel.close)
+        return channel
+
+    def _met(self, channel: Channel, decision: Decision) -> Decision:
+        """Return when all have come: how each restarts its own part, under a token of this one restart."""
+        assert decision.plan is not None
+        channel.join()
+        own = {"why": "" if self.record.seen == "ok" else self.record.why}
+        own |= {} if self.cluster.rank else {"restart": os.urandom(32).hex()}
+        shared = channel.arrive("met", own, AGREE_S)
+        name = str(_shared_by(shared, self.cluster.members[0], "restart"))
+        if not heal_tokens.DIGITS.fullmatch(name):
+            raise Failed(f"{self.cluster.named(0)} gave the restart no name.")
+        token = keys.derived(heal_tokens.kept(self.context.state), f"restart {name}")
+        reasons = {
+            host: one_line(str(_shared_by(shared, host, "why")), at_most=WHY_CHARACTERS)
+            for host in self.cluster.members
+        }
+        return Decision(
+            replace(decision.plan, cluster=replace(self.cluster, join_s=RUNS_S)),
+            {**decision.secrets, TOKEN: token},
+            why="; ".join(f"{host}: {why}" for host, why in reasons.items() if why),
+        )
+
+
+def agreed(
+    context: Context, settings: Settings, record: Record, decision: Decision, busy: Callable[[], str]
+) -> Decision:
+    """A check's decision, after the other members of its cluster were asked. For a server of its own the same."""
+    if not record.rank.cluster or settings.heal != "restart" or record.busy:
+        return decision
+    cluster = restart_plans.cluster_of(context.state)
+    if cluster is None or cluster.rank != record.rank.rank:
+        return Decision(message=f"{NOT}the restart plan is not of this cluster") if decision.plan else decision
+    meeting = HealVote(context, settings, cluster, record, busy)
+    if cluster.rank == 0:
+        return meeting.call(decision) if decision.plan is not None else decision
+    found = meeting.answer()
+    return found if found.plan is not None or found.message else decision
+
+
+def _shared_by(shared: Mapping[str, Any], host: str, name: str) -> Any:
+    return shared.get(host, {}).get(name, "")

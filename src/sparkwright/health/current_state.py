@@ -1,0 +1,83 @@
+"""The state of this moment by itself, from what live.py saw of it: where no check speaks for the present."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.health import snapshot
+from sparkwright.health.check_history import CheckHistory
+from sparkwright.health.judging import judge, questions
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.record import Rank, Record, Server
+from sparkwright.health.snapshot import Now
+from sparkwright.host.records import turns
+from sparkwright.host.state import StateFolder
+
+NO_RANK = Rank()
+#: the questions of a check that this moment can answer
+ASKED = ("container", "rank", "/health")
+
+
+def judged(
+    now: Now, good: Mapping[str, Any], rank: Rank = NO_RANK, *, broken: str = "", stopped: str = "", asleep: str = ""
+) -> tuple[str, str]:
+    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown.
+
+    rank: of a worker of a cluster, which answers no /health. broken, stopped, asleep: see Observation.
+    """
+    box = now.container
+    if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
+        return "unknown", f"{box.name} publishes no port"
+    seen = Observation(
+        now.time_s,
+        engine_error=now.error,
+        container=box,
+        broken=broken,
+        stopped=stopped,
+        asleep=asleep,
+        answered=snapshot.ready_since(box, good),
+        ready_s=snapshot.ready_s(good),
+        server=Server(now.url, health_status=now.health_status),
+        loading=now.loading,
+        rank=rank,
+    )
+    found = judge.judge(seen, Limits(), ASKED)
+    if rank.rank and found.state == "ok":
+        return "up", found.why
+    return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
+
+
+def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
+    """How long a start may take, seconds."""
+    return questions.allowed_s(snapshot.ready_s(good), limits)
+
+
+def record_of(
+    now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
+) -> dict[str, Any]:
+    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server.
+
+    folder: what the checks and runs before left.
+    """
+    box, past = now.container, CheckHistory.of(folder)
+    broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)
+    asleep = turns.in_place_of(folder)
+    state, why = judged(now, good, rank, broken=broken, stopped=stopped, asleep=asleep)
+    if busy and state != "up":
+        state, why = "in progress", busy
+    server = Server(now.url, health_status=now.health_status)
+    found = Record(
+        time_s=now.time_s,
+        state="unknown",
+        seen="unknown",
+        since_s=now.time_s,
+        why=why,
+        busy=busy,
+        container=now.container,
+        rank=rank,
+        server=server,
+        serves=snapshot.serves_of(good),
+        sandbox=sandbox,
+    )
+    return {**found.to_json(), "state": state, "seen": state}

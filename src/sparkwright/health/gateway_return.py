@@ -1,0 +1,34 @@
+"""What a run that was killed left at the gateways of a healthy server: that server drained, another one serving in its place."""
+
+from __future__ import annotations
+
+from sparkwright.health.judging.state_filter import SERVES
+from sparkwright.health.record import Record
+from sparkwright.host.module import Context
+from sparkwright.host.state import StateFolder
+
+#: see host/gateway/drain_record.py and interim.py, whose client of HTTP most checks do without
+DRAINED, INTERIM = "drained", "interim"
+
+
+def give_back(context: Context, record: Record) -> None:
+    """Return it, and remove the other one, where nobody works on the host and what runs is what was verified. What is not done is
+    noted.
+    """
+    if record.busy or record.drift or record.seen not in SERVES:
+        return
+    if _kept(context.state, DRAINED):
+        from sparkwright.host.gateway import drain_record
+
+        returned, problems = drain_record.give_back(context.state)
+        for one in (*(f"returned to the gateway {name}" for name in returned), *problems):
+            context.note(f"{one}.")
+    if _kept(context.state, INTERIM):
+        from sparkwright.host.gateway import interim
+
+        if message := interim.end_kept(context):
+            context.note(f"{message}.")
+
+
+def _kept(state: StateFolder, name: str) -> bool:
+    return (state.memory / f"{name}.json").exists()

@@ -1,0 +1,85 @@
+"""Which running containers are model servers, whoever started them: those that list their models as OpenAI's API does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines import engine, openai_api
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.running_server import Running
+from sparkwright.host.module import Context
+from sparkwright.measure import http_probe
+
+ANSWER_S = 2.0
+MOST_CONTAINERS, MOST_MODELS = 64, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One container. engine: as its label says, else as the answer does. models: the names that it serves; empty when it asks
+    for a key first. port: of the host. model_dir: see `Running`.
+    """
+
+    id: str
+    name: str
+    image: str
+    engine: str
+    port: int
+    models: list[str]
+    model_dir: str
+
+
+def find(context: Context) -> list[Server]:
+    """The servers among the running containers. Raises Failed when Docker can't be asked."""
+    client = context.docker()
+    rows = client.api.containers()[:MOST_CONTAINERS]
+    seen = [found for row in rows if (found := containers.inspect(client, row["Id"])) is not None]
+    asked = [(one, port) for one in seen for port in dict.fromkeys(_ports(one))]
+    if not asked:
+        return []
+    with ThreadPoolExecutor(max_workers=8) as at_once:
+        answers = list(at_once.map(lambda each: _server(*each), asked))
+    servers: dict[str, Server] = {}
+    for one in answers:
+        if one is not None:
+            servers.setdefault(one.id, one)
+    return list(servers.values())
+
+
+def _ports(container: dict[str, Any]) -> Iterator[int]:
+    """The host's ports that it may answer on: those it publishes; on the host's network those an engine's flags say."""
+    for rows in (container["HostConfig"].get("PortBindings") or {}).values():
+        yield from (int(one["HostPort"]) for one in rows or () if str(one.get("HostPort") or "").isdecimal())
+    if container["HostConfig"].get("NetworkMode") == "host":
+        flags = Running(container, {}).flags
+        yield from (one.flags.port(flags) for one in engine.served() if not one.needs_description)
+
+
+def _server(container: dict[str, Any], port: int) -> Server | None:
+    about, labelled = Running(container, {}), engine.LABEL in (container["Config"].get("Labels") or {})
+    kind = engine.of_labels(container["Config"].get("Labels"))
+    answer = http_probe.ask(f"http://{_address(container, port)}:{port}", kind.http.models, timeout_s=ANSWER_S)
+    body = answer.json()
+    if answer.status in (401, 403):
+        return _found(about, kind.name, port, []) if labelled else None
+    if answer.status != 200 or not isinstance(body, dict) or not isinstance(body.get("data"), list):
+        return None
+    kind = kind if labelled else engine.of_models(body)
+    return _found(about, kind.name, port, [name[:200] for name in openai_api.served(kind.http, body)][:MOST_MODELS])
+
+
+def _found(about: Running, kind: str, port: int, models: list[str]) -> Server:
+    image = str(about.container["Config"].get("Image") or "")
+    return Server(about.id, about.name, image, kind, port, models, about.model_dir)
+
+
+def _address(container: dict[str, Any], port: int) -> str:
+    """Where this host reaches a published port."""
+    for rows in (container["HostConfig"].get("PortBindings") or {}).values():
+        for one in rows or ():
+            if one.get("HostPort") == str(port) and one.get("HostIp") not in (None, "", "0.0.0.0", "::"):
+                return f"[{one['HostIp']}]" if ":" in one["HostIp"] else str(one["HostIp"])
+    return "127.0.0.1"

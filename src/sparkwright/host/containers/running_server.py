@@ -1,0 +1,102 @@
+"""A container as it runs, from its inspect: what it serves, from which image, with which arguments. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright import units
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.images.image_names import digests_of
+from sparkwright.trust import secret_patterns
+from sparkwright.trust.image_name import pinned, tagged
+
+#: how Docker writes a time that never was
+NEVER = "0001-"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """container: its inspect. made_from: the inspect of its image; empty when the image is gone."""
+
+    container: dict[str, Any]
+    made_from: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.container["Id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.container["Name"]).lstrip("/")
+
+    @property
+    def url(self) -> str:
+        """Where it answers on this host; empty when it publishes no port."""
+        return containers.url_of(self.container)
+
+    @property
+    def port(self) -> int:
+        """The port of the host that it answers on; 0 when it publishes none."""
+        return int(self.url.rpartition(":")[2] or 0)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs of the host reach it."""
+        rows = [one for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for one in some or ()]
+        return any(str(one.get("HostIp") or "").startswith(("127.", "::1")) for one in rows[:1])
+
+    @property
+    def image(self) -> str:
+        """As repository:tag@digest; without a digest of a registry its Id."""
+        named = tagged(str(self.container["Config"].get("Image") or ""))
+        digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
+        return digest if not named or named == digest else pinned(named, digest)
+
+    @property
+    def words(self) -> list[str]:
+        """All that it runs: entrypoint and command."""
+        return container_options.words_of(self.container)
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Its flags by their names; a bare switch is true. What is named like a secret is dots."""
+        found = container_options.flags_of(self.words)
+        return {
+            name.lstrip("-"): secret_patterns.value(name, value) or True
+            for name, value in found.items()
+            if name.startswith("-")
+        }
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since its last start."""
+        return max(0.0, time.time() - containers.started_s(self.container))
+
+    @property
+    def model_dir(self) -> str:
+        """The folder of the host that it serves its model from; empty when none of its mounts is among its words."""
+        words = {word.rstrip("/") for one in self.words for word in (one, one.partition("=")[2])}
+        for bind in self.container["HostConfig"].get("Binds") or ():
+            outside, _, rest = str(bind).partition(":")
+            inside = rest.partition(":")[0]
+            if inside.rstrip("/") in words - {""}:
+                return outside
+        return ""
+
+
+def start_of(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Which start of which container it is: id, started (as the engine says it), restarts (by its policy)."""
+    started = str(container["State"].get("StartedAt") or "")
+    return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
+
+
+def ended_ago(container: Mapping[str, Any]) -> str:
+    """How long ago a container ended, in words; "never started" for one that did not."""
+    text = str(container["State"].get("FinishedAt") or "")
+    if text.startswith(NEVER):
+        return "never started"
+    ended_s = containers.moment(text)
+    return "time unknown" if ended_s is None else f"{units.about(time.time() - ended_s)} ago"

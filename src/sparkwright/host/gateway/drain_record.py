@@ -1,0 +1,114 @@
+"""drained.json: the gateways at which this host's server is drained, written before they are asked.
+
+Whatever happens to the run that drained it, the next run or health check that finds the server well returns it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from sparkwright.gateway import operations
+from sparkwright.host.gateway import own_key, server_operations
+from sparkwright.host.gateway.server_operations import Gateway, Unheard
+from sparkwright.host.state import StateFolder
+
+NAME = "drained"
+POLL_S = 0.2
+#: for one gateway to do something with all models of a server; it is honest at milliseconds each
+TELL_S = 15.0
+#: how long a returned server may take to be up: its gateway checks one that is down each two seconds
+UP_S = 30.0
+#: a gateway that is gone for good is not asked for longer than this
+KEPT_S = 86400.0
+
+
+def of(state: StateFolder) -> list[Gateway]:
+    """The gateways at which this host is drained, as far as it knows."""
+    found = state.read(NAME) or {}
+    gateways = list[Gateway]()
+    for one in found.get("gateways", ()):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            gateways.append(Gateway.of(one))
+    return gateways if 0 <= time.time() - found.get("since", 0) < KEPT_S else []
+
+
+def tell(gateway: Gateway, key: str, action: str) -> None:
+    """Have a gateway do something with this host's server, once for each model that it routes to it.
+
+    Raises:
+        Unheard: also where all of it together takes longer than TELL_S, however many models a gateway claims to have.
+    """
+    until_s = time.monotonic() + TELL_S
+    for server in server_operations.servers(gateway, key):
+        if time.monotonic() > until_s:
+            raise Unheard(f"takes longer than {TELL_S:g} s")
+        server_operations.ask(gateway, key, action, server)
+
+
+def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
+    """Have gateways send this host's server no more requests. Returns a sentence for each that did not."""
+    key, problems = own_key.kept(state), list[str]()
+    if not key:  # `gateway.deploy` makes it: none of them was deployed since the host is behind it, and none knows it
+        return [f"the gateway {one.name} does not know this host yet (`gateway.deploy` tells it)" for one in gateways]
+    wanted = [*gateways, *(one for one in of(state) if one not in gateways)]
+    state.write(NAME, {"gateways": [one.to_json() for one in wanted], "since": time.time(), "run": run})
+    for one in gateways:
+        try:
+            tell(one, key, operations.DRAIN)
+        except Unheard as why:
+            problems.append(f"the gateway {one.name} {why}: not drained there")
+    return problems
+
+
+def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
+    """How many requests of this host's server the gateways count. One that forgot the drain, for it was started anew, is told
+    again."""
+    key, total = own_key.kept(state), 0
+    for one in gateways:
+        with contextlib.suppress(Unheard):
+            servers = server_operations.servers(one, key)
+            total += sum(server.running for server in servers)
+            if any(server.state == "up" for server in servers):
+                tell(one, key, operations.DRAIN)
+    return total
+
+
+def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
+    """Have gateways check it no more until it is returned: a check takes a token, which a throughput test would count."""
+    key = own_key.kept(state)
+    for one in gateways:
+        with contextlib.suppress(Unheard):
+            tell(one, key, operations.REST)
+
+
+def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
+    """Return this host's server to the gateways that it is drained at, and wait until it is up there.
+
+    Returns the names of those, and a sentence for each where it is not up.
+    """
+    key, returned, problems, left = own_key.kept(state), list[str](), list[str](), list[Gateway]()
+    until_s = time.monotonic() + UP_S
+    for one in of(state):
+        try:
+            tell(one, key, operations.READY)
+            if not _up(one, key, until_s):
+                problems.append(f"the gateway {one.name} does not find it up yet")
+            returned.append(one.name)
+        except Unheard as why:
+            problems.append(f"the gateway {one.name} {why}: not returned there yet")
+            left.append(one)
+    if left:
+        state.write(NAME, {**(state.read(NAME) or {}), "gateways": [one.to_json() for one in left]})
+    else:
+        state.remove(NAME)
+    return returned, problems
+
+
+def _up(gateway: Gateway, key: str, until_s: float) -> bool:
+    while not all(one.state == "up" for one in server_operations.servers(gateway, key)):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(POLL_S)
+    return True

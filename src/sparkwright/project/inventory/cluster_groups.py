@@ -1,0 +1,82 @@
+"""The clusters that groups.yml makes of groups, and what can't be one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from sparkwright import visible
+from sparkwright.errors import Refused
+from sparkwright.project.documents.validation import nearest
+from sparkwright.project.inventory.cluster import Cluster
+from sparkwright.project.inventory.glance import GROUPS_FILE
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.name_rules import Groups, Mistake, Own
+from sparkwright.project.inventory.patterns import EVERYONE
+
+
+def found(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> dict[str, Cluster]:
+    """The clusters by name. members: of each group. Raises Refused with file and line for one that can't be."""
+    for rule in (_heads, _sizes, _members):
+        for message, where, fix in rule(hosts, groups, members):
+            raise Refused(message, where=where, fix=fix)
+    return {name: _cluster(name, hosts, groups, members[name]) for name in _names(groups)}
+
+
+def member(host: Host, clusters: Iterable[Cluster]) -> Host:
+    """A host as its cluster makes it: what it serves, the cluster says."""
+    mine = next((one for one in clusters if host.name in one.members), None)
+    if mine is None:
+        return host
+    return replace(host, cluster=mine, recipe=mine.recipe, set_at={**host.set_at, "recipe": mine.where})
+
+
+def _names(groups: Groups) -> list[str]:
+    return [name for name, group in groups.checked.items() if group.cluster]
+
+
+def _cluster(name: str, owns: Mapping[str, Own], groups: Groups, hosts: tuple[str, ...]) -> Cluster:
+    about = groups.checked[name].cluster
+    assert about is not None
+    ranks = (about.head, *(one for one in hosts if one != about.head))
+    where = groups.source.where(name, "cluster", "recipe")
+    fabrics = (owns[one].file.fabric for one in ranks)
+    addresses = tuple(one.address if one else "" for one in fabrics)
+    return Cluster(name, about.recipe, ranks, addresses, about.port, about.barrier_port, where)
+
+
+def _heads(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
+    for name in _names(groups):
+        about, where = groups.checked[name].cluster, groups.source.where(name, "cluster", "head")
+        if about is None or about.head in members[name]:
+            continue
+        head, key = visible.name(about.head), visible.name(name)
+        if about.head in hosts:
+            yield f"`{key}.cluster.head`: {head} is not in the group.", where, f"Add it to `{key}.hosts`."
+        yield f"`{key}.cluster.head`: no host named '{head}'.", where, nearest(about.head, members[name] or hosts)
+
+
+def _sizes(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
+    for name in _names(groups):
+        where, about = groups.source.where(name, "cluster"), groups.checked[name].cluster
+        if name == EVERYONE:
+            yield f"`{EVERYONE}` cannot be a cluster.", where, "Make a group of its hosts."
+        if len(members[name]) < 2:
+            key = visible.name(name)
+            yield f"the cluster {key} has one host.", where, f"List its hosts as `{key}.hosts`, or remove `cluster`."
+        if about is not None and about.port == about.barrier_port:
+            yield "`port` and `barrier_port` are the same.", where, "Use another port for one of them."
+
+
+def _members(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
+    taken: dict[str, str] = {}
+    for name in _names(groups):
+        for host in members[name]:
+            own = hosts[host]
+            if host in taken:
+                message = f"{host} is in two clusters, {visible.name(taken[host])} and {visible.name(name)}."
+                yield message, groups.source.where(name, "cluster"), f"A host serves one. Edit hosts/{GROUPS_FILE}."
+            if own.file.recipe:
+                message = f"{host} is a member of the cluster {visible.name(name)}, which serves a recipe of its own."
+                yield message, own.source.where("recipe"), "Remove `recipe` here, or the host from the group."
+            taken[host] = name

@@ -1,0 +1,117 @@
+"""A recipe as one engine will run it: its flags after what is expected of them, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines import container_rules, memory_rules, template_rules
+from sparkwright.engines.advice import Kind, ServerRequest, Wanted
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.findings import SEVERITIES, Finding
+from sparkwright.engines.http import GENERATE
+from sparkwright.engines.memory import Memory
+from sparkwright.engines.model import chat_template
+from sparkwright.project.recipe.recipe import Recipe
+from sparkwright.trust.container_words import mount_point
+
+
+@dataclass(frozen=True)
+class Serving:
+    """flags: as they are rendered. expected: what the log must say of chunked prefill. note: why that differs from the recipe.
+
+    version: of the engine, None when neither lock nor caller knows it.
+    """
+
+    engine: Engine
+    flags: Mapping[str, Any]
+    expected: Wanted
+    note: str
+    findings: tuple[Finding, ...]
+    architecture: Kind
+    version: Version | None
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [one for one in self.findings if one.severity == "error"]
+
+    def to_json(self) -> dict[str, Any]:
+        """As playbooks see it, under the name `engine`."""
+        return {
+            "name": self.engine.name,
+            "flags": dict(self.flags),
+            "chunked_prefill": self.expected,
+            "note": self.note,
+            "model_by_flag": True,  # for playbooks that were ejected from an earlier release
+            "key": {"mount": key.mount, "suffix": key.suffix} if (key := self.engine.key) else None,
+            "version": str(self.version) if self.version else None,
+        }
+
+
+def serving(
+    recipe: Recipe, pinned: Mapping[str, Any], *, model: Mapping[str, Any] | None = None, version: Version | None = None
+) -> Serving:
+    """What follows from a recipe and the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
+
+    model, version: a model's config.json and an engine's version to take instead of the lock's.
+    """
+    image_entry, model_entry = pinned.get("image") or {}, pinned.get("model") or {}
+    engine, expect = recipe.engine, recipe.file.expect
+    own_version = engine.advice.version(image_entry.get("engine_version"))
+    version = version or own_version
+    config = model if model is not None else model_entry.get("config") or {}
+    wanted = expect.chunked_prefill, expect.when_impossible
+    second = pinned.get("models") or {}
+    flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, second)
+    decided = engine.advice.decide(_asked(recipe, flags, pinned), config, version, *wanted)
+    options = image_entry.get("options") if own_version == version else None
+    listed = engine.image.applied(options) if engine.image else {}
+    asked = _asked(recipe, decided.flags, pinned)
+    found = [*engine.advice.check(asked, config, version, listed), *container_rules.RULES.check(asked)]
+    memory = engine.advice.memory(decided.flags, model_entry)
+    if memory.flag in ("", *engine.flags.named(decided.flags)):
+        found += memory_rules.RULES.check(memory_rules.Case(memory, asked.container, asked.platform))
+    chat = chat_template.of_server(pinned) if model is None else {}
+    if recipe.file.task == GENERATE:
+        case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)
+        found += template_rules.RULES.check(case)
+    if recipe.split is not None and engine.parallel is not None:
+        found += engine.parallel.check(recipe.split, decided.flags, config, version)
+    found += [decided.finding] if decided.finding is not None else []
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    kind = engine.advice.kind(config)
+    return Serving(engine, decided.flags, decided.expected, decided.note, tuple(found), kind, version)
+
+
+def served_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
+    """Return what a recipe's server takes of a host's memory, with the flags that it is started with.
+
+    Args:
+        recipe: The recipe.
+        pinned: The lock's entries, as for `serving`.
+    """
+    return recipe.memory(pinned.get("model") or {}, serving(recipe, pinned).flags, pinned.get("models"))
+
+
+def _asked(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> ServerRequest:
+    second = pinned.get("models") or {}
+    models = [(recipe.file.model.mount, pinned.get("model"))]
+    models += [(model.mount, second.get(role)) for role, model in recipe.file.models.items()]
+    return ServerRequest(
+        flags,
+        recipe.image,
+        recipe.file.platform,
+        recipe.file.container.env,
+        server_key=recipe.file.server_key is not None,
+        open_to_network=recipe.open_to_network,
+        published=recipe.published,
+        ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
+        container=recipe.file.container.model_dump(),
+        pinned={
+            mount_point(mount): [str(row["path"]) for row in (entry or {}).get("files") or ()]
+            for mount, entry in models
+        },
+    )

@@ -1,0 +1,74 @@
+"""What the host's own clock starts: one check of each of its servers, with no laptop.
+
+    python -I .../sparkwright/runner/scheduled_checks.py TAG-FILE        (a shipped runtime: the tag says what it was made for)
+    python -I .../sparkwright/runner/scheduled_checks.py                 (sparkwright as it is installed here)
+
+Ends with 0 when it checked, whatever the state is: systemd's own failure means that the check itself broke.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+def main(words: list[str]) -> int:
+    """Check every server once.
+
+    75: this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one.
+    """
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    os.environ["LC_ALL"] = "C"
+    try:
+        from sparkwright.host.runs import runtime_folder
+
+        runtime = str(Path(words[0]).parent) if words else ""
+        if runtime and (reason := runtime_folder.unusable(runtime)):
+            print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
+            return 75
+        return _check()
+    except (ImportError, SyntaxError) as error:
+        print(f"the runtime is damaged: {error}: run `sparkwright health.install` again", flush=True)
+        return 75
+
+
+def _check() -> int:
+    from sparkwright.errors import SparkwrightError
+    from sparkwright.health import model_hashes
+    from sparkwright.health.check import DOCKER_S
+    from sparkwright.health.schedule.settings import Settings
+    from sparkwright.host.machine import Machine
+    from sparkwright.host.runs.context import Engine, RunContext
+    from sparkwright.host.state import StateFolder
+    from sparkwright.protocol.events import Event
+    from sparkwright.protocol.plan import new_run_id
+    from sparkwright.runner.health_check import composed
+    from sparkwright.runner.verbs.health_on_demand import sentence
+
+    machine = Machine.here()
+    failed, checked = 0, []
+    for state in StateFolder.of(machine.home).servers():
+        of = f"{state.server}: " if state.server else ""
+        engine = Engine(machine, timeout_s=DOCKER_S)
+
+        def emit(one: Event, of: str = of) -> None:
+            print(f"{of}{one.get('text', '')}", flush=True)
+
+        context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
+        try:
+            record = composed(context, Settings.of(state), scheduled=True).run()
+            checked.append((of, context, state))
+        except SparkwrightError as error:
+            print(f"{of}{error}", flush=True)
+            failed = 1
+            continue
+        print(f"{of}{sentence(record)}", flush=True)
+        if record.healed:
+            print(f"{of}{record.healed}", flush=True)
+    for of, context, state in checked:  # last: it lowers the priority of this process for good
+        if hashed := model_hashes.go_on(context, Settings.of(state)):
+            print(f"{of}{hashed}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

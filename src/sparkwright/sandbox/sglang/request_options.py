@@ -1,0 +1,58 @@
+"""What a request asks for beside a sentence, as a pretend SGLang answers it; read in the source of 0.5.23.
+
+A call that no parser finds, and thinking, stay in the content as the model wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.sandbox.serving.request_content import (
+    called,
+    colour,
+    foreign,
+    instance,
+    known,
+    picture_of,
+    schema_of,
+    words,
+)
+from sparkwright.sandbox.sglang.config import Config
+
+MULTIMODAL = "ForConditionalGeneration"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """words: of the answer; empty for the usual sentence. calls: of tools."""
+
+    words: tuple[str, ...] = ()
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+
+def of(config: Config, body: Mapping[str, Any]) -> Requested:
+    """What a chat asks for."""
+    if body.get("tools") and body.get("tool_choice") != "none":
+        return _called(config, body)
+    if (schema := schema_of(body)) is not None:
+        return Requested(words(json.dumps(instance(schema))))
+    if (picture := picture_of(body)) and config.architecture.endswith(MULTIMODAL):
+        return Requested(words(colour(picture)))
+    asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
+    if asked is True and not config.asked["reasoning_parser"]:
+        return Requested(words("<think>\nHm.\n</think>\n\n9.9"))
+    return Requested(words(known(body) or foreign(body)))
+
+
+def _called(config: Config, body: Mapping[str, Any]) -> Requested:
+    name, given = called(body)
+    text = json.dumps({"name": name, "arguments": given})
+    if not config.asked["tool_call_parser"]:
+        return Requested(words(f"<tool_call>\n{text}\n</tool_call>"))
+    function = {"name": name, "arguments": json.dumps(given)}
+    call = {"id": f"call_{secrets.token_hex(12)}", "index": 0, "type": "function", "function": function}
+    return Requested(words("a b c d"), [call])

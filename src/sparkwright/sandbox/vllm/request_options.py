@@ -1,0 +1,105 @@
+"""What a request asks for beside a sentence: a tool call, thinking, JSON of a schema, a picture's colour, another language.
+
+As 0.32.0 answers on a CPU: what it refuses, in its words, and which field a parser fills. A parser of another model finds nothing,
+and its text stays in the content.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.sandbox.serving.request_content import (
+    called,
+    colour,
+    foreign,
+    instance,
+    known,
+    picture_of,
+    schema_of,
+    words,
+)
+
+if TYPE_CHECKING:
+    from sparkwright.sandbox.vllm.engine import Engine
+
+#: the parsers that fit a family's text; of families that are not here every parser does
+TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
+#: with more of them the fault `many-tools` has an effect
+MANY_TOOLS = 30
+THOUGHT = "The lamp is bright, so the answer is near."
+NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
+
+
+class Refused(Exception):
+    """The message of a 400."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """words: the words of the content; empty for the usual sentence. calls: of tools, in their own field. null: the content is null,
+    for a parser took all of it. quick: its words need not come at a real one's pace."""
+
+    words: tuple[str, ...] = ()
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    null: bool = False
+    quick: bool = False
+
+
+def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requested:
+    """What a chat asks for. Raises Refused. refuses: tools without a parser are refused; else their call stays in the text."""
+    picture = picture_of(body)
+    if picture and not engine.config.sees:
+        raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
+    null = engine.fault() == "content-null"
+    if body.get("tools") and body.get("tool_choice") != "none":
+        return _called(engine, body, null, refuses=refuses)
+    if (schema := schema_of(body)) is not None:
+        return Requested(words(json.dumps(instance(schema))), null=null, quick=True)
+    if picture:
+        return Requested((colour(picture),), null=null, quick=True)
+    if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
+        return _thought(engine, null)
+    text = known(body) or foreign(body)
+    return Requested(words(text), null=null, quick=bool(text))
+
+
+def _called(engine: Engine, body: Mapping[str, Any], null: bool, *, refuses: bool) -> Requested:
+    config, choice = engine.config, body.get("tool_choice") or "auto"
+    parses = bool(config.auto_tools and config.tool_parser)
+    if choice == "auto" and not parses and refuses:
+        raise Refused(NEEDS_BOTH)
+    if choice == "required" and not config.tool_parser:
+        raise Refused(NEEDS_PARSER.format(choice))
+    name, given = called(body)
+    fits = next(
+        (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
+    )
+    if choice == "auto" and (not parses or config.tool_parser not in fits or _unparsed(engine.fault(), body)):
+        values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
+        return Requested(
+            words(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"), null=null, quick=True
+        )
+    call = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
+    calls = [] if null else [{**call, "function": {"name": name, "arguments": json.dumps(given)}}]
+    return Requested(words("a b c d"), calls, null, quick=True)
+
+
+def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
+    """Whether a fault leaves the call as text in the content."""
+    return (
+        fault == "tool-text"
+        or (fault == "tool-stream" and bool(body.get("stream")))
+        or (fault == "many-tools" and len(body["tools"]) > MANY_TOOLS)
+    )
+
+
+def _thought(engine: Engine, null: bool) -> Requested:
+    """Thinking that was asked for: without a parser, it stays in the content."""
+    if engine.config.thinks and engine.fault() != "think-text":
+        return Requested(null=null, quick=True)
+    return Requested(words(f"<think>\n{THOUGHT}\n</think>\n\n9.9"), null=null, quick=True)
