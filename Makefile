@@ -87,6 +87,7 @@ lint-rest: .venv/.installed-test
 	$(BIN)/ruff format --check src tests molecule benchmarks tools tasks.py
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
+	$(BIN)/python tools/voice.py
 	$(BIN)/python tools/lazy_imports.py
 
 # the hashes of the wheels that are shipped to hosts, for every processor and Python; after a version was changed there

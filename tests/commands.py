@@ -73,9 +73,9 @@ class _Server:
         assert self._process.stdin is not None and self._process.stdout is not None
         with tempfile.TemporaryDirectory(prefix="said-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
-            asked = {"program": program, "words": words, "cwd": str(cwd), "env": env, "timeout_s": timeout_s}
-            asked["umask"] = _umask()
-            print(json.dumps({**asked, "out": str(out), "err": str(err)}), file=self._process.stdin, flush=True)
+            options = {"program": program, "words": words, "cwd": str(cwd), "env": env, "timeout_s": timeout_s}
+            options["umask"] = _umask()
+            print(json.dumps({**options, "out": str(out), "err": str(err)}), file=self._process.stdin, flush=True)
             code = json.loads(self._process.stdout.readline())
             if code is None:
                 raise subprocess.TimeoutExpired([program, *words], timeout_s, out.read_text(), err.read_text())
@@ -98,11 +98,11 @@ def _serve() -> None:
         importlib.import_module(name)
     gc.freeze()
     for line in sys.stdin:
-        asked = json.loads(line)
+        options = json.loads(line)
         child = os.fork()
         if not child:
-            _become(asked)
-        print(json.dumps(_ended(child, asked["timeout_s"])), flush=True)
+            _become(options)
+        print(json.dumps(_ended(child, options["timeout_s"])), flush=True)
 
 
 def _ended(child: int, timeout_s: float) -> int | None:

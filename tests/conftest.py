@@ -118,11 +118,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Files of which none would run are not even imported: a worker of `make test` is spared half of its start."""
     if collection_path.suffix != ".py":
         return None
-    asked, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
-    if asked == "alone":
+    options, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
+    if options == "alone":
         return True if not name.startswith(ALONE) else None
     slow = name.startswith(SLOW) and not name.startswith(NOT_SLOW)
-    return True if slow and "not slow" in asked else None
+    return True if slow and "not slow" in options else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -146,10 +146,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for left in reversed(range(TRIES)):
         watch().worst_s()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        if not left or not any(one.failed for one in reports) or watch().worst_s() < HELD_UP_S:
+        if not left or not any(report.failed for report in reports) or watch().worst_s() < HELD_UP_S:
             break
-    for one in reports:
-        item.ihook.pytest_runtest_logreport(report=one)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 

@@ -96,8 +96,8 @@ def screen(*words: str, cwd: Path, env: Mapping[str, str] | None = None, program
             sys.executable, [sys.executable, "-c", program, *words], {**os.environ, "TERM": "xterm", **(env or {})}
         )
     ioctl(master, TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
-    one = Screen(pid, master)
+    value = Screen(pid, master)
     try:
-        yield one
+        yield value
     finally:
-        one.close()
+        value.close()

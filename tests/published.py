@@ -29,6 +29,6 @@ def refused(command: str, out: str) -> list[str]:
     known = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(schemas.events()))
     judge = jsonschema.Draft202012Validator(found, registry=known)
     rows = parsed(out)
-    return [f"{error.json_path}: {error.message:.300}" for one in rows for error in judge.iter_errors(one)] or (
+    return [f"{error.json_path}: {error.message:.300}" for row in rows for error in judge.iter_errors(row)] or (
         [] if rows else ["nothing was printed"]
     )

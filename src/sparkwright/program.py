@@ -35,5 +35,5 @@ def typed_in(value: Any) -> Any:
     if isinstance(value, str):
         return typed(value)
     if isinstance(value, dict):
-        return {key: typed_in(one) for key, one in value.items()}
-    return [typed_in(one) for one in value] if isinstance(value, list) else value
+        return {key: typed_in(item) for key, item in value.items()}
+    return [typed_in(item) for item in value] if isinstance(value, list) else value

@@ -23,13 +23,13 @@ def readable(ones: Sequence[One], timeout_s: float = 0, *, writing: Iterable[Has
     writing: those that also end the wait as soon as they take more. Raises ValueError for one that is closed.
     """
     poll = select.poll()
-    numbers = {_number(one): one for one in ones}
-    takers = {_number(one) for one in writing}
+    numbers = {_number(item): item for item in ones}
+    takers = {_number(connection) for connection in writing}
     for number in numbers.keys() | takers:
         poll.register(number, (select.POLLIN if number in numbers else 0) | (select.POLLOUT if number in takers else 0))
     answered = poll.poll(max(0.0, timeout_s) * 1000)
     return [numbers[number] for number, what in answered if number in numbers and what & ~select.POLLOUT]
 
 
-def _number(one: HasFileno | int) -> int:
-    return one if isinstance(one, int) else one.fileno()
+def _number(connection: HasFileno | int) -> int:
+    return connection if isinstance(connection, int) else connection.fileno()

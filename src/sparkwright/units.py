@@ -53,7 +53,7 @@ def about(seconds: float) -> str:
 
 def age(seconds: float) -> str:
     """As `about`, for a column: 12s, 5m, 3h, 2d."""
-    unit = next((one for one in ("d", "h", "m") if seconds >= UNITS_S[one]), "s")
+    unit = next((item for item in ("d", "h", "m") if seconds >= UNITS_S[item]), "s")
     return f"{seconds / UNITS_S[unit]:.0f}{unit}"
 
 

@@ -16,9 +16,9 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Desk]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX", raising=False)
     monkeypatch.chdir(tmp_path)
-    with fresh_desk() as one:
-        (one.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
-        yield one
+    with fresh_desk() as value:
+        (value.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
+        yield value
 
 
 @pytest.fixture

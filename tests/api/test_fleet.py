@@ -39,8 +39,8 @@ def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) ->
         events = list(run)
     result = run.result()
     assert events[0].kind == "play_started" and events[-1].kind == "recap"
-    assert {"task_started", "task_finished", "host_finished"} <= {one.kind for one in events}
-    finished = [one.fields["name"] for one in events if one.kind == "task_finished"]
+    assert {"task_started", "task_finished", "host_finished"} <= {event.kind for event in events}
+    finished = [event.fields["name"] for event in events if event.kind == "task_finished"]
     assert finished == [task.name for task in result.tasks]
     budget = result.budgets["sandbox"]
     assert budget.fits and budget.left_bytes == budget.total_bytes - budget.need_bytes
@@ -57,15 +57,15 @@ def test_what_is_asked_of_a_server_is_typed(desk: Desk, fleet: Fleet) -> None:
     (diagnosis,) = fleet.diagnose("sandbox")
     (log,) = fleet.logs("sandbox", tail=5)
     assert health.exit is Exit.OK
-    assert diagnosis.container["name"] == "qwen35" and {one.verdict for one in diagnosis.causes} >= {"excluded"}
+    assert diagnosis.container["name"] == "qwen35" and {cause.verdict for cause in diagnosis.causes} >= {"excluded"}
     assert len(log.text.splitlines()) <= 5 and log.state["version"] and log.known
     assert fleet.verify("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
 
 
 def test_a_host_that_is_away_is_a_row_and_a_typed_error(fleet: Fleet) -> None:
-    asked = (fleet.status("away"), fleet.diagnose("away"), fleet.logs("away"), fleet.history("away"))
-    for (one,) in (*asked, fleet.incident("away"), fleet.report("away")):
-        assert one.exit == Exit.UNREACHABLE and "refuses connections" in one.error
+    options = (fleet.status("away"), fleet.diagnose("away"), fleet.logs("away"), fleet.history("away"))
+    for (value,) in (*options, fleet.incident("away"), fleet.report("away")):
+        assert value.exit == Exit.UNREACHABLE and "refuses connections" in value.error
     result = fleet.plan("away").result()
     assert result.exit is Exit.UNREACHABLE
     with pytest.raises(Unreachable, match="refuses connections"):
@@ -153,4 +153,4 @@ def test_nobody_pays_for_the_api_who_does_not_use_it(imported: str) -> None:
     program = f"import sys, json, {imported}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert not [one for one in found if one.startswith(("sparkwright.api", "mcp", "pydantic"))]
+    assert not [item for item in found if item.startswith(("sparkwright.api", "mcp", "pydantic"))]

@@ -24,7 +24,9 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def needs(client: str) -> list[tuple[str, str]]:
     checked, _ = findings.check(WELL, "", "")
     own = len(checked[0].served.findings)
-    return [(one.severity, one.sentence) for one in client_needs.added(checked, client)[0].served.findings[own:]]
+    return [
+        (finding.severity, finding.sentence) for finding in client_needs.added(checked, client)[0].served.findings[own:]
+    ]
 
 
 def shorter(recipe: Path) -> None:

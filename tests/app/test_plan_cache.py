@@ -57,7 +57,7 @@ class Recorder:
         self._host = host
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        told = {name: one.reveal() for name, one in secrets.items()}
+        told = {name: secret.reveal() for name, secret in secrets.items()}
         Recorder.asked.append(json.loads(json.dumps({**header, "secrets": told}, default=str)))
         if Recorder.learnt:
             about = {"task": "t9", "name": "Check flags", "module": "lint", "status": "ok", "register": ""}
@@ -88,9 +88,9 @@ class Project:
         """Run it. Returns what the host was asked, but for the run's id."""
         Recorder.asked.clear()
         assert playbooks.run(playbook, playbook, **options(**given)) == [0]
-        (asked,) = Recorder.asked
-        self.ids.append(asked["plan"].pop("run_id"))
-        return asked
+        (request,) = Recorder.asked
+        self.ids.append(request["plan"].pop("run_id"))
+        return request
 
     def edit(self, name: str, old: str, new: str) -> None:
         path = self.root / name
@@ -144,16 +144,16 @@ def test_what_planning_says_is_said_again(project: Project, capsys: pytest.Captu
 
 
 CHANGES: dict[str, Callable[[Project], object]] = {
-    "a flag": lambda one: one.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 9"),
-    "the host": lambda one: one.edit("hosts/spark1.yml", "user: ops", "user: ops\nserve_port: 8001"),
-    "the groups": lambda one: (one.root / "hosts/groups.yml").write_text("all: {vars: {reserve_gib: 7}}\n"),
-    "the lock": lambda one: one.edit("spark.lock", "b" * 40, "d" * 40),
-    "the playbook": lambda one: one.edit("playbooks/deploy.yml", "name: Gather facts", "name: Gather all facts"),
-    "what it includes": lambda one: one.edit(
+    "a flag": lambda value: value.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 9"),
+    "the host": lambda value: value.edit("hosts/spark1.yml", "user: ops", "user: ops\nserve_port: 8001"),
+    "the groups": lambda value: (value.root / "hosts/groups.yml").write_text("all: {vars: {reserve_gib: 7}}\n"),
+    "the lock": lambda value: value.edit("spark.lock", "b" * 40, "d" * 40),
+    "the playbook": lambda value: value.edit("playbooks/deploy.yml", "name: Gather facts", "name: Gather all facts"),
+    "what it includes": lambda value: value.edit(
         "playbooks/parts/prove.yml", "Check that it generates", "Check it generates"
     ),
-    "a template": lambda one: one.edit("templates/docker-run.sh.j2", "docker run", "docker  run"),
-    "the restart playbook": lambda one: one.edit(
+    "a template": lambda value: value.edit("templates/docker-run.sh.j2", "docker run", "docker  run"),
+    "the restart playbook": lambda value: value.edit(
         "playbooks/restart.yml", "hosts: all", "hosts: all\n  vars: {drain_s: 7}"
     ),
 }
@@ -333,12 +333,12 @@ class Pair(Project):
         """What each host was asked, by its address, but for the run's id and the token; that is the same for all."""
         Recorder.asked.clear()
         assert playbooks.run("deploy", "deploy", **options(host="pair")) == [0, 0]
-        asked = {one["plan"]["host"]: one for one in Recorder.asked}
-        self.ids += [one["plan"].pop("run_id") for one in asked.values()]
-        tokens = {one["secrets"].pop(TOKEN) for one in asked.values()}
+        request = {item["plan"]["host"]: item for item in Recorder.asked}
+        self.ids += [item["plan"].pop("run_id") for item in request.values()]
+        tokens = {item["secrets"].pop(TOKEN) for item in request.values()}
         assert len(tokens) == 1
         self.tokens = [*getattr(self, "tokens", []), *tokens]
-        return asked
+        return request
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, tol
     shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
     (tmp_path / "recipes/r.yml").write_text(shipped.replace("\nvllm:  ", f"\n{text}\nvllm:  "))
     host = Host("spark1", "10.0.0.7")
-    one = served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
+    value = served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
     lines: list[str] = []
     panel = Summary(lambda served: f"{served.url} {served.key_variable}", lambda style, line: lines.append(line))
-    one.proved, one.done, one.new = {"verify_health": "generates"}, True, True
-    panel.serves(one)
+    value.proved, value.done, value.new = {"verify_health": "generates"}, True, True
+    panel.serves(value)
     panel.close()
     shown = "\n".join(lines)
     assert url in shown and told in shown

@@ -25,7 +25,7 @@ def seen(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict
 
 
 def named(name: str, survey: dict[str, Any] | None) -> proposal.Choice:
-    return next(one for one in proposal.choices(RECIPES, survey) if one.name == name)
+    return next(choice for choice in proposal.choices(RECIPES, survey) if choice.name == name)
 
 
 def on_disk(
@@ -36,11 +36,11 @@ def on_disk(
 
 def test_nothing_fits_before_the_models_size_is_known() -> None:
     """From the disk, else from the catalogue of what ships."""
-    found = {one.name: one for one in proposal.choices(RECIPES, seen())}
+    found = {choice.name: choice for choice in proposal.choices(RECIPES, seen())}
     assert found["glm-4.7-flash"].verdict == "unknown"  # nobody's figure of its size
     assert found["qwen3.5-35b"].verdict == "fits" and found["qwen3.5-35b"].why.startswith("32.6 GiB of files")
-    own = [replace(one, name=f"my-{one.name}") for one in RECIPES]
-    assert {one.verdict for one in proposal.choices(own, seen())} == {"unknown"}
+    own = [replace(recipe, name=f"my-{recipe.name}") for recipe in RECIPES]
+    assert {choice.verdict for choice in proposal.choices(own, seen())} == {"unknown"}
     assert proposal.choices(RECIPES, seen())[0].name == proposal.USUAL
 
 
@@ -89,7 +89,7 @@ def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
     model = "zai-org/GLM-4.7-Flash"
     own = on_disk(model, 58, "/home/ops/models/glm-4.7-flash", "own")
     cached = on_disk(model, 58, "/home/ops/.cache/huggingface/hub/models--x/snapshots/1", "hub cache")
-    assert [named("glm-4.7-flash", seen(models=[one])).moved for one in (own, cached)] == ["", ""]
+    assert [named("glm-4.7-flash", seen(models=[item])).moved for item in (own, cached)] == ["", ""]
     assert named("glm-4.7-flash", seen(models=[cached, own])).found == own
 
 
@@ -112,8 +112,8 @@ def test_a_recipe_takes_another_folder_and_nothing_else_changes(name: str, tmp_p
     ],
 )
 def test_what_is_typed_for_a_host(typed: str, host: tuple[object, ...]) -> None:
-    one = NewHost.typed(typed)
-    assert (one.name, one.address, one.user, one.port) == host
+    value = NewHost.typed(typed)
+    assert (value.name, value.address, value.user, value.port) == host
 
 
 @pytest.mark.parametrize("typed", ["", "a b", "-oProxyCommand=x", "x:70000", "a@b@c", "[::1]:22"])

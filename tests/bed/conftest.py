@@ -43,7 +43,7 @@ class Said:
 
     def task(self, name: str) -> dict[str, Any]:
         rows = (json.loads(line) for line in self.out.splitlines())
-        return next(one for one in rows if one["event"] == "task_finished" and one["name"] == name)
+        return next(row for row in rows if row["event"] == "task_finished" and row["name"] == name)
 
 
 class Lab:
@@ -126,12 +126,12 @@ def pair(bed: Path, tmp_path: Path) -> Iterator[Cluster]:
 
     shutil.copytree(bed / "pair", tmp_path / "pair")
     (tmp_path / "pair/spark.lock").unlink(missing_ok=True)
-    one = hasten(Cluster(tmp_path / "pair", bed / "bin"), "pair")
+    value = hasten(Cluster(tmp_path / "pair", bed / "bin"), "pair")
     for host in HOSTS:
-        one.on(host, BARE)
-    yield one
+        value.on(host, BARE)
+    yield value
     for host in HOSTS:
-        one.on(host, BARE)
+        value.on(host, BARE)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
     assert pair.outcome(old) == expected, out[-3000:]
     pair.deployed()
     assert pair.outcome(old) in ("old", "new")
-    for one in HOSTS:
-        assert pair.on(one, "docker ps -a --format '{{.Names}}'") == "qwen35", (
+    for item in HOSTS:
+        assert pair.on(item, "docker ps -a --format '{{.Names}}'") == "qwen35", (
             "the failed and the older ones are removed"
         )

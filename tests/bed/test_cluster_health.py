@@ -48,7 +48,7 @@ def test_a_killed_rank_is_noticed_by_its_timer_and_all_are_restarted(watched: Cl
     watched.until(lambda: watched.record("spark2").get("state") == "down", "the worker's check says nothing")
     watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")
     why = healed(watched)
-    assert all("rank 1 of pair (qwen35) exited (exit code 137)" in one for one in why.values()), why
+    assert all("rank 1 of pair (qwen35) exited (exit code 137)" in item for item in why.values()), why
     assert watched.running() == before and watched.generates(), "the same containers serve again"
 
 
@@ -57,5 +57,5 @@ def test_a_cluster_serves_again_after_a_member_has_lost_its_power(watched: Clust
     watched.power("spark2")
     watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")
     why = healed(watched)
-    assert all("spark2: rank 1 of pair (qwen35) exited" in one for one in why.values()), why
+    assert all("spark2: rank 1 of pair (qwen35) exited" in item for item in why.values()), why
     assert watched.running() == before and watched.generates()

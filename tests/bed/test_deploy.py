@@ -42,7 +42,9 @@ def test_the_script_left_on_the_host_makes_the_same_container(bare: Lab) -> None
     assert bare.on("spark1", "sh .local/share/sparkwright/run/qwen35.sh")
     theirs = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
     bare.on("spark1", "docker rm -f qwen35")
-    mounts = [[(one["Source"], one["Target"]) for one in made["HostConfig"].pop("Mounts")] for made in (ours, theirs)]
+    mounts = [
+        [(mount["Source"], mount["Target"]) for mount in made["HostConfig"].pop("Mounts")] for made in (ours, theirs)
+    ]
     assert mounts[0] == mounts[1]
     assert [target for _, target in mounts[0]] == [MOUNT, *CACHES.places]
     for made in (ours, theirs):
@@ -163,8 +165,8 @@ def test_a_deploy_stops_at_a_safe_point_when_it_is_asked_to(bare: Lab) -> None:
     for line in laptop.stdout:
         if '"name": "Gather facts"' in line:
             break
-    asked = bare.run("stop", "--host", "spark1")
-    assert asked.code == 0 and "will stop at the next safe point" in asked.out
+    options = bare.run("stop", "--host", "spark1")
+    assert options.code == 0 and "will stop at the next safe point" in options.out
     out, _ = laptop.communicate(timeout=60)
     assert laptop.returncode == 1
     assert "stopped" in json.loads(out.splitlines()[-1])["msg"]

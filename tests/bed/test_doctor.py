@@ -29,7 +29,7 @@ def asked(lab: Lab, *words: str) -> dict[str, Any]:
     said = lab.run("doctor", "--host", "spark1", "--json", *words)
     answer = json.loads(said.out.splitlines()[-1])
     assert answer["exit"] == said.code
-    return {**answer, "by": {one["check"]: one for one in answer["findings"]}}
+    return {**answer, "by": {finding["check"]: finding for finding in answer["findings"]}}
 
 
 def test_a_user_outside_the_docker_group_is_put_into_it_when_agreed(spark: Lab) -> None:
@@ -77,7 +77,7 @@ def test_a_locale_that_is_not_installed_is_told(spark: Lab) -> None:
 def test_an_unreachable_host_is_told_beside_the_others(spark: Lab) -> None:
     (spark.root / "hosts/gone.yml").write_text("address: 127.0.0.1\nport: 1\n")
     said = spark.run("doctor", "--host", "spark1,gone", "--json")
-    rows = {one["host"]: one for one in map(json.loads, said.out.splitlines())}
+    rows = {item["host"]: item for item in map(json.loads, said.out.splitlines())}
     assert "unreachable" in rows["gone"]["error"]
     assert rows["spark1"]["findings"]
     assert said.code in (1, 3)

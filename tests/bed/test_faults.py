@@ -95,19 +95,19 @@ class Host:
     def serves(self) -> str:
         """The Id of the one container there is, which runs with its earned policy and gives a token."""
         self.until(f"{ASK} | grep -c choices", "1")
-        (one,) = self.rows()
-        assert (one["name"], one["state"], one["policy"]) == ("/qwen35", "running", "unless-stopped")
-        return one["id"]
+        (value,) = self.rows()
+        assert (value["name"], value["state"], value["policy"]) == ("/qwen35", "running", "unless-stopped")
+        return value["id"]
 
 
 @pytest.fixture
 def host(lab: Lab) -> Iterator[Host]:
     """spark1 with a verified server, and a recipe that asks for another one."""
-    one = Host(lab)
+    value = Host(lab)
     assert lab.run("deploy", "--host", "spark1").code == 0
     lab.recipe("max-num-seqs: 8", "max-num-seqs: 5")
-    yield one
-    one.ungate()
+    yield value
+    value.ungate()
     lab.recipe("max-num-seqs: 5", "max-num-seqs: 8")
 
 
@@ -133,7 +133,7 @@ def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str
         assert laptop.returncode in (1, 3)
         again = host.lab.run("deploy", "--host", "spark1", "--json")
         assert again.code == 0, again.out[-3000:]
-        notes = [one["text"] for one in map(json.loads, again.out.splitlines()) if one["event"] == "note"]
+        notes = [item["text"] for item in map(json.loads, again.out.splitlines()) if item["event"] == "note"]
         assert any("an earlier run was interrupted" in note and "in: Gate" in note for note in notes), notes
         guarded = step == "Check that it generates" and fault == "power"
         assert ("the host went down at" in again.out) == guarded

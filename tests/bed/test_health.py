@@ -112,8 +112,8 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     assert "healed" in clean.run("history", "--host", "spark1").out
     run = second["healed"].split("(run ")[1].split(")")[0]
     told = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
-    finished = [one for one in map(json.loads, told.splitlines()) if one["event"] == "task_finished"]
-    assert {"drain", "verify_logs", "smoke_test"} <= {one["module"] for one in finished if one["status"] == "ok"}
+    finished = [item for item in map(json.loads, told.splitlines()) if item["event"] == "task_finished"]
+    assert {"drain", "verify_logs", "smoke_test"} <= {item["module"] for item in finished if item["status"] == "ok"}
     assert clean.run("health.uninstall", "--host", "spark1").code == 0
     assert clean.on("spark1", TRACES) == ""
 
@@ -124,7 +124,7 @@ def test_the_guard_of_the_memory_is_a_unit_that_stops_the_server_and_has_the_che
     assert done.code == 0, done.out + done.err
     assert clean.on("spark1", AS_USER + "is-active sparkwright-guard.service") == "active"
     guard = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
-    assert [one["level"] for one in guard["evidence"] if one["check"] == "guard"] == ["ok"]
+    assert [item["level"] for item in guard["evidence"] if item["check"] == "guard"] == ["ok"]
     folder = ".local/state/sparkwright/guard"
     assert "state guarding" in clean.on("spark1", f"head -c 2048 {folder}/service.ring")
     # from now on the host wants more memory for itself than it has: the server has to go

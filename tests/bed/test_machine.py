@@ -74,8 +74,8 @@ def test_a_unit_that_does_not_come_up_fails_and_names_the_journal(no_unit: Lab) 
 
 
 def test_without_become_it_says_so(no_unit: Lab) -> None:
-    asked = {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}}
-    refused = play(no_unit, asked)
+    options = {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}}
+    refused = play(no_unit, options)
     assert refused.code == 1
     assert "become: true" in refused.out
 

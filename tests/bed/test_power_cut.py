@@ -25,11 +25,11 @@ MOMENTS_S = (0.0, 0.2, 0.5)
 
 @pytest.fixture
 def host(lab: Lab) -> Iterator[Host]:
-    one = Host(lab)
+    value = Host(lab)
     assert lab.run("deploy", "--host", "spark1").code in (0, 4)
-    yield one
+    yield value
     lab.on("spark1", "sudo systemctl restart docker")
-    one.until("docker info > /dev/null 2>&1 && echo yes", "yes")
+    value.until("docker info > /dev/null 2>&1 && echo yes", "yes")
 
 
 def forwards() -> bool:
@@ -43,7 +43,7 @@ def cut_at_a_start(host: Host, seqs: int, after_s: float) -> None:
     """A deploy of a changed recipe loses its host while the new container is being started."""
     path = host.lab.root / "recipes/bed.yml"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join(f"  max-num-seqs: {seqs}" if "max-num-seqs:" in one else one for one in lines) + "\n")
+    path.write_text("\n".join(f"  max-num-seqs: {seqs}" if "max-num-seqs:" in line else line for line in lines) + "\n")
     laptop = host.lab.start("deploy", "--host", "spark1", "--json")
     assert laptop.stdout is not None
     for line in laptop.stdout:

@@ -35,7 +35,7 @@ def containers(lab: Lab) -> dict[str, str]:
 def rolled(said: Said) -> dict[str, list[str]]:
     import json
 
-    found = next(one for one in map(json.loads, said.out.splitlines()) if one["event"] == "rolled")
+    found = next(item for item in map(json.loads, said.out.splitlines()) if item["event"] == "rolled")
     return {key: found[key] for key in ("done", "earlier", "failed", "not_begun")}
 
 

@@ -46,7 +46,7 @@ def test_each_command_says_what_is_so(lab: Lab, state: str) -> None:
     lab.run("deploy", "--host", "spark1")
     assert served(lab), "the server is there before it is broken"
     lab.on("spark1", row["break"])
-    found = [one for column in READING for one in wrong(lab, column, row[column])]
+    found = [item for column in READING for item in wrong(lab, column, row[column])]
     lab.on("spark1", row.get("repair", "true"))
     found += wrong(lab, "deploy", row["deploy"])
     assert not found, "\n".join(found)

@@ -24,8 +24,8 @@ def test_chunked_prefill_off_takes_prefix_caching_with_it_in_both_arms(base: Rec
         assert arms.refusal(arm, pinned()) is None
     assert arms.changed_flags(on, off) == ["enable-chunked-prefill", "max-num-batched-tokens"]
     effective = [arm.effective(pinned()) for arm in (on, off)]
-    assert [one.chunked_prefill for one in effective] == [True, False]
-    assert [one.budget for one in effective] == [4096, UNCHUNKED_LENGTH]
+    assert [item.chunked_prefill for item in effective] == [True, False]
+    assert [item.budget for item in effective] == [4096, UNCHUNKED_LENGTH]
 
 
 def test_a_dense_model_keeps_its_prefix_caching(base: Recipe) -> None:
@@ -46,8 +46,8 @@ def test_any_other_flag_is_with_and_without(base: Recipe) -> None:
 def test_a_step_smaller_than_a_block_is_foretold_to_be_refused_where_it_is(base: Recipe) -> None:
     found = arms.sweep(base, (512, 2048, 4096), pinned())
     old = [arms.refusal(arm, pinned("0.19.2")) for arm in found]
-    assert [one.rule if one else None for one in old][2] is None
-    assert all(one is not None and "block" in one.sentence for one in old[:2])
+    assert [item.rule if item else None for item in old][2] is None
+    assert all(item is not None and "block" in item.sentence for item in old[:2])
     assert [arms.refusal(arm, pinned("0.32.0")) for arm in found] == [None, None, None]
 
 
@@ -154,7 +154,7 @@ def test_two_spellings_of_one_flag_and_too_many_arms_are_refused(base: Recipe) -
 
 def test_a_value_that_the_engine_refuses_is_foretold_of_its_arm(base: Recipe) -> None:
     found = arms.grid(base, [Axis("max-num-seqs", (-1, 8))], pinned())
-    rules = [one.rule if (one := arms.refusal(arm, pinned())) else "" for arm in found]
+    rules = [value.rule if (value := arms.refusal(arm, pinned())) else "" for arm in found]
     assert rules == ["flag-value", ""]
 
 
@@ -169,10 +169,10 @@ def test_ab_takes_a_key_with_its_value_and_two_values_of_a_flag(base: Recipe) ->
 
 
 def test_values_are_read_as_a_recipe_reads_them() -> None:
-    (one,) = axis.parsed(["--compilation-config"], ["{level: 3}, unset, true, 0.5, FULL_AND_PIECEWISE"])
-    assert one == Axis("compilation-config", ({"level": 3}, UNSET, True, 0.5, "FULL_AND_PIECEWISE"))
-    assert len(set(axis.arm_names(list(axis.points([one]))))) == 5
-    assert all("." not in name for name in axis.arm_names(list(axis.points([one]))))
+    (value,) = axis.parsed(["--compilation-config"], ["{level: 3}, unset, true, 0.5, FULL_AND_PIECEWISE"])
+    assert value == Axis("compilation-config", ({"level": 3}, UNSET, True, 0.5, "FULL_AND_PIECEWISE"))
+    assert len(set(axis.arm_names(list(axis.points([value]))))) == 5
+    assert all("." not in name for name in axis.arm_names(list(axis.points([value]))))
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ def test_a_difference_counts_when_repetitions_do_not_overlap(
     first: tuple[float, ...], second: tuple[float, ...], verdict: str
 ) -> None:
     found = compare.two_files(of(*first), of(*second))
-    row = next(one for one in found if one.figure == "output tok/s")
+    row = next(item for item in found if item.figure == "output tok/s")
     assert row.verdict == verdict
 
 
 def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
     found = compare.arms(made.ab())
-    rows = {(one.load.split(":")[0], one.figure): one for one in found}
+    rows = {(item.load.split(":")[0], item.figure): item for item in found}
     gap = rows["H1", "largest gap ms"]
     assert (gap.first, gap.second, gap.verdict) == (502, 3002, "worse")
     shorts = rows["H2", "shorts behind it, mean TTFT ms"]
@@ -58,7 +58,7 @@ def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
     cells = [
         made.cell(arm, load, n, group="decoding", **told) for n in (1, 2) for arm, told in (("a", seen), ("b", missed))
     ]
-    found = {one.figure: one.verdict for one in compare.arms(made.made("ab", [], cells))}
+    found = {arm.figure: arm.verdict for arm in compare.arms(made.made("ab", [], cells))}
     assert (found["ITL p99 ms"], found["largest gap ms"]) == ("misses stalls", "worse")
 
 
@@ -107,10 +107,10 @@ def test_the_printed_text_of_vllms_benchmark_is_taken_in(tmp_path: Path) -> None
     path.write_text(TEXT)
     (cell,) = vllm_results.load(path).cells
     assert (cell.load["concurrency"], cell.load["rate"], cell.failed_requests) == (8, 0, 1)
-    one = cell.figures
-    assert (one.ttft_p50_ms, one.tpot_p99_ms, one.itl_p99_ms) == (200.5, 72.63, 90.0)
-    assert (one.output_tok_per_s, one.stream_tok_per_s) == (200.0, 40.0)
-    assert (one.largest_gap_ms, one.stalls, one.stall_ms) == (1000.0, 1, 1000.0)
+    value = cell.figures
+    assert (value.ttft_p50_ms, value.tpot_p99_ms, value.itl_p99_ms) == (200.5, 72.63, 90.0)
+    assert (value.output_tok_per_s, value.stream_tok_per_s) == (200.0, 40.0)
+    assert (value.largest_gap_ms, value.stalls, value.stall_ms) == (1000.0, 1, 1000.0)
 
 
 def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
         ' "median_ttft_ms": 205.0, "p99_ttft_ms": 300.0, "median_itl_ms": 21.0, "ttfts": [0.2, 0.21], "itls": [[0.02, 0.03], []]}'
     )
     theirs = vllm_results.load(path)
-    found = {one.figure: one for one in compare.two_files(theirs, of(100))}
+    found = {two_file.figure: two_file for two_file in compare.two_files(theirs, of(100))}
     assert found["output tok/s"].verdict == "equal"
     assert found["TTFT p50 ms"].ratio == pytest.approx(200 / 205)
     assert theirs.cells[0].figures.largest_gap_ms == 30.0

@@ -31,7 +31,7 @@ def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
     known = schemas.schema("results")["$defs"]
     for part in ("Figures", "Cell"):
         for name, about in known[part]["properties"].items():
-            kinds = {about.get("type"), *(one.get("type") for one in about.get("anyOf", ()))}
+            kinds = {about.get("type"), *(item.get("type") for item in about.get("anyOf", ()))}
             assert not kinds & {"number", "integer"} or name.endswith(units), name
 
 

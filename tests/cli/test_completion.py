@@ -121,7 +121,7 @@ def test_names_are_those_of_the_project_above_and_none_elsewhere(shell: str, fol
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_a_value_after_an_equals_sign(shell: str, folder: Path) -> None:
     typed = "deploy --host = sp" if shell == "bash" else "deploy --host=sp"  # bash gives three words
-    assert {one.rpartition("=")[2] for one in offered(shell, folder, typed)} == {"spark1"}
+    assert {item.rpartition("=")[2] for item in offered(shell, folder, typed)} == {"spark1"}
 
 
 def test_tab_in_bash_on_a_terminal(folder: Path) -> None:

@@ -43,12 +43,12 @@ def call(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
 
 def started(*words: str) -> program.Sparkwright:
     """The program as it is after it has parsed a command line, before it acts on it."""
-    one = program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace)
-    one.create_config()
-    one.parse_core(["sparkwright", *words])
-    one.parse_collection()
-    one.parse_tasks()
-    return one
+    value = program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace)
+    value.create_config()
+    value.parse_core(["sparkwright", *words])
+    value.parse_collection()
+    value.parse_tasks()
+    return value
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_an_option_has_a_text_and_a_short_name_only_if_it_is_one_of_five(
 ) -> None:
     for option in contexts[name].args.values():  # type: ignore[attr-defined]
         assert option.help, f"{name} --{option.name} has no help"
-        short = [one for one in option.names[1:] if len(one) == 1]
+        short = [item for item in option.names[1:] if len(item) == 1]
         assert short == ([SHORT[option.name]] if option.name in SHORT else []), f"{name} --{option.name}"
     assert isinstance(COMMANDS[name], Task)
 

@@ -40,8 +40,8 @@ def test_every_command_in_a_message_is_one_that_can_be_typed(folder: Path, start
     assert f"`{started} deploy --host sandbox`" in of_the_host
     assert f"`{started} deploy --host sandbox`" in recap["msg"]
     others = {"sparkwright", "invoke", "inv"} - {started}
-    for said in (of_the_laptop, of_the_host, of_the_host_as_json, of_a_table):
-        assert not [other for other in others for sign in ("`", "→ ") if f"{sign}{other} " in said], said
+    for item in (of_the_laptop, of_the_host, of_the_host_as_json, of_a_table):
+        assert not [other for other in others for sign in ("`", "→ ") if f"{sign}{other} " in item], item
 
 
 def test_only_commands_are_put_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:

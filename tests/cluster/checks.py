@@ -85,7 +85,7 @@ class Checks:
         """Return when the head's check waits for the others."""
         until_s = time.monotonic() + 60
         while check.poll() is None and time.monotonic() < until_s:
-            if any(one.laddr.port == self.pair.ports["barrier_port"] for one in _listening()):
+            if any(item.laddr.port == self.pair.ports["barrier_port"] for item in _listening()):
                 return
             time.sleep(0.05)
         raise AssertionError(check.stdout.read() if check.poll() is not None and check.stdout else "it never waited")
@@ -107,4 +107,8 @@ class Checks:
 
 
 def _listening() -> list[Any]:
-    return [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    return [
+        net_connection
+        for net_connection in psutil.net_connections("tcp")
+        if net_connection.status == psutil.CONN_LISTEN
+    ]

@@ -37,8 +37,8 @@ def second_engine() -> Iterator[str]:
 
 @pytest.fixture
 def pair(tmp_path: Path, images: Images, hub_url: str, second_engine: str) -> Iterator[Pair]:
-    one = Pair(tmp_path, images, hub_url, ("", second_engine))
+    value = Pair(tmp_path, images, hub_url, ("", second_engine))
     try:
-        yield one
+        yield value
     finally:
-        one.close()
+        value.close()

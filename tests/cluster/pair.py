@@ -106,7 +106,7 @@ class Pair:
     def before(self, task: str, inserted: str) -> None:
         """Put a task before the one of this name, in the cluster's playbooks."""
         found = [
-            one for one in (self.root / "playbooks/cluster").rglob("*.yml") if f"- name: {task}\n" in one.read_text()
+            path for path in (self.root / "playbooks/cluster").rglob("*.yml") if f"- name: {task}\n" in path.read_text()
         ]
         for path in found:
             here = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
@@ -142,7 +142,7 @@ class Pair:
     def running(self) -> dict[str, str]:
         """The Id of each host's running container."""
         found = {name: self.container(name) for name in self.names}
-        return {name: one["Id"] for name, one in found.items() if one and one["State"]["Running"]}
+        return {name: value["Id"] for name, value in found.items() if value and value["State"]["Running"]}
 
     def generates(self) -> bool:
         """Whether a client gets a token from the head."""
@@ -165,6 +165,6 @@ class Pair:
 
 def failures(answer: Said) -> Iterator[tuple[str, str, str]]:
     """Host, task and message of each task that failed."""
-    for one in answer.events():
-        if one["event"] == "task_finished" and one["status"] == "failed":
-            yield one["host"], one["name"], one["msg"]
+    for event in answer.events():
+        if event["event"] == "task_finished" and event["status"] == "failed":
+            yield event["host"], event["name"], event["msg"]

@@ -12,9 +12,9 @@ from tests.e2e.conftest import Said
 def verdicts(answer: Said) -> dict[str, dict[str, str]]:
     """What `verify` found of each member, by check."""
     found: dict[str, dict[str, str]] = {}
-    for one in answer.events():
-        if one["event"] == "task_finished" and one["module"] == "verdict" and one["status"] != "skipped":
-            found[one["host"]] = {row["check"]: row["verdict"] for row in one["data"]["rows"]}
+    for event in answer.events():
+        if event["event"] == "task_finished" and event["module"] == "verdict" and event["status"] != "skipped":
+            found[event["host"]] = {row["check"]: row["verdict"] for row in event["data"]["rows"]}
     return found
 
 
@@ -47,7 +47,7 @@ def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: Pair) -> None:
     assert "two (rank 1 of pair)  verified" in pair.run("history", "--host", "pair").out
     answer = pair.run("bench.smoke", "--host", "pair", "--prompt-tokens", "64", "--output-tokens", "8", "--json")
     assert answer.code == 0, answer.out[-2000:] + answer.err
-    assert {one["host"] for one in answer.events() if one["event"] == "recap"} == {"one"}
+    assert {event["host"] for event in answer.events() if event["event"] == "recap"} == {"one"}
     assert pair.running() == before
     assert pair.run("client", "--host", "pair", "--json").out.count("base_url") == 1
 

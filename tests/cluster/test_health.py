@@ -22,11 +22,11 @@ GONE = "a rank of its cluster is gone or hung"
 @pytest.fixture
 def checks(pair: Pair) -> Checks:
     """Of a cluster that serves."""
-    one = Checks(pair)
+    value = Checks(pair)
     pair.deployed()
-    answer = one.install()
+    answer = value.install()
     assert answer.code == 0, answer.out + answer.err
-    return one
+    return value
 
 
 def states(checks: Checks) -> dict[str, str]:
@@ -49,7 +49,7 @@ def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pai
     assert first.record.seen == "down" and GONE in first.out  # found by the first check; the second may act
     assert states(checks) == {"one": "down", "two": "down"}
     found = checks.healed()
-    assert all("restarted (run" in one.record.healed for one in found.values()), found
+    assert all("restarted (run" in item.record.healed for item in found.values()), found
     assert pair.running() == before and pair.generates()
     assert states(checks) == {"one": "ok", "two": "ok"}
     for host in pair.names:
@@ -107,7 +107,7 @@ def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair
     again = checks.install("--heal", "restart", "--json")
     assert len(kept()) == 1 and kept() != first
     written = [path.read_text(errors="replace") for host in pair.names for path in files(checks.state(host))]
-    assert not any(one in text for one in kept() | first for text in [again.out, *written])
+    assert not any(item in text for item in kept() | first for text in [again.out, *written])
     assert checks.install("--heal", "none").code == 0
     assert kept() == {""}
     assert pair.run("health.uninstall", "--host", "two").code == 0

@@ -65,7 +65,7 @@ def image_of(pair: Pair, host: str) -> str:
 
 
 def notes(answer: Said, host: str) -> str:
-    return "\n".join(one["text"] for one in answer.events() if one["event"] == "note" and one["host"] == host)
+    return "\n".join(event["text"] for event in answer.events() if event["event"] == "note" and event["host"] == host)
 
 
 def test_one_member_pulls_it_and_hands_it_on_pinned_by_the_same_digest(pair: Pair, registry: Proxy) -> None:

@@ -63,11 +63,11 @@ class Members:
         return [ShareImage().run(ShareImage.Args(**about, bind=address), self.giver).data["offer"] for address in TWINS]
 
     def copy(self, ways: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
-        offer = {**offer, "urls": [one.url for one in ways]}
+        offer = {**offer, "urls": [way.url for way in ways]}
         return image_copy.copy(self.taker, self.ref, [self.image], platform_of(self.taker.machine), "one", offer)
 
     def taken(self) -> set[str]:
-        return {one["Id"] for one in self.taker.docker().api.images(all=True)}
+        return {image["Id"] for image in self.taker.docker().api.images(all=True)}
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
         yield Members(giver, taker, f"{name}@sha256:{secrets.token_hex(32)}", image)
     finally:
         giver.docker().api.remove_image(image, force=True)
-        for one in taker.docker().api.images(quiet=True):
-            taker.docker().api.remove_image(one, force=True)
+        for item in taker.docker().api.images(quiet=True):
+            taker.docker().api.remove_image(item, force=True)
 
 
 def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: Members) -> None:
@@ -128,7 +128,7 @@ def test_both_halves_cut_is_a_failure_that_leaves_nothing(members: Members) -> N
     ways = [Relay(address, offer["urls"][0], CUT_AFTER) for address, offer in zip(TWINS, offers, strict=True)]
     with pytest.raises(Failed, match="the copy broke off after"):
         members.copy(ways, offers[0])
-    assert all(one.passed for one in ways)
+    assert all(way.passed for way in ways)
     assert members.taken() == set()
 
 

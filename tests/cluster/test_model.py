@@ -17,13 +17,15 @@ COPY = "Copy model from a member and verify every file"
 
 def statuses(answer: Said, task: str) -> dict[str, str]:
     """How a task ended on each host."""
-    found = [one for one in answer.events() if one["event"] == "task_finished" and one["name"] == task]
-    return {one["host"]: one["status"] for one in found}
+    found = [event for event in answer.events() if event["event"] == "task_finished" and event["name"] == task]
+    return {item["host"]: item["status"] for item in found}
 
 
 def message(answer: Said, task: str, host: str) -> str:
     return next(
-        one["msg"] for one in answer.events() if one.get("name") == task and one.get("msg") and one["host"] == host
+        event["msg"]
+        for event in answer.events()
+        if event.get("name") == task and event.get("msg") and event["host"] == host
     )
 
 

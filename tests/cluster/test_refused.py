@@ -24,7 +24,7 @@ def why(pair: Pair, host: str) -> str:
     """Of a deploy that is refused with nothing touched: what the host's check says."""
     answer = pair.deploy()
     found = list(failures(answer))
-    assert answer.code == 5, [one for one in answer.events() if one["event"] == "recap"]
+    assert answer.code == 5, [event for event in answer.events() if event["event"] == "recap"]
     assert pair.running() == {}
     return next(message for name, task, message in found if (name, task) == (host, CHECK))
 

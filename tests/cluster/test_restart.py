@@ -18,8 +18,10 @@ def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair
     assert all(now > since[host] for host, now in started_at(pair).items())
     assert pair.generates()
     assert [row["what"] for row in pair.history("two")] == ["verified", "verified"]
-    finished = [one for one in answer.events() if one["event"] == "task_finished" and one["status"] == "changed"]
-    acts = [(one["host"], one["name"]) for one in finished if one["name"].startswith(("Stop the", "Start the"))]
+    finished = [
+        event for event in answer.events() if event["event"] == "task_finished" and event["status"] == "changed"
+    ]
+    acts = [(item["host"], item["name"]) for item in finished if item["name"].startswith(("Stop the", "Start the"))]
     assert acts == [
         ("one", "Stop the head"),
         ("two", "Stop the worker"),

@@ -16,7 +16,7 @@ from tests.remote.sshd import free_port
 def flags(pair: Pair) -> list[str]:
     """How many requests at once each member was told."""
     commands = [pair.container(host)["Config"]["Cmd"] for host in pair.names]
-    return [one[one.index("--max-num-seqs") + 1] for one in commands]
+    return [command[command.index("--max-num-seqs") + 1] for command in commands]
 
 
 def test_all_members_go_back_to_the_deploy_before(pair: Pair) -> None:

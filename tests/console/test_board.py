@@ -26,22 +26,26 @@ def task(host: str, kind: str = "task_finished", **more: Any) -> Event:
 
 
 def board(*events: Event, hosts: tuple[str, ...] = ("s1", "s2"), clock_s: float = 0) -> Board:
-    one = Board(clock=lambda: clock_s)
-    one.hosts(list(hosts))
+    value = Board(clock=lambda: clock_s)
+    value.hosts(list(hosts))
     for each in events:
-        one.on(each)
-    return one
+        value.on(each)
+    return value
 
 
 def test_a_row_follows_its_host() -> None:
-    one = board(event("run_started", host="s1"), task("s1", "task_started"))
-    assert (one.rows["s1"].verdict, one.rows["s1"].stage, one.rows["s2"].verdict) == ("running", "Start it", "waiting")
-    one.on(event("progress", host="s1", done=5e8, total=1e9, unit="bytes", text="a file"))
-    assert one.rows["s1"].progress == " 50%  500.0 MB of 1.0 GB"
-    one.on(event("waiting", host="s1"))
-    assert (one.rows["s1"].verdict, one.rows["s1"].stage, one.rows["s1"].progress) == ("waiting", "", "")
-    one.clock = lambda: 75
-    assert (one.took_s(one.rows["s1"]), one.took_s(one.rows["s2"])) == (75, None)
+    value = board(event("run_started", host="s1"), task("s1", "task_started"))
+    assert (value.rows["s1"].verdict, value.rows["s1"].stage, value.rows["s2"].verdict) == (
+        "running",
+        "Start it",
+        "waiting",
+    )
+    value.on(event("progress", host="s1", done=5e8, total=1e9, unit="bytes", text="a file"))
+    assert value.rows["s1"].progress == " 50%  500.0 MB of 1.0 GB"
+    value.on(event("waiting", host="s1"))
+    assert (value.rows["s1"].verdict, value.rows["s1"].stage, value.rows["s1"].progress) == ("waiting", "", "")
+    value.clock = lambda: 75
+    assert (value.took_s(value.rows["s1"]), value.took_s(value.rows["s2"])) == (75, None)
 
 
 @pytest.mark.parametrize(
@@ -61,26 +65,26 @@ def test_how_it_ended_is_a_word(code: int, more: dict[str, Any], verdict: str) -
 
 
 def test_a_failed_host_whose_old_server_is_back_says_so() -> None:
-    one = board(task("s1", module="grant_restart_previous", status="changed"), finished("s1", 1))
-    assert one.rows["s1"].verdict == "failed, restored"
+    value = board(task("s1", module="grant_restart_previous", status="changed"), finished("s1", 1))
+    assert value.rows["s1"].verdict == "failed, restored"
 
 
 def test_where_there_is_no_room_those_that_matter_are_shown_in_their_order() -> None:
     hosts = tuple(f"s{n}" for n in range(100))
-    one = board(finished("s90", 1), event("run_started", host="s50"), finished("s3"), hosts=hosts)
-    shown = [row.host for row in one.foremost(4)]
+    value = board(finished("s90", 1), event("run_started", host="s50"), finished("s3"), hosts=hosts)
+    shown = [row.host for row in value.foremost(4)]
     assert {"s50", "s90"} <= set(shown) and "s3" not in shown
     assert shown == sorted(shown, key=lambda name: int(name[1:]))
-    assert one.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
+    assert value.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
 
 
 def lines(*events: Event) -> list[str]:
     shown: list[str] = []
-    one = HostLines(write=lambda _, text: shown.append(text.rstrip()))
-    one.hosts(["s1", "s22"])
+    value = HostLines(write=lambda _, text: shown.append(text.rstrip()))
+    value.hosts(["s1", "s22"])
     for each in events:
-        one.on(each)
-    one.close()
+        value.on(each)
+    value.close()
     return shown
 
 
@@ -98,8 +102,11 @@ def test_a_log_gets_one_line_a_host_with_what_was_proved() -> None:
 
 
 def test_a_sandbox_is_named_once_however_many_plays_it_runs() -> None:
-    begun = event("run_started", host="s1", run="r", play="p", sandbox=True)
-    assert len([line for line in lines(begun, begun, finished("s1"), finished("s22")) if "is the sandbox" in line]) == 1
+    pending = event("run_started", host="s1", run="r", play="p", sandbox=True)
+    assert (
+        len([line for line in lines(pending, pending, finished("s1"), finished("s22")) if "is the sandbox" in line])
+        == 1
+    )
 
 
 def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there_too() -> None:

@@ -19,8 +19,8 @@ def screen(*events: dict[str, Any], hosts: tuple[str, ...] = ("spark1",), diff: 
     shown: list[str] = []
     lines = Lines(diff=diff, write=lambda _, text: shown.append(text.rstrip()))
     lines.hosts(list(hosts))
-    for one in events:
-        lines.on(one)
+    for item in events:
+        lines.on(item)
     lines.close()
     return shown
 
@@ -126,8 +126,8 @@ def test_a_failure_is_told_once() -> None:
 def test_json_holds_one_object_a_line_and_ends_with_the_recap() -> None:
     out = io.StringIO()
     lines = JsonLines(out)
-    for one in (event("recap", host="a", exit=0, **COUNTS), finished(), event("alive")):
-        lines.on(one)
+    for item in (event("recap", host="a", exit=0, **COUNTS), finished(), event("alive")):
+        lines.on(item)
     lines.close()
     kinds = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
     assert kinds == ["task_finished", "recap"]
@@ -154,7 +154,7 @@ def test_the_recap_of_a_restart_tells_what_each_stage_took() -> None:
 
 def test_a_run_that_loaded_nothing_tells_no_stages() -> None:
     shown = screen(finished(seconds=12), event("recap", host="spark1", seconds=12, msg="", **COUNTS))
-    assert not [one for one in shown if "stages" in one]
+    assert not [item for item in shown if "stages" in item]
 
 
 def test_hosts_that_were_refused_with_the_same_words_share_the_sentence() -> None:

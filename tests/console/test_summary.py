@@ -11,7 +11,7 @@ from sparkwright.console.events.summary import Served, Summary
 
 def test_what_a_second_start_proved_replaces_what_the_first_did() -> None:
     shown: list[str] = []
-    summary = Summary(lambda one: "", lambda style, text: shown.append(text))
+    summary = Summary(lambda value: "", lambda style, text: shown.append(text))
     summary.serves(Served("spark1", "r", "i", "m", "", "name", "http://spark1:8000"))
     done: dict[str, Any] = {"event": "task_finished", "host": "spark1", "status": "ok", "data": {}}
     for words in ("generates: 8 tokens in 1.29 s", "generates: 8 tokens in 0.21 s"):
@@ -24,7 +24,7 @@ def test_what_a_second_start_proved_replaces_what_the_first_did() -> None:
 @pytest.mark.parametrize(("worker", "panel"), [(0, True), (1, False), (2, False)])
 def test_a_cluster_serves_when_all_its_members_are_as_they_should_be(worker: int, panel: bool) -> None:
     shown: list[str] = []
-    summary = Summary(lambda one: "", lambda style, text: shown.append(text))
+    summary = Summary(lambda value: "", lambda style, text: shown.append(text))
     served = Served("one", "r", "i", "m", "", "name", "http://one:8000", cluster="pair", members=("one", "two"))
     summary.serves(served)
     proof: dict[str, Any] = {"event": "task_finished", "host": "one", "status": "ok", "module": "verify_health"}

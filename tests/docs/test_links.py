@@ -32,7 +32,7 @@ def anchors(path: Path) -> set[str]:
     for title in HEADING.findall(CODE.sub("", path.read_text())):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
         name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-        found.add(next(one for one in (name, *(f"{name}-{n}" for n in range(1, 99))) if one not in found))
+        found.add(next(number for number in (name, *(f"{name}-{n}" for n in range(1, 99))) if number not in found))
     return found
 
 

@@ -334,13 +334,16 @@ def test_one_thing_that_is_wrong_is_seen(
 def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -> None:
     """Only what a folder can't be is left: an engine that answers."""
     found = examine(tree.host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
-    assert {one.check: one.verdict for one in found if one.verdict != "ok"} == {"docker": "bad", "mounts": "unknown"}
-    assert {one.check for one in found} >= set(CHECKS)
+    assert {item.check: item.verdict for item in found if item.verdict != "ok"} == {
+        "docker": "bad",
+        "mounts": "unknown",
+    }
+    assert {item.check for item in found} >= set(CHECKS)
 
 
 def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path) -> None:
     bare = tree.host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), Wanted())
-    verdicts = {one.check: one.verdict for one in examine(bare)}
+    verdicts = {item.check: item.verdict for item in examine(bare)}
     assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama", "memory budget"}, (
         "no recipe, no budget"
     )
@@ -406,8 +409,8 @@ def test_why_docker_refuses_a_login(
 
 
 def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
-    one = tree.host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, Wanted(name="spark1"))
-    found = tree.findings(one, "earlyoom")["earlyoom"]
+    value = tree.host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, Wanted(name="spark1"))
+    found = tree.findings(value, "earlyoom")["earlyoom"]
     assert found.verdict == "unknown"
     assert "12.0 GiB" in found.evidence  # earlyoom's default is a tenth
 
@@ -432,7 +435,7 @@ def test_a_check_that_breaks_is_unknown_and_hides_no_other(tmp_path: Path) -> No
         raise RuntimeError("surprise")
 
     found = examine(tree.host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})
-    assert [(one.check, one.verdict) for one in found] == [("odd", "unknown"), ("swap", "ok")]
+    assert [(item.check, item.verdict) for item in found] == [("odd", "unknown"), ("swap", "ok")]
     assert "surprise" in found[0].evidence
 
 
@@ -456,12 +459,12 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
     """A real process that spins, seen through the real /proc."""
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        one = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
+        value = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
         (tmp_path / "root/proc").joinpath(str(spinning.pid)).symlink_to(f"/proc/{spinning.pid}")
-        ticks = idle._ticks(one, str(spinning.pid))
+        ticks = idle._ticks(value, str(spinning.pid))
         assert ticks is not None
-        found = tree.findings(one, "idle engine")["idle engine"]
-        later = idle._ticks(one, str(spinning.pid))
+        found = tree.findings(value, "idle engine")["idle engine"]
+        later = idle._ticks(value, str(spinning.pid))
         assert later is not None
         assert later > ticks
         assert re.match(r"\d+% of a core without a request", found.evidence)
@@ -481,9 +484,9 @@ def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
 
 
 def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = tree.host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
+    value = tree.host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
     monkeypatch.setattr(known, "SHM_BYTES", 50_000)
-    found = tree.findings(one, "shared memory")["shared memory"]
+    found = tree.findings(value, "shared memory")["shared memory"]
     assert found.verdict == "warning"
     assert "remove what no process uses" in found.fix
 

@@ -42,13 +42,13 @@ def shell(engine: Any) -> Iterator[str]:
     """An image that holds this machine's shell, sleep and nothing else."""
     name = f"sparkwright-test-diagnose:{uuid.uuid4().hex[:12]}"
     files = {"/bin/sh", "/bin/sleep"}
-    for one in tuple(files):
-        words = subprocess.run(["ldd", one], capture_output=True, text=True, check=True).stdout.split()
+    for file in tuple(files):
+        words = subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout.split()
         files |= {word for word in words if word.startswith("/")}
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
-        for one in sorted(files):
-            tar.add(Path(one).resolve(), arcname=one)
+        for file in sorted(files):
+            tar.add(Path(file).resolve(), arcname=file)
     engine.api.import_image_from_data(raw.getvalue(), repository=name.partition(":")[0], tag=name.partition(":")[2])
     yield name
     engine.images.remove(name, force=True)
@@ -60,8 +60,8 @@ class Host:
     def __init__(self, folder: Path, engine: Any, image: str) -> None:
         self.root, self._engine, self._image = folder, engine, image
         self.name, self.port = f"sparkwright-test-{uuid.uuid4().hex[:12]}", free_port()
-        for one in ("hosts", "recipes", "playbooks"):
-            shutil.copytree(TOP / one, folder / one)
+        for item in ("hosts", "recipes", "playbooks"):
+            shutil.copytree(TOP / item, folder / item)
         (folder / "hosts/here.yml").write_text(f"connection: local\nrecipe: llama-3.1-8b\nserve_port: {self.port}\n")
         recipe = folder / "recipes/llama-3.1-8b.yml"
         lines = [
@@ -96,16 +96,16 @@ class Host:
 
 @pytest.fixture
 def host(engine: Any, shell: str, tmp_path: Path) -> Iterator[Host]:
-    one = Host(tmp_path, engine, shell)
-    yield one
-    for found in engine.containers.list(all=True, filters={"name": one.name}):
+    value = Host(tmp_path, engine, shell)
+    yield value
+    for found in engine.containers.list(all=True, filters={"name": value.name}):
         found.remove(force=True)
 
 
 def test_the_last_line_of_one_that_exited_is_quoted_visible_and_bounded(host: Host) -> None:
     long = "y" * 3000
-    one = host.serve(f"printf 'loading\\n{NASTY}{long}\\n'; exit 1")
-    assert one.wait(timeout=60)["StatusCode"] == 1
+    value = host.serve(f"printf 'loading\\n{NASTY}{long}\\n'; exit 1")
+    assert value.wait(timeout=60)["StatusCode"] == 1
     code, shown = host.diagnose()
     first = shown.splitlines()[0]
     assert code == 1
@@ -128,9 +128,9 @@ def test_the_last_line_of_one_that_exited_is_quoted_visible_and_bounded(host: Ho
 
 
 def test_a_loop_is_named_with_the_line_of_the_start_that_ended(host: Host) -> None:
-    one = host.serve("echo 'ValueError: no such model'; exit 3", restart_policy={"Name": "unless-stopped"})
+    value = host.serve("echo 'ValueError: no such model'; exit 3", restart_policy={"Name": "unless-stopped"})
     deadline_s = time.monotonic() + 60
-    while (one.reload() or one.attrs["RestartCount"]) < 3 and time.monotonic() < deadline_s:
+    while (value.reload() or value.attrs["RestartCount"]) < 3 and time.monotonic() < deadline_s:
         time.sleep(0.1)
     code, shown = host.diagnose()
     first = shown.splitlines()[0]

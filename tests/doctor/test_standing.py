@@ -188,14 +188,14 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
     )
     about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB})
     rows = causes.ranked([*down_causes.causes(seen), *causes.of_a_start(about, str(seen.failure.value))])
-    assert [one.name for one in rows if one.verdict == "found"] == [
+    assert [row.name for row in rows if row.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
         "it was OOM-killed",
         "its port is in use",
         "an earlier run was interrupted",
         "Ollama holds a model in the shared memory",
     ]
-    assert all(one.evidence and one.fix for one in rows if one.verdict == "found")
+    assert all(row.evidence and row.fix for row in rows if row.verdict == "found")
 
 
 @pytest.mark.parametrize("out_of_memory", [True, False])
@@ -215,7 +215,7 @@ def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
 
 def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
     seen = causes.Seen(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
-    assert {one.verdict for one in causes.causes(seen)} <= {"noted", "unknown", "excluded"}
+    assert {cause.verdict for cause in causes.causes(seen)} <= {"noted", "unknown", "excluded"}
 
 
 HOT = causes.Cause("the GPU is too hot", "found", "96 °C", weight=70)
@@ -250,9 +250,9 @@ def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None
     seen = causes.Seen(
         share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thought=9, answered=9
     )
-    verdicts = [one.verdict for one in causes.causes(seen)]
+    verdicts = [cause.verdict for cause in causes.causes(seen)]
     assert verdicts == sorted(verdicts, key=["found", "possible", "unknown", "noted", "excluded"].index)
-    names = [one.name for one in causes.causes(seen) if one.verdict == "found"]
+    names = [cause.name for cause in causes.causes(seen) if cause.verdict == "found"]
     assert names == ["the GPU is held at a low clock (power fault)", "the KV cache is full"]
     assert re.match("found|possible", verdicts[1])
 

@@ -56,7 +56,7 @@ class Alone:
     def servers(self) -> dict[str, str]:
         """As the gateway has them."""
         found = json.loads(self.desk.run("gateway.status", "--host", "box", "--json").out)
-        return {one["host"]: one["state"] for one in found["models"][0]["servers"]}
+        return {server["host"]: server["state"] for server in found["models"][0]["servers"]}
 
     @property
     def state(self) -> Path:

@@ -52,7 +52,7 @@ class Said:
         return self.code == 0 or self.held_up
 
     def task(self, name: str) -> dict[str, Any]:
-        return next(one for one in self.events() if one["event"] == "task_finished" and one["name"] == name)
+        return next(event for event in self.events() if event["event"] == "task_finished" and event["name"] == name)
 
 
 #: fewer tokens and shorter waits than a real server deserves
@@ -84,7 +84,7 @@ class Desk:
 
     def before(self, task: str, inserted: str) -> None:
         """Put a task before the one of this name, in whichever playbook or part of one it stands."""
-        found = [one for one in (self.root / "playbooks").rglob("*.yml") if f"- name: {task}\n" in one.read_text()]
+        found = [path for path in (self.root / "playbooks").rglob("*.yml") if f"- name: {task}\n" in path.read_text()]
         for path in found:
             here = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
             path.write_text(here.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
@@ -190,18 +190,18 @@ TOKEN = "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_u
 def fresh_desk() -> Iterator[Desk]:
     """A desk for as long as the block; its sandbox takes no time."""
     with a_free_one().lent() as kept:
-        one = Desk(kept.folder, kept)
+        value = Desk(kept.folder, kept)
         (kept.folder / "playbooks/token.yml").write_text(TOKEN)
         kept.given()
         try:
-            yield one
+            yield value
         finally:
-            control.down(one.sandbox)
+            control.down(value.sandbox)
             shutil.rmtree(kept.folder, ignore_errors=True)
 
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as one:
-        yield one
+    with fresh_desk() as value:
+        yield value

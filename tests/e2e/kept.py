@@ -93,7 +93,7 @@ _OF_THIS_WORKER: list[Kept] = []
 
 def a_free_one() -> Kept:
     """One that nobody has, of this process; a module's own desk has another than those of its tests."""
-    found = next((one for one in _OF_THIS_WORKER if one.free), None)
+    found = next((item for item in _OF_THIS_WORKER if item.free), None)
     if found is None:
         found = Kept()
         _OF_THIS_WORKER.append(found)
@@ -101,8 +101,8 @@ def a_free_one() -> Kept:
 
 
 def _project(folder: Path) -> dict[str, bytes]:
-    paths = [one for name in PROJECT for one in (folder / name).rglob("*") if one.is_file()]
-    return {str(one.relative_to(folder)): one.read_bytes() for one in paths}
+    paths = [path for name in PROJECT for path in (folder / name).rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def _copied(source: Path, target: Path) -> None:
@@ -128,8 +128,8 @@ def renew_ctimes(sandbox: Path) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    paths = [one for one in (folder / MODELS).rglob("*") if one.is_file()]
-    return {str(one.relative_to(folder)): hashlib.sha256(one.read_bytes()).hexdigest() for one in paths}
+    paths = [path for path in (folder / MODELS).rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def _up(sandbox: Path) -> None:

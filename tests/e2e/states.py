@@ -102,15 +102,15 @@ class Spark:
         found: dict[str, Seen] = {}
         self._forget()
         self._break(state)
-        for column in (one for one in READING if one in columns):
+        for column in (item for item in READING if item in columns):
             found[column] = self._seen(column)
-        for column in (one for one in CHANGING if one in columns):
+        for column in (item for item in CHANGING if item in columns):
             found[column] = self._seen(column, lambda: self._anew(state))
         control.fault(self.desk.sandbox, None)
         if "fixed" in columns:
             found["fixed"] = self._seen("fixed")
         self._heal()
-        for column in (one for one in AFTERWARDS if one in columns):
+        for column in (afterward for afterward in AFTERWARDS if afterward in columns):
             found[column] = self._seen(column)
         if state in AT_START:  # what was started beside it still is as it made it, and may give tokens
             self._seen("restart")
@@ -125,7 +125,7 @@ class Spark:
             before()
             self._settle()
             said = self._run(*WORDS.get(column, (column,)), "--host", "sandbox")
-            if said.code != 4 or not any(one in said.out for one in BUSY):
+            if said.code != 4 or not any(item in said.out for item in BUSY):
                 break
         return Seen(said, self.client() if column in PROMISES else "")
 
@@ -214,8 +214,8 @@ def filled(row: dict[str, str]) -> set[str]:
 
 def wrong(row: dict[str, str], found: dict[str, Seen]) -> list[str]:
     """What is not as the row says, and each promise that was not kept."""
-    cells = [one for column, seen in found.items() for one in _differs(column, row[column], seen)]
-    return [*cells, *(one for column, seen in found.items() for one in broken(column, seen))]
+    cells = [differ for column, seen in found.items() for differ in _differs(column, row[column], seen)]
+    return [*cells, *(item for column, seen in found.items() for item in broken(column, seen))]
 
 
 def _differs(column: str, cell: str, seen: Seen) -> Iterator[str]:
@@ -251,7 +251,7 @@ def printed(state: str, found: dict[str, Seen]) -> str:
     for column, seen in found.items():
         client = f"   # client: {seen.client}" if seen.client else ""
         cell = json.dumps(f"{seen.said.code} {telling(column, seen)}", ensure_ascii=False)
-        lines += [f"  {column}: {cell}{client}", *(f"  # {one}" for one in broken(column, seen))]
+        lines += [f"  {column}: {cell}{client}", *(f"  # {item}" for item in broken(column, seen))]
     return "\n".join(lines)
 
 

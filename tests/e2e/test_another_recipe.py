@@ -75,7 +75,7 @@ def test_it_replaces_the_server_of_the_one_before_and_a_rollback_brings_that_bac
     compared = planned.task("Compare running container with recipe")
     assert compared["msg"] == f"replaces {CONTAINER}, the server of another recipe"
     stopped = planned.task("Stop previous server, keep it for rollback")["diff"]
-    assert [(one["before"], one["after"]) for one in stopped] == [
+    assert [(item["before"], item["after"]) for item in stopped] == [
         (f"{CONTAINER} (running)", f"{OTHER}-previous (stopped)")
     ]
     scripts = planned.task("Write an equivalent docker run script")["diff"]

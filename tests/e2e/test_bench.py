@@ -34,12 +34,12 @@ def unfinished(desk: Desk, name: str) -> None:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Desk, str]]:
     """A desk whose sandbox serves, and the Id of what serves: each test leaves it as it was."""
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         # a release that refuses what the sweep's first arm asks for
-        one.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
-        one.deployed()
-        yield one, one.serving()
+        value.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
+        value.deployed()
+        yield value, value.serving()
 
 
 def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
@@ -81,9 +81,9 @@ def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served:
     said = desk.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--json", *SMALL)
     assert said.code == 0, said.out + said.err
     measured = [
-        one["data"]["cell"]["arm"]
-        for one in said.events()
-        if one.get("module") == "bench" and one["event"] == "task_finished"
+        event["data"]["cell"]["arm"]
+        for event in said.events()
+        if event.get("module") == "bench" and event["event"] == "task_finished"
     ]
     assert measured == ["a", "b", "b", "a"] and published.refused("bench.ab", said.out) == []
     found = results(desk, "ab-sandbox")
@@ -160,7 +160,7 @@ def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[De
     assert "was interrupted" in laptop.communicate()[0]
     said = desk.run(*words, "--json")
     assert said.code == 0, said.out + said.err
-    started = [one["name"] for one in said.events() if one["event"] == "task_started"]
+    started = [event["name"] for event in said.events() if event["event"] == "task_started"]
     assert [name for name in started if name.startswith("Measure")] == ["Measure 8192: 2 requests, 2 at a time"]
     assert [cell["arm"] for cell in results(desk, "cut")["cells"]] == ["4096", "8192"]
     assert desk.serving() == server

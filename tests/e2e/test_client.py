@@ -20,17 +20,17 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
         said = desk.run(command, "--host", "sandbox")
         assert said.code in (0, 4) and SETTINGS not in said.out, said.out
     desk.edit("recipes/qwen3.5-35b.yml", "max-model-len: .*", "max-model-len: 8k")  # not deployed
-    asked = desk.run("client", "--host", "sandbox")
-    assert (asked.code, asked.err) == (0, "")
-    assert SETTINGS in asked.out and "contextWindow: 4000, maxTokens: 2000," in asked.out
+    options = desk.run("client", "--host", "sandbox")
+    assert (options.code, options.err) == (0, "")
+    assert SETTINGS in options.out and "contextWindow: 4000, maxTokens: 2000," in options.out
     (row,) = [json.loads(line) for line in desk.run("client", "--host", "sandbox", "--json").out.splitlines()]
     assert (row["base_url"], row["model"]) == (f"http://127.0.0.1:{desk.port}/v1", "qwen3.5-35b")
     assert (row["context_length"], row["max_tokens"], row["pictures"]) == (4000, 2000, True)
     assert (row["thinking"]["default"], row["thinking"]["switch"]) == ("on", "enable_thinking"), (
         "of its pinned template"
     )
-    assert 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}' in asked.out
-    assert 'input: ["text", "image"]' in asked.out, "its recipe has a probe that shows it a picture"
+    assert 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}' in options.out
+    assert 'input: ["text", "image"]' in options.out, "its recipe has a probe that shows it a picture"
     opencode = desk.run("client", "--host", "sandbox", "--for", "opencode")
     config = json.loads(opencode.out.partition("\n")[2].partition("\n# an agent needs")[0])
     assert config["model"] == "spark/qwen3.5-35b"

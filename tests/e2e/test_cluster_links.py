@@ -35,7 +35,7 @@ class Pair:
         code, out = self.run("cluster.check", "--host", "pair", "--json", *words)
         assert published.refused("cluster.check", out) == []
         rows = json.loads(out)["findings"]
-        return code, [(one["host"], one["check"], one["verdict"], one["evidence"]) for one in rows]
+        return code, [(row["host"], row["check"], row["verdict"], row["evidence"]) for row in rows]
 
 
 @pytest.fixture
@@ -171,10 +171,10 @@ def test_both_halves_of_a_link_are_measured_and_a_degraded_card_is_bad(
     code, found = rated(pair, *programs)
     assert ("spark1, spark2", "bandwidth", verdict, evidence) in found
     assert code == (1 if verdict == "bad" else 0)
-    sent, heard = ((pair.top / f"{name}.words").read_text() for name in ("spark1", "spark2"))
+    sent, received = ((pair.top / f"{name}.words").read_text() for name in ("spark1", "spark2"))
     assert sorted(line.split()[-1] for line in sent.splitlines()) == ["192.168.100.2", "192.168.101.2"]
     words = "-d rocep1s0f1 -x 3 -p 18515 -D 4 -f 1 -F --report_gbits"
-    assert words in heard.splitlines() and f"{words} 192.168.100.2" in sent.splitlines()
+    assert words in received.splitlines() and f"{words} 192.168.100.2" in sent.splitlines()
 
 
 def test_the_sender_tries_again_until_the_listener_is_there(pair: Pair) -> None:
@@ -199,8 +199,8 @@ def test_clocks_that_are_apart_are_told_with_the_figure() -> None:
     """Two folders of one machine have one clock; here is what the command makes of two."""
     at = [("spark1", (0.0, 0.4)), ("spark2", (-12.4, -12.0)), ("spark3", (-0.5, 0.9))]
     members = [Links(host, (), ahead_s=ahead_s) for host, ahead_s in at]
-    found = [one for _, one in link_rules.findings(members) if one.check == "clock"]
-    assert [(one.verdict, one.evidence) for one in found] == [
+    found = [finding for _, finding in link_rules.findings(members) if finding.check == "clock"]
+    assert [(item.verdict, item.evidence) for item in found] == [
         (
             "warning",
             "that of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): their logs and histories do not match",

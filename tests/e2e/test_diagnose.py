@@ -152,10 +152,12 @@ def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, c
         assert re.fullmatch(case.first, row["summary"]), json.dumps(row, indent=1)
         assert row["exit"] == case.code
         counted = [
-            f"{one['verdict']}: {one['cause']}" for one in row["causes"] if one["verdict"] in ("found", "possible")
+            f"{cause['verdict']}: {cause['cause']}"
+            for cause in row["causes"]
+            if cause["verdict"] in ("found", "possible")
         ]
         assert counted[0].startswith(case.cause) if case.cause else not counted, counted
-        assert all(one["evidence"] for one in row["causes"])
+        assert all(cause["evidence"] for cause in row["causes"])
         assert list(row) == ["host", *FIELDS]
     finally:
         if case.code and case.do != "remove_container":
@@ -268,7 +270,7 @@ def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is
     desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: [")
     row = diagnosed(desk)
     assert (row["exit"], bool(re.fullmatch(FAST, row["summary"]))) == (0, True)
-    unknown = {one["cause"]: one["evidence"] for one in row["causes"] if one["verdict"] == "unknown"}
+    unknown = {cause["cause"]: cause["evidence"] for cause in row["causes"] if cause["verdict"] == "unknown"}
     assert "recipes/qwen3.5-35b.yml" in unknown["the host's recipe can't be read"]
 
 
@@ -276,7 +278,7 @@ def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_
     nowhere = 'connection: local\nuser: root\nserve_port: 9\nenv: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
     (desk.root / "hosts/bare.yml").write_text(nowhere)
     (desk.root / "hosts/down.yml").write_text(f"recipe: qwen3.5-35b\n{nowhere}")
-    bare, down = (json.loads(desk.run("diagnose", "--host", one, "--json").out) for one in ("bare", "down"))
+    bare, down = (json.loads(desk.run("diagnose", "--host", item, "--json").out) for item in ("bare", "down"))
     assert bare["summary"] == "no server known: nothing deployed, and the host has no recipe"
     assert bare["exit"] == 4
     assert re.match(
@@ -317,5 +319,5 @@ def test_nothing_is_cut_at_eighty_columns_and_the_sentence_comes_first(
     assert "…" not in said.out
     verdicts = [line.split()[0] for line in rest if line and not line.startswith(" ")]
     assert {"found", "possible", "noted", "unknown", "ruled"} <= set(verdicts)
-    several = desk.run("diagnose", "--host", "all")
-    assert {"sandbox:", "spark1:"} <= {line.split()[0] for line in several.out.splitlines() if line}
+    group = desk.run("diagnose", "--host", "all")
+    assert {"sandbox:", "spark1:"} <= {line.split()[0] for line in group.out.splitlines() if line}

@@ -11,13 +11,13 @@ from tests.e2e.conftest import Desk
 def asked(desk: Desk, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     said = desk.run("doctor", "--host", "sandbox", "--json", *words)
     (line,) = said.out.splitlines()
-    return said.code, {one["check"]: one for one in json.loads(line)["findings"]}
+    return said.code, {finding["check"]: finding for finding in json.loads(line)["findings"]}
 
 
 def test_it_looks_and_changes_nothing(desk: Desk) -> None:
     code, found = asked(desk, "--fix", "--yes")
     assert code == 0
-    assert {name for name, one in found.items() if one["verdict"] == "bad"} == set()
+    assert {name for name, value in found.items() if value["verdict"] == "bad"} == set()
     assert found["logout"]["verdict"] == "warning"
     assert "loginctl enable-linger" in found["logout"]["fix"]
     assert found["Ollama"]["verdict"] == "warning"

@@ -100,7 +100,9 @@ def test_a_health_check_returns_what_a_killed_run_left_drained(two: Two) -> None
     kill_before(two, "Stop the server")
     machine = Machine.here(control.up(two.sandbox / "hosts" / HOSTS[1]))
     notes = list[str]()
-    context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda one: notes.append(one.get("text", "")))
+    context = RunContext(
+        machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
+    )
     composed(context, Settings(host=HOSTS[1]), scheduled=True).run()
     assert "returned to the gateway box." in notes
     assert two.states()[HOSTS[1]] == "up"
@@ -115,7 +117,7 @@ def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: T
     try:
         for later_s in (0, 300, 600):
             settings = Settings(host=HOSTS[1], heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
-            context = RunContext(machine, state, "run-1", lambda one: None)
+            context = RunContext(machine, state, "run-1", lambda value: None)
             found = composed(context, settings, scheduled=True, now=lambda at_s=later_s: time.time() + at_s).run()
             if found.healed.startswith("restarted"):
                 break
@@ -162,8 +164,8 @@ def test_what_is_cut_is_said_and_in_the_history(two: Two) -> None:
     finally:
         two.groups["box"]["vars"]["drain_s"] = 20
         two.write()
-        for one in links:
-            one.close()
+        for link in links:
+            link.close()
     assert said.code in (0, 4), said.out[-3000:]
     assert "aborted after" in said.task("Drain requests")["msg"]
     rows = two.run("history", "--host", HOSTS[1], "--json").events()

@@ -140,7 +140,7 @@ def test_another_port_makes_another_container_and_the_one_before_goes(gate: Gate
     assert gate.deploy().code == 0
     assert gate.request().status == 200
     assert gate.container()["Id"] != before
-    assert [one for one in gate.desk.containers() if one.startswith("gateway")] == ["gateway running"]
+    assert [container for container in gate.desk.containers() if container.startswith("gateway")] == ["gateway running"]
 
 
 def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gate) -> None:
@@ -149,7 +149,7 @@ def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gate) 
     said = gate.deploy("--check", "--diff")
     changed = said.task("Start the gateway, or have it read its configuration")
     assert said.code == 2
-    assert [one["field"] for one in changed["diff"]] == ["file haproxy.cfg"]
+    assert [item["field"] for item in changed["diff"]] == ["file haproxy.cfg"]
     gate.write()
     assert gate.deploy("--check").code == 0
 
@@ -233,7 +233,7 @@ def test_the_fleets_status_shows_it(gate: Gate) -> None:
     gate.deploy()
     code, found = gate.of_fleet()
     assert (code, found["name"], found["port"], found["state"]) == (0, "box", gate.port, "up")
-    assert [(one["model"], one["queued"], one["servers"][0]["state"]) for one in found["models"]] == [
+    assert [(model["model"], model["queued"], model["servers"][0]["state"]) for model in found["models"]] == [
         ("qwen3.5-35b", 0, "up")
     ]
     shown = gate.desk.run("status", "--host", "sandbox").out
@@ -273,7 +273,7 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) 
     assert gate.deploy().code == 0
     checked = gate.rollback("--check", "--diff")
     assert checked.code == 2
-    assert [one["field"] for one in checked.task("Start the gateway, or have it read its configuration")["diff"]] == [
+    assert [item["field"] for item in checked.task("Start the gateway, or have it read its configuration")["diff"]] == [
         "file haproxy.cfg"
     ]
     stream = gate.request(stream=True, max_tokens=150)
@@ -298,7 +298,7 @@ def test_a_rollback_brings_back_the_container_and_its_script(gate: Gate) -> None
     said = gate.rollback()
     assert said.code == 0, said.out + said.err
     assert gate.request().status == 200
-    assert [one for one in gate.desk.containers() if one.startswith("gateway")] == ["gateway running"]
+    assert [container for container in gate.desk.containers() if container.startswith("gateway")] == ["gateway running"]
     script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
     assert f"{was}:{was}" in script
     gate.write()
@@ -389,10 +389,10 @@ def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate
         assert gate.container()["Id"] == before
         api.rename(theirs[0], "theirs")
         assert gate.deploy().code == 0
-        assert {api.inspect_container(one)["Name"] for one in theirs} == {"/theirs", "/gateway-check"}
+        assert {api.inspect_container(item)["Name"] for item in theirs} == {"/theirs", "/gateway-check"}
     finally:
-        for one in theirs:
-            api.remove_container(one, force=True)
+        for item in theirs:
+            api.remove_container(item, force=True)
 
 
 def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: Gate) -> None:
@@ -422,10 +422,10 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     assert said.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
     answers = [gate.request(key=secret) for _ in range(3)]
-    assert [one.status for one in answers] == [200, 200, 429]
+    assert [answer.status for answer in answers] == [200, 200, 429]
     assert gate.request().status == 200
-    for one in answers:
-        one.read()
+    for answer in answers:
+        answer.read()
     assert gate.status()["clients"] == [{"client": "alice", "requests": 2, "running": 0, "refused": 1, "errors": 0}]
     shown = gate.desk.run("gateway.status", "--host", "box", "--clients").out
     assert "CLIENT" in shown and "alice" in shown

@@ -59,7 +59,7 @@ class Host:
         """The plan and the finished tasks of the newest run."""
         folder = next(self.state.runs())
         events = map(decode, (folder / "events.jsonl").read_bytes().splitlines())
-        return journal.plan_of(folder), [one for one in events if one["event"] == "task_finished"]
+        return journal.plan_of(folder), [event for event in events if event["event"] == "task_finished"]
 
     def container(self) -> tuple[str, str, str]:
         """The server's container: its id, when it was started, its restart policy."""
@@ -105,11 +105,11 @@ def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: Ho
     assert after[0] == before[0] and after[1] > before[1] and after[2] == "unless-stopped"
     plan, tasks = host.last_run()
     assert (plan["playbook"], plan["who"]) == ("playbooks/restart.yml", "the health check")
-    done = {one["module"]: one for one in tasks if one["status"] in ("ok", "changed")}
+    done = {task["module"]: task for task in tasks if task["status"] in ("ok", "changed")}
     proofs = {"drain", "stopped", "wait_exited", "wait_memory_released", "verify_health", "verify_logs", "smoke_test"}
     assert proofs <= done.keys()
     assert done["smoke_test"]["data"]["tok_per_s"] > 0
-    fits = next(one["args"] for one in plan["steps"] if one["module"] == "assert_memory_fits")
+    fits = next(step["args"] for step in plan["steps"] if step["module"] == "assert_memory_fits")
     assert (fits["reserve_gib"], fits["ollama"]) == (3, "leave")
     assert models(host.desk) == ["qwen3:32b"], "Ollama was to be left alone"
     row = host.desk.run("history", "--host", "sandbox", "--json").events()[0]
@@ -156,9 +156,9 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
     def install() -> str:
         for path in host.plans():
             path.unlink()
-        chosen = choose("sandbox")
-        restart_plan.give(chosen)
-        assert session.one_task(chosen, "facts", {}, read_only=True, json=True) == [0]
+        selection = choose("sandbox")
+        restart_plan.give(selection)
+        assert session.one_task(selection, "facts", {}, read_only=True, json=True) == [0]
         return capsys.readouterr().out
 
     assert "will not restart" not in install()

@@ -162,7 +162,7 @@ def ward(deployed: Ward) -> Iterator[Ward]:
 def test_a_healthy_server_is_ok_with_all_the_evidence(ward: Ward) -> None:
     found = ward.check()
     assert (found.state, found.cure, found.drift) == ("ok", "", ())
-    levels = {one.check: one.level for one in found.evidence}
+    levels = {item.check: item.level for item in found.evidence}
     assert set(levels.values()) == {"ok"}, found.evidence
     assert {"container", "/health", "token", "stall", "power", "temperature", "memory", "disk", "drift"} <= set(levels)
     assert found.server.token == "made" and found.serves.engine_version and found.sandbox
@@ -171,7 +171,7 @@ def test_a_healthy_server_is_ok_with_all_the_evidence(ward: Ward) -> None:
 
 def test_no_state_is_invented_in_200_checks(ward: Ward) -> None:
     found = [ward.check(later_s=300, pause=lambda s: None) for _ in range(200)]
-    assert {(one.state, one.seen, one.flapping) for one in found} == {("ok", "ok", False)}
+    assert {(item.state, item.seen, item.flapping) for item in found} == {("ok", "ok", False)}
     assert len(history(ward.state.path)) == 200
     assert CheckHistory.of(ward.state).heals == []
 
@@ -179,16 +179,16 @@ def test_no_state_is_invented_in_200_checks(ward: Ward) -> None:
 def test_a_server_at_work_is_not_asked_for_a_token(ward: Ward) -> None:
     with ward.client():
         found = [ward.check(later_s=300) for _ in range(2)]
-    assert {(one.state, one.server.token) for one in found} == {("ok", "skipped")}
+    assert {(item.state, item.server.token) for item in found} == {("ok", "skipped")}
     assert (found[1].server.served_tok_per_s or 0) > 0
 
 
 def test_stopped_by_hand_is_down_and_not_healed(ward: Ward) -> None:
     ward.docker().stop("qwen35", timeout=1)
     found = [ward.check(replace(QUICK, heal="restart"), later_s=300, scheduled=True) for _ in range(3)]
-    assert {one.state for one in found} == {"down"}
+    assert {item.state for item in found} == {"down"}
     assert "stopped by hand" in found[0].why
-    assert not any(one.healed for one in found)
+    assert not any(item.healed for item in found)
     assert ward.docker().inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
 
 
@@ -206,7 +206,11 @@ def test_a_start_after_an_end_of_its_own_is_left_alone_until_twice_the_last_one(
     ward.fault("slow-start")
     ward.until(lambda box: box["RestartCount"] > 0 and _stays(box))
     first, second, late = ward.check(), ward.check(later_s=150), ward.check(later_s=60)
-    assert [(one.state, one.cure) for one in (first, second, late)] == [("down", ""), ("down", ""), ("down", "restart")]
+    assert [(item.state, item.cure) for item in (first, second, late)] == [
+        ("down", ""),
+        ("down", ""),
+        ("down", "restart"),
+    ]
     assert "restarted once; starting for" in first.why and "the last start took 100 s" in first.why
 
 
@@ -243,7 +247,7 @@ def test_a_starved_gpu_is_wedged_and_only_power_helps(ward: Ward) -> None:
     ward.fault("power")
     heals = replace(QUICK, heal="restart")
     found = [ward.check(heals, later_s=300, scheduled=True, pause=lambda s: None) for _ in range(3)]
-    assert {(one.state, one.cure) for one in found} == {("degraded", "power")}
+    assert {(item.state, item.cure) for item in found} == {("degraded", "power")}
     assert "AC power" in found[-1].healed
     assert CheckHistory.of(ward.state).heals == []
 
@@ -327,13 +331,13 @@ def hashed(ward: Ward, hours: str = "", ahead_s: float = 0.0) -> list[str]:
 
 
 def model_files(found: Record) -> tuple[str, str]:
-    row = next(one for one in found.evidence if one.check == "model files")
+    row = next(item for item in found.evidence if item.check == "model files")
     return row.level, row.message
 
 
 def test_a_full_hash_in_quiet_hours_finds_bytes_that_changed_under_an_unchanged_stamp(ward: Ward) -> None:
     asks = replace(QUICK, verify_every_s=86400)
-    assert not [one for one in ward.check().evidence if one.check == "model files"], "nobody asked for it"
+    assert not [item for item in ward.check().evidence if item.check == "model files"], "nobody asked for it"
     assert hashed(ward)[0] == "", "the check of the install only notes that it is asked for"
     hour = (time.localtime().tm_hour + 12) % 24
     assert hashed(ward, f"{hour:02d}:00-{hour:02d}:30")[0] == ""
@@ -415,7 +419,7 @@ def test_a_wedged_server_is_restarted_once_an_hour(ward: Ward) -> None:
     ward.fault("none")
     ward.fault("wedge")
     again = [ward.check(heals, later_s=300, scheduled=True) for _ in range(3)]
-    assert {one.state for one in again} <= {"wedged", "stalled"} and "--heal-every ago" in again[-1].healed
+    assert {item.state for item in again} <= {"wedged", "stalled"} and "--heal-every ago" in again[-1].healed
     assert len(CheckHistory.of(ward.state).heals) == 1
 
 

@@ -61,7 +61,9 @@ def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeyp
     assert contents(home / "models") == model
     compiled = home / ".local/share/sparkwright/compile-caches"
     left = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
-    assert [str(path) for path in left] == [one["Source"] for one in found["Mounts"] if one["Source"].endswith(".yaml")]
+    assert [str(path) for path in left] == [
+        mount["Source"] for mount in found["Mounts"] if mount["Source"].endswith(".yaml")
+    ]
     kept = {row["name"]: row["kept"] for row in json.loads(said.out)["items"]}
     assert kept[str(left[0])] == "mounted by qwen35"
     assert kept[str(home / "models/qwen35-35b-hf")] == "used by qwen35"

@@ -30,7 +30,7 @@ def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_serve
     desk.edit(*SEQS)
     done = desk.deploy()
     assert done.code == 1, done.out
-    failed = next(one for one in done.events() if one.get("status") == "failed")
+    failed = next(event for event in done.events() if event.get("status") == "failed")
     print(failed)
     assert "was stopped to save the host" in failed["msg"]
     assert not control.lost(desk.sandbox)

@@ -28,7 +28,7 @@ def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: Desk) -> 
         desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {other.getsockname()[1]}")
         said = desk.run("hosts.check", "--host", "sandbox", "--json")
         shown = desk.run("hosts.check", "--host", "sandbox").out
-    assert (said.code, [one["check"] for one in json.loads(said.out)["missing"]]) == (1, ["port"])
+    assert (said.code, [item["check"] for item in json.loads(said.out)["missing"]]) == (1, ["port"])
     assert "port: port" in shown
 
 

@@ -10,9 +10,9 @@ def test_prune_shows_and_asks_and_keeps_what_is_served_and_pinned(desk: Desk) ->
     pinned = desk.run("images.prune", "--host", "sandbox")
     assert (pinned.code, "nothing to free" in pinned.out) == (0, True), pinned.err
     (desk.sandbox / "spark.lock").unlink()
-    asked = desk.run("images.prune", "--host", "sandbox")
-    assert asked.code == 2
-    assert "would free" in asked.out and "--yes" in asked.err
+    options = desk.run("images.prune", "--host", "sandbox")
+    assert options.code == 2
+    assert "would free" in options.out and "--yes" in options.err
     assert desk.run("images.prune", "--host", "sandbox", "--check").code == 2
     assert "freed" in desk.run("images.prune", "--host", "sandbox", "--yes").out
     assert "nothing to free" in desk.run("images.prune", "--host", "sandbox").out

@@ -55,7 +55,7 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
     assert took_over(said) and said.task(END)["msg"] == "removed"
     assert not steady.wrong
     assert alone.id() != before
-    plays = [one["play"] for one in said.events() if one["event"] == "play_started"]
+    plays = [event["play"] for event in said.events() if event["event"] == "play_started"]
     assert plays == ["Deploy", "Deploy the gateway"], "also where the requests kept the throughput from being judged"
     assert alone.containers() == {CONTAINER: "running"}, "on its own port again, with the interim server gone"
     assert not (alone.state / "interim.json").exists()
@@ -176,11 +176,13 @@ def test_a_health_check_removes_what_a_killed_run_left(alone: Alone, task: str) 
     """With no laptop: the verified server was not stopped yet, and is well."""
     kill_before(alone, task)
     assert alone.containers() == {CONTAINER: "running", INTERIM: "running"}
-    beside = alone.desk.docker().api.inspect_container(INTERIM)
-    assert beside["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot ends it"
+    extra = alone.desk.docker().api.inspect_container(INTERIM)
+    assert extra["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot ends it"
     machine = Machine.here(control.up(alone.desk.sandbox))
     notes = list[str]()
-    context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda one: notes.append(one.get("text", "")))
+    context = RunContext(
+        machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
+    )
     composed(context, Settings(host="sandbox"), scheduled=True).run()
     assert f"{INTERIM} removed." in notes
     assert alone.containers() == {CONTAINER: "running"}

@@ -90,14 +90,14 @@ OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def commands(collection: Collection = namespace, before: str = "") -> Iterator[tuple[str, Task[Any]]]:
     """Every command, by the name that a user types."""
-    for name, one in collection.tasks.items():
-        yield before + name, one
+    for name, task in collection.tasks.items():
+        yield before + name, task
     for name, part in collection.collections.items():
         yield from commands(part, f"{before}{name}.")
 
 
 def takes_json(command: Task[Any]) -> bool:
-    return "json" in {one.name for one in command.get_arguments()}
+    return "json" in {get_argument.name for get_argument in command.get_arguments()}
 
 
 def test_every_command_that_reads_is_asked_below() -> None:
@@ -106,23 +106,23 @@ def test_every_command_that_reads_is_asked_below() -> None:
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        (one.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
-        (one.root / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-        one.deployed()
-        shutil.copy(one.sandbox / "spark.lock", one.root)
+        (value.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
+        (value.root / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        value.deployed()
+        shutil.copy(value.sandbox / "spark.lock", value.root)
         measured = {"date": "20261121-120000", "backend": "vllm", "model_id": "m", "num_prompts": 1, "duration": 1.0}
         figures = {"completed": 1, "request_throughput": 1.0, "output_throughput": 9.0, "median_ttft_ms": 80.0}
-        (one.root / "theirs.json").write_text(json.dumps(measured | figures))
-        taken = one.run("bench.import", "theirs.json", "--name", "one", "--json")
+        (value.root / "theirs.json").write_text(json.dumps(measured | figures))
+        taken = value.run("bench.import", "theirs.json", "--name", "one", "--json")
         assert taken.code == 0 and published.refused("bench.import", taken.out) == [], taken.err
-        yield one
+        yield value
 
 
 def errors(found: list[Any]) -> list[dict[str, Any]]:
     """The errors in it; in an array too."""
-    rows = [row for one in found for row in (one if isinstance(one, list) else [one])]
+    rows = [row for item in found for row in (item if isinstance(item, list) else [item])]
     return [row for row in rows if isinstance(row, dict) and row.get("error") and row.get("exit")]
 
 
@@ -160,16 +160,16 @@ def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk
 
 
 def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named() -> None:
-    assert set(json_schemas.COMMANDS) == {name for name, one in commands() if takes_json(one)}
+    assert set(json_schemas.COMMANDS) == {name for name, command in commands() if takes_json(command)}
     (others,) = re.findall(r"takes `--json` but (.*?)\.\s", (TOP / "docs/json.md").read_text(), re.S)
-    assert set(re.findall(r"`(.+?)`", others)) == {name for name, one in commands() if not takes_json(one)}
+    assert set(re.findall(r"`(.+?)`", others)) == {name for name, command in commands() if not takes_json(command)}
 
 
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
 def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None:
     said = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
     assert published.refused("deploy", said.out) == []
-    kinds = {one["event"] for one in said.events()}
+    kinds = {event["event"] for event in said.events()}
     assert {"play_started", "run_started", "task_finished", "host_finished", "recap"} <= kinds
     assert hosts == "sandbox" or "rolled" in kinds
 

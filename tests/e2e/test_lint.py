@@ -49,7 +49,7 @@ def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(desk: D
     desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  swap-space: 4")
     done = desk.run("lint", "--recipe", "qwen3.5-35b", "--engine-version", "0.32.0", "--json")
     assert done.code == 1
-    found = {one["rule"]: one for one in json.loads(done.out)["recipes"][0]["findings"]}
+    found = {finding["rule"]: finding for finding in json.loads(done.out)["recipes"][0]["findings"]}
     line = (desk.root / RECIPE).read_text().splitlines().index("  swap-space: 4") + 1
     assert found["unknown-flag"]["where"] == f"{RECIPE}:{line}"
     told = desk.run("explain", "unknown-flag")

@@ -40,7 +40,7 @@ def test_a_deploy_is_proved_and_a_second_one_changes_nothing(llama: Desk) -> Non
     assert (log["max_model_len"], log["chunked_prefill"]) == (131072, True)
     assert log["evidence"]["max_model_len"].startswith("GET /props")
     assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "llama-server"
-    probes = {one["check"]: one["verdict"] for one in said.task("Probe its answers")["data"]["checks"]}
+    probes = {check["check"]: check["verdict"] for check in said.task("Probe its answers")["data"]["checks"]}
     assert len([name for name in probes if "," not in name]) == 3 and set(probes.values()) == {"proved"}
     again = llama.deploy()
     assert (again.code, again.recap["changed"]) == (0, 0)

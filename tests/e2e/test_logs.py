@@ -37,7 +37,7 @@ def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_r
 def test_every_host_gets_its_object_and_the_worst_its_exit_code(desk: Desk) -> None:
     (desk.root / "hosts/far.yml").write_text("address: 127.0.0.1\nport: 9\nrecipe: qwen3.5-35b\n")
     done = desk.run("logs", "--host", "far,sandbox", "--state", "--json")
-    by_host = {one["host"]: one for one in map(json.loads, done.out.splitlines())}
+    by_host = {item["host"]: item for item in map(json.loads, done.out.splitlines())}
     assert done.code == 3
     assert set(by_host) == {"far", "sandbox"}
     assert (by_host["far"]["version"], by_host["far"]["evidence"]) == (None, {})

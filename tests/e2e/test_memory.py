@@ -71,17 +71,17 @@ def test_history_and_doctor_tell_what_was_measured(served: Desk) -> None:
     text = served.run("history", "--host", "sandbox").out
     assert "GiB available during the start (cold)" in text and "survives 2048 x 2: " in text
     doctor = served.run("doctor", "--host", "sandbox", "--json").events()[0]
-    finding = next(one for one in doctor["findings"] if one["check"] == "memory budget")
+    finding = next(finding for finding in doctor["findings"] if finding["check"] == "memory budget")
     assert finding["verdict"] == "ok" and "takes 107.2 GiB on both sides" in finding["evidence"]
     assert not hosts_side(doctor["budget"])["assumed"]
 
 
 def test_the_promised_load_is_proved_once_for_the_same_server(served: Desk, first: Said) -> None:
     proof = first.task("Prove the promised load")["data"]
-    assert [(one["context"], one["streams"]) for one in proof["rungs"]] == [
+    assert [(rung["context"], rung["streams"]) for rung in proof["rungs"]] == [
         *((256, 1), (512, 1), (1024, 1), (2048, 1), (2048, 2))
     ]
-    assert all(one["lowest_bytes"] > 0 and one["ttft_s"] is not None for one in proof["rungs"])
+    assert all(rung["lowest_bytes"] > 0 and rung["ttft_s"] is not None for rung in proof["rungs"])
     again = served.run("restart", "--host", "sandbox", "--json")
     assert again.proved, again.out[-2000:]
     assert again.task("Prove the promised load")["data"]["kept"]

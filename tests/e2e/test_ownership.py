@@ -52,13 +52,17 @@ def test_a_container_of_a_person_that_has_a_name_we_need_is_named_and_nothing_is
     else:
         assert desk.run("deploy", "--host", "sandbox", "--tags", "image,model").code == 0
     theirs = by_hand(desk, taken, {"sparkwright.role": "server", "sparkwright.owner": "of-an-image"})
-    before = [(one["Id"], standing(desk, one["Id"])) for one in desk.docker().api.containers(all=True)]
+    before = [
+        (container["Id"], standing(desk, container["Id"])) for container in desk.docker().api.containers(all=True)
+    ]
     changed(desk)
     for words in (DEPLOY, ("plan", "--host", "sandbox", "--json")):
         said = desk.run(*words)
         assert f"container {taken} (" in refusal(said)
         assert f"`docker rename {taken} {taken}-kept`" in json.dumps(said.recap)
-    assert [(one["Id"], standing(desk, one["Id"])) for one in desk.docker().api.containers(all=True)] == before
+    assert [
+        (container["Id"], standing(desk, container["Id"])) for container in desk.docker().api.containers(all=True)
+    ] == before
     desk.docker().api.rename(theirs, "moved-away")
     assert desk.deploy().proved
     assert standing(desk, theirs)[0] == "/moved-away"
@@ -139,7 +143,7 @@ def test_a_recipe_may_not_take_a_name_that_sparkwright_gives_itself(tmp_path: Pa
     folder.mkdir()
     text = (Path(__file__).parents[2] / RECIPE).read_text().replace("name: qwen35", f"name: {name}")
     (folder / "one.yml").write_text(text)
-    line = next(number for number, one in enumerate(text.splitlines(), 1) if f"name: {name}" in one)
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if f"name: {name}" in line)
     with pytest.raises(Refused) as refused:
         recipe.load(tmp_path, "one")
     assert f"recipes/one.yml:{line}" in str(refused.value) and "Use another." in str(refused.value)

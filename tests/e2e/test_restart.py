@@ -38,7 +38,7 @@ def command(desk: Desk) -> list[str]:
 def models(desk: Desk) -> list[str]:
     url = f"http://{control.up(desk.sandbox)['OLLAMA_HOST']}/api/ps"
     with urllib.request.urlopen(url, timeout=5) as answer:
-        return [one["name"] for one in json.loads(answer.read())["models"]]
+        return [model["name"] for model in json.loads(answer.read())["models"]]
 
 
 def state(desk: Desk) -> StateFolder:
@@ -59,7 +59,7 @@ def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone
     rows = desk.run("history", "--host", "sandbox", "--json").events()
     assert [row["what"] for row in rows] == ["rolled back", "verified", "verified"]
     assert rows[0]["measured"]["tok_per_s"] > 40 and rows[0]["commit"] and "@sha256:" in rows[0]["image"]
-    changed = [(one["field"], one["before"], one["after"]) for one in rows[1]["changed"]]
+    changed = [(item["field"], item["before"], item["after"]) for item in rows[1]["changed"]]
     assert changed == [("--max-num-seqs", "8", "4")]
     assert "by " in desk.run("history", "--host", "sandbox").out
 
@@ -246,7 +246,7 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
     desk.deployed()
     clean = desk.run("plan", "--host", "sandbox", "--json")
     assert clean.code == 0
-    port = next(one for one in iter(free_port, 0) if one != desk.port)
+    port = next(item for item in iter(free_port, 0) if item != desk.port)
     for what, file, before, after, field in DRIFTS:
         recipe = (desk.root / file).read_text()
         desk.edit(file, before, after.replace("ANOTHER", str(port)))
@@ -260,8 +260,8 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
         said = plan.task("Compare running container with recipe")["diff"] + plan.task("Start the server")["diff"]
         said += plan.task("Enable restart policy, remove previous container")["diff"]
         assert any(field in change["field"] for change in said), (what, said)
-        would = {one["name"] for one in plan.events() if one.get("status") == "changed"}
-        did = {one["name"] for one in done.events() if one.get("status") == "changed"}
+        would = {event["name"] for event in plan.events() if event.get("status") == "changed"}
+        did = {event["name"] for event in done.events() if event.get("status") == "changed"}
         late = {"Enable restart policy, remove previous container"}  # known after the start
         assert would - late == did - late, what
         drift = [change["field"] for change in plan.task("Compare running container with recipe")["diff"]]
@@ -300,7 +300,7 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert not (shard.parent / ".before").exists()
     assert desk.run("plan", "--host", "sandbox").code == 0
     rows = desk.run("history", "--host", "sandbox", "--json").events()
-    assert [one["field"] for one in rows[0]["changed"]] == ["model revision"]
+    assert [item["field"] for item in rows[0]["changed"]] == ["model revision"]
 
 
 def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_fails_early(desk: Desk) -> None:
@@ -437,5 +437,5 @@ def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(desk: Desk) ->
     )
     done = desk.deploy()
     assert done.code == 0, done.out[-2000:]
-    assert any("an earlier run was interrupted" in one.get("text", "") for one in done.events())
+    assert any("an earlier run was interrupted" in event.get("text", "") for event in done.events())
     assert desk.serving() and desk.containers() == ["qwen35 running"]

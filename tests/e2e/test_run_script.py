@@ -45,7 +45,7 @@ def test_script_history_and_plan_tell_of_what_serves(desk: Desk) -> None:
     assert agree(desk) == "8", "a script of what does not run is not left there"
     plan = desk.run("plan", "--host", "sandbox", "--json")
     assert plan.code == 2
-    assert any("--max-num-seqs" in str(one["after"]) for one in plan.task(SCRIPT)["diff"]), "it shows the new script"
+    assert any("--max-num-seqs" in str(item["after"]) for item in plan.task(SCRIPT)["diff"]), "it shows the new script"
     assert agree(desk) == "8"
 
     assert desk.deploy().proved

@@ -40,8 +40,8 @@ def keyed_desk() -> Iterator[Desk]:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARK_KEY", raising=False)
-    with keyed_desk() as one:
-        yield one
+    with keyed_desk() as value:
+        yield value
 
 
 def new_key(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -110,7 +110,7 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     assert run("history", "--json").code == 0
 
     for key in (first, second):
-        assert key not in "".join(one.out + one.err for one in said)
+        assert key not in "".join(item.out + item.err for item in said)
         assert key not in inspects(desk)
         assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
     assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(desk)} == {0o600}
@@ -184,7 +184,7 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: 
     assert (check(0).state, check(300).server.token) == ("ok", "made")
     control.fault(desk.sandbox, "wedge")
     healed = [check(600.0 + 300 * n).healed for n in range(3)]
-    assert any("restarted (run" in one for one in healed), healed
+    assert any("restarted (run" in item for item in healed), healed
     assert check(3600).state == "ok"
     assert models(desk, key) == 200
     assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
@@ -200,8 +200,8 @@ def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
     said.append(
         desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096", "--loads", "serve", *small)
     )
-    for one in said:
-        assert one.code == 0, one.out[-3000:] + one.err
-        assert key not in one.out + one.err
+    for item in said:
+        assert item.code == 0, item.out[-3000:] + item.err
+        assert key not in item.out + item.err
     assert models(desk, key) == 200
     assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))

@@ -27,7 +27,7 @@ TOTAL_GIB = 119.7
 def serves(desk: Desk, *recipes: str) -> None:
     """Let the sandbox serve these, each on a port of its own."""
     ports = [desk.port, *(free_port() for _ in recipes[1:])]
-    rows = "".join(f"\n  - {{recipe: {one}, port: {port}}}" for one, port in zip(recipes, ports, strict=True))
+    rows = "".join(f"\n  - {{recipe: {value}, port: {port}}}" for value, port in zip(recipes, ports, strict=True))
     (desk.root / "hosts/sandbox.yml").write_text(f"connection: sandbox\nuser: spark\nserves:{rows}\n")
 
 
@@ -170,15 +170,15 @@ def test_the_laptop_refuses_what_two_cannot_share(both: Desk) -> None:
 def test_the_doctor_examines_the_machine_once_and_each_port(both: Desk) -> None:
     said = both.run("doctor", "--host", "sandbox", "--json")
     (row,) = said.events()
-    ports = [one["evidence"] for one in row["findings"] if one["check"] == "port"]
-    assert len(ports) == 2 and all("used by this server" in one for one in ports)
-    assert len([one for one in row["findings"] if one["check"] == "disk"]) == 1
+    ports = [finding["evidence"] for finding in row["findings"] if finding["check"] == "port"]
+    assert len(ports) == 2 and all("used by this server" in port for port in ports)
+    assert len([finding for finding in row["findings"] if finding["check"] == "disk"]) == 1
 
 
 def test_what_is_asked_of_the_machine_is_asked_once(both: Desk) -> None:
     checked = both.run("hosts.check", "--host", "sandbox", "--json").events()
     assert [row["host"] for row in checked] == ["sandbox"]
-    assert {one["name"] for one in checked[0]["servers"]} == set(CONTAINERS.values())
+    assert {server["name"] for server in checked[0]["servers"]} == set(CONTAINERS.values())
     assert both.run("recommend", "--host", "sandbox", "--for", "search").code == 0
     taken = both.run(
         "recipe.import", "--from-host", "sandbox", "--container", "qwen35", "--answer", "model=a/b", "--check"
@@ -249,9 +249,9 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) 
     steady = Steady(int(bound[0]["HostPort"]), "qwen3-1.7b", clients=2)
     with steady.running():
         steady.answered(2)
-        beside = desk.run(*verify, timeout_s=300)
+        extra = desk.run(*verify, timeout_s=300)
     alone = desk.run(*verify, timeout_s=300)
-    assert (beside.code, "the GPU was shared: qwen3-1.7b generated" in beside.out) == (4, True), beside.out
+    assert (extra.code, "the GPU was shared: qwen3-1.7b generated" in extra.out) == (4, True), extra.out
     assert alone.code == 1, alone.out
 
 
@@ -262,7 +262,7 @@ def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path
     context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
     for _ in range(2):
         composed(context, settings, scheduled=True).run()
-        remembered = CheckHistory.of(state)
-        remembered.notified = "down"
-        remembered.save(state)
+        history = CheckHistory.of(state)
+        history.notified = "down"
+        history.save(state)
     assert told.read_text() == "sandbox/qwen35\n"

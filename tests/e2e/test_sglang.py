@@ -47,7 +47,7 @@ def served() -> Iterator[Desk]:
         state = said.task("Check the engine log")["data"]["state"]
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
-        probes = {one["check"]: one["verdict"] for one in said.task("Probe its answers")["data"]["checks"]}
+        probes = {check["check"]: check["verdict"] for check in said.task("Probe its answers")["data"]["checks"]}
         assert {"json_schema", "language de"} <= set(probes) and set(probes.values()) == {"proved"}
         assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
         yield desk
@@ -110,7 +110,7 @@ def _compared(served: Desk) -> None:
     said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
     assert said.code == 0, said.out + said.err
     arms: list[dict[str, Any]] = results(served, "sglang")["arms"]
-    assert [one["effective"]["chunked_prefill"] for one in arms] == [True, False]
+    assert [arm["effective"]["chunked_prefill"] for arm in arms] == [True, False]
     assert served.deploy().recap["changed"] == 0
 
 

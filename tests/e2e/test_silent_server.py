@@ -28,9 +28,9 @@ def spark() -> Iterator[Desk]:
     """One desk for the whole table; each row begins and ends with a server that serves."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as one:
-        one.deployed()
-        yield one
+    with fresh_desk() as value:
+        value.deployed()
+        yield value
     patch.undo()
 
 

@@ -24,7 +24,7 @@ from tests.gateway.steady import Steady
 def without() -> Iterator[None]:
     """A PATH without haproxy."""
     with pytest.MonkeyPatch.context() as patch:
-        there = [one for one in os.environ["PATH"].split(os.pathsep) if not shutil.which("haproxy", path=one)]
+        there = [word for word in os.environ["PATH"].split(os.pathsep) if not shutil.which("haproxy", path=word)]
         patch.setenv("PATH", os.pathsep.join(there))
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
@@ -76,7 +76,7 @@ def test_its_admin_socket_is_found_where_there_is_no_proc(gate: Gate, monkeypatc
 
 
 def test_a_model_without_a_server_is_503_with_a_time_to_come_back(gate: Gate) -> None:
-    server = next(one.split()[0] for one in gate.desk.containers() if not one.startswith("gateway"))
+    server = next(container.split()[0] for container in gate.desk.containers() if not container.startswith("gateway"))
     gate.desk.docker().api.stop(server)
     try:
         answer = gate.request()

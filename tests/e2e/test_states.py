@@ -29,7 +29,7 @@ def test_every_fault_has_a_row_and_every_command_a_cell() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [pytest.param(one, marks=() if one in ALWAYS else pytest.mark.whole) for one in STATES]
+    "state", [pytest.param(item, marks=() if item in ALWAYS else pytest.mark.whole) for item in STATES]
 )
 def test_each_command_says_what_is_so(spark: Spark, state: str) -> None:
     row = table()[state]

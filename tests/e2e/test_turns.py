@@ -44,8 +44,8 @@ class Turns:
         api = self.desk.docker().api
         found = {recipe: api.inspect_container(name) for recipe, name in CONTAINERS.items()}
         return {
-            recipe: (one["Id"], one["State"]["Running"], one["HostConfig"]["RestartPolicy"]["Name"])
-            for recipe, one in found.items()
+            recipe: (value["Id"], value["State"]["Running"], value["HostConfig"]["RestartPolicy"]["Name"])
+            for recipe, value in found.items()
         }
 
     def awake(self) -> str:
@@ -94,12 +94,14 @@ def large_is_awake(turns: Turns) -> Iterator[None]:
 
 def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns: Turns) -> None:
     before = turns.policies()
-    assert [one[1:] for one in before.values()] == [(True, "unless-stopped"), (False, "no")]
+    assert [item[1:] for item in before.values()] == [(True, "unless-stopped"), (False, "no")]
     said = turns.switch(SMALL)
     assert said.proved and said.task("Stop it")["status"] == "changed"
     after = turns.policies()
-    assert {recipe: one[0] for recipe, one in after.items()} == {recipe: one[0] for recipe, one in before.items()}
-    assert [one[1:] for one in after.values()] == [(False, "no"), (True, "unless-stopped")]
+    assert {recipe: value[0] for recipe, value in after.items()} == {
+        recipe: value[0] for recipe, value in before.items()
+    }
+    assert [item[1:] for item in after.values()] == [(False, "no"), (True, "unless-stopped")]
     assert turns.states() == {LARGE: "asleep", SMALL: "up"}
     health = turns.desk.run("health.check", "--host", "sandbox")
     assert health.code == 0 and "asleep: it is the turn of qwen3-1.7b" in health.out
@@ -181,7 +183,7 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
         turns.hosts.write_text(text)
         recipe.write_text(kept)
     assert refused.code == 5
-    evidence = next(one for one in refused.events() if one.get("status") == "failed")["data"]["evidence"]
+    evidence = next(event for event in refused.events() if event.get("status") == "failed")["data"]["evidence"]
     assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
     assert any("qwen35" in row and "instead of qwen3-1.7b" in row for row in evidence)
 
@@ -197,8 +199,8 @@ def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns
         assert {**turns.states(), ALWAYS: "up"} == {ALWAYS: "up", LARGE: "up", SMALL: "asleep"}
     finally:
         turns.hosts.write_text(text)
-        for one in turns.desk.docker().api.containers(all=True, filters={"name": "qwen3-embedding"}):
-            turns.desk.docker().api.remove_container(one["Id"], force=True)
+        for container in turns.desk.docker().api.containers(all=True, filters={"name": "qwen3-embedding"}):
+            turns.desk.docker().api.remove_container(container["Id"], force=True)
 
 
 def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) -> None:
@@ -248,8 +250,10 @@ def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: T
     refused = turns.chat(SMALL)
     assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "model_not_up")
     shown = json.loads(turns.desk.run("gateway.status", "--host", "box", "--json").out)
-    assert {one["model"]: one["on_demand"] for one in shown["models"]} == {LARGE: True, SMALL: True}
-    assert {one["model"]: one["errors"] for one in shown["models"]}[SMALL] == 1, "the client's, and none of the proof"
+    assert {model["model"]: model["on_demand"] for model in shown["models"]} == {LARGE: True, SMALL: True}
+    assert {model["model"]: model["errors"] for model in shown["models"]}[SMALL] == 1, (
+        "the client's, and none of the proof"
+    )
     rows = turns.desk.run("status", "--host", "sandbox", "--json").events()
     assert [row["gateway"]["state"] for row in rows if row.get("gateway")] == ["up"]
 

@@ -75,7 +75,7 @@ def test_a_slow_server_that_started_cold_is_not_started_again(desk: Desk) -> Non
     done = desk.deploy()
     assert done.code == 1 and "misconfigured" in done.recap["msg"]
     assert done.task("Move the compile cache of a slow start aside")["status"] == "failed"
-    assert not [one for one in done.events() if one.get("name") == "Start the server cold"]
+    assert not [event for event in done.events() if event.get("name") == "Start the server cold"]
     assert desk.serving() == before
 
 

@@ -49,12 +49,12 @@ class Two(Desk):
         out = self.run("gateway.status", "--host", "box", "--json").out
         assert published.refused("gateway.status", out) == []
         found = json.loads(out)
-        return {one["host"]: one["state"] for one in found["models"][0]["servers"]}
+        return {server["host"]: server["state"] for server in found["models"][0]["servers"]}
 
     def served(self, host: str) -> int:
         """How many requests the host answers now, as the gateway counts them."""
         found = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
-        return next(int(one["running"]) for one in found["models"][0]["servers"] if one["host"] == host)
+        return next(int(server["running"]) for server in found["models"][0]["servers"] if server["host"] == host)
 
     def wait(self, **states: str) -> None:
         deadline_s = time.monotonic() + 30

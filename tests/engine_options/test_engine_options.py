@@ -74,7 +74,9 @@ def test_a_flag_is_judged_by_the_release_and_its_successor_is_advised(
     name: str, release: str | None, flags: dict[str, Any], severity: str, way: str
 ) -> None:
     findings = found(name, flags, release)
-    assert [(one.severity, one.ways_out[0].text) for one in findings] == ([(severity, way)] if severity else [])
+    assert [(finding.severity, finding.ways_out[0].text) for finding in findings] == (
+        [(severity, way)] if severity else []
+    )
 
 
 @pytest.mark.parametrize("name", HISTORIES)
@@ -102,7 +104,9 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
 )
 def test_a_switch_of_vllm_and_its_pair(version: str, flags: dict[str, Any], severity: str, way: str) -> None:
     findings = found("vllm", flags, version)
-    assert [(one.severity, one.ways_out[0].text) for one in findings] == ([(severity, way)] if severity else [])
+    assert [(finding.severity, finding.ways_out[0].text) for finding in findings] == (
+        [(severity, way)] if severity else []
+    )
 
 
 def test_an_unknown_version_is_not_called_by_a_number() -> None:

@@ -49,8 +49,8 @@ def test_every_recurrent_architecture_has_its_releases() -> None:
 
 
 def test_releases_are_in_order() -> None:
-    for one in SUPPORT.values():
-        held = [Version(text) for text in (one.lacking, one.since, one.until) if text]
+    for item in SUPPORT.values():
+        held = [Version(text) for text in (item.lacking, item.since, item.until) if text]
         assert held == sorted(held)
 
 

@@ -15,7 +15,7 @@ GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}
 
 
 def verdicts(**seen: Any) -> dict[str, str]:
-    return {one.name: one.verdict for one in causes(Seen(**seen))}
+    return {cause.name: cause.verdict for cause in causes(Seen(**seen))}
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_very_slow_server_has_more_possible_causes_than_a_fast_one() -> None:
 
 
 def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -> None:
-    names = [one.name for one in causes(Seen(share=0.12, thought=30, answered=32))]
+    names = [cause.name for cause in causes(Seen(share=0.12, thought=30, answered=32))]
     assert names.index("a stale compile cache") < names.index("it thinks before it answers")
     assert causes(Seen(share=1.0, thought=30, answered=32))[0].name == "it thinks before it answers"
 
 
 def test_the_ladder_leaves_out_what_is_excluded() -> None:
-    assert not any(one.verdict == "excluded" for one in likely(Seen(busy=0.0, ollama=[])))
+    assert not any(item.verdict == "excluded" for item in likely(Seen(busy=0.0, ollama=[])))
 
 
 @pytest.mark.parametrize(

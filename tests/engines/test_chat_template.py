@@ -184,8 +184,8 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
 )  # fmt: skip
 def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
     chat = chat_template_tree.of_files({"chat_template.jinja": text}.get) if text else {}
-    one = Served("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
-    shown = client_settings.text(Project(Path(__file__).parents[2]), one)
+    value = Served("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
+    shown = client_settings.text(Project(Path(__file__).parents[2]), value)
     assert line in shown if line else "thinking  " not in shown
     assert switch in shown if switch else "chat_template_kwargs: {" not in shown
     assert ("reasoning: true" in shown) is (text == EFFORT)

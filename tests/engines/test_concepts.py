@@ -62,15 +62,15 @@ def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: s
 
 def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
     found = of("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
-    one = next(one for one in found if one.rule == "unknown-flag")
-    assert one.sentence.startswith(
+    value = next(item for item in found if item.rule == "unknown-flag")
+    assert value.sentence.startswith(
         "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context; vLLM 0.32.0"
     )
-    assert [(way.text, way.changes) for way in one.ways_out] == [("use max-model-len instead", {"ctx-size": None})]
+    assert [(way.text, way.changes) for way in value.ways_out] == [("use max-model-len instead", {"ctx-size": None})]
 
 
 def test_every_name_is_one_of_its_engine() -> None:
     rows = concepts.CONCEPTS.values()
-    assert {one for row in rows for one in row["vllm"]} - {"model"} <= known_flags.ALL
-    assert {one for row in rows for one in row["llama_cpp"]} <= set(flag_values.known())
+    assert {item for row in rows for item in row["vllm"]} - {"model"} <= known_flags.ALL
+    assert {item for row in rows for item in row["llama_cpp"]} <= set(flag_values.known())
     assert all(set(row) == set(concepts.TITLES) for row in rows)

@@ -89,5 +89,5 @@ def test_a_count_that_differs_from_the_usage_is_disproved() -> None:
         apis.judge_count(Reply(200, "", body))
         for body in ({"counted": 9, "prompt": 10}, {}, {"counted": 3, "prompt": 3})
     ]
-    assert [one.verdict for one in judged] == ["disproved", "disproved", "proved"]
+    assert [item.verdict for item in judged] == ["disproved", "disproved", "proved"]
     assert "counts 9 tokens where the answer's usage has 10" in judged[0].evidence

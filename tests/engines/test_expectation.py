@@ -26,7 +26,7 @@ def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -
         assert decided.flags["enable-chunked-prefill"] is False
         assert decided.expected == "disabled"
         told = rules.check(rules.Asked(decided.flags), classify(model), versions.parse(version))
-        assert not [one for one in told if one.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")]
+        assert not [item for item in told if item.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")]
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])

@@ -54,7 +54,7 @@ def test_the_tables_are_the_real_parsers() -> None:
         name: set(choices) for name, choices in listed.items()
     }
     assert list(known["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
-    short = {one[1:]: name for name, row in PARSER.items() for one in row["names"] if not one.startswith("--")}
+    short = {item[1:]: name for name, row in PARSER.items() for item in row["names"] if not item.startswith("--")}
     assert {**short, "O": "optimization-level"} == {**flag_types.SHORT, "h": "help"}
     fields = set(flag_values.ranges()) - {"port", "sse-keep-alive-interval"}
     assert fields == set(ASKED["ranges"])
@@ -76,7 +76,7 @@ def test_the_options_of_another_image_come_back_from_what_differs() -> None:
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
     told = rules.check(rules.Asked(given), classify(DENSE), versions.parse(version), listed)
-    return [(one.severity, one.sentence) for one in told if one.rule == "flag-value"]
+    return [(item.severity, item.sentence) for item in told if item.rule == "flag-value"]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], said
 
 def test_the_nearest_choice_is_offered() -> None:
     told = rules.check(rules.Asked({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
-    (one,) = (one for one in told if one.rule == "flag-value")
-    assert one.ways_out[0].text == "write kv-cache-dtype: fp8"
+    (value,) = (item for item in told if item.rule == "flag-value")
+    assert value.ways_out[0].text == "write kv-cache-dtype: fp8"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_the_nearest_choice_is_offered() -> None:
     ],
 )
 def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
-    asked = rules.Asked({"tool-call-parser": written, "enable-auto-tool-choice": True})
-    told = rules.check(asked, classify(DENSE), versions.parse("0.32.0"))
-    (one,) = (one for one in told if one.rule == "flag-value")
-    assert one.severity == "error" and one.ways_out[0].text == way
+    options = rules.Asked({"tool-call-parser": written, "enable-auto-tool-choice": True})
+    told = rules.check(options, classify(DENSE), versions.parse("0.32.0"))
+    (value,) = (item for item in told if item.rule == "flag-value")
+    assert value.severity == "error" and value.ways_out[0].text == way
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
 def test_what_may_be_otherwise_in_another_release_is_no_refusal(
     given: dict[str, Any], version: str | None, severity: str | None
 ) -> None:
-    assert [one for one, _ in found(given, version)] == ([severity] if severity else [])
+    assert [value for value, _ in found(given, version)] == ([severity] if severity else [])
 
 
 def test_the_images_own_choices_decide() -> None:

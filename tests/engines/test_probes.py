@@ -69,8 +69,8 @@ def called(arguments: Any, name: str = "get_weather") -> Reply:
     ],
 )  # fmt: skip
 def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
-    (one,) = table.of([probe])
-    found = one.judge(answer)
+    (value,) = table.of([probe])
+    found = value.judge(answer)
     assert (found.verdict, found.fault) == (verdict, fault)
     assert len(found.evidence) < 300
 
@@ -79,13 +79,13 @@ def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, f
     "body", [None, [], {"choices": []}, {"choices": [3]}, {"choices": [{"message": {"content": 7}}]}, {"data": 4}]
 )
 def test_an_answer_of_another_shape_is_never_taken_for_a_good_one(body: Any) -> None:
-    for one in table.of([*table.PLAIN, {"language": "fr"}, {"embedding_dimension": 3}]):
-        assert one.judge(Reply(200, "", body)).verdict == "disproved"
+    for item in table.of([*table.PLAIN, {"language": "fr"}, {"embedding_dimension": 3}]):
+        assert item.judge(Reply(200, "", body)).verdict == "disproved"
 
 
 def test_each_language_is_told_from_every_other_by_its_own_question() -> None:
     for name in language.LANGUAGES:
-        spoken = [other for other, one in language.LANGUAGES.items() if language.speaks(name, one.prompt)]
+        spoken = [other for other, value in language.LANGUAGES.items() if language.speaks(name, value.prompt)]
         assert name in spoken or name == "en", name
         assert "en" not in spoken or name == "en", name
 

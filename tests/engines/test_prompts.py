@@ -81,7 +81,7 @@ SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% 
 )  # fmt: skip
 def test_what_clients_would_not_expect_of_a_template_is_a_note(source: str, note: str) -> None:
     found = prompts.notes(rendered(source), thinks=True)
-    assert any(note in one for one in found), found
+    assert any(note in item for item in found), found
 
 
 def test_a_template_without_peculiarities_gets_no_note() -> None:

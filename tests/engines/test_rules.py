@@ -16,13 +16,13 @@ UNCHUNKED = {"enable-chunked-prefill": False}
 
 def found(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
     """Rule names with the severity of their findings."""
-    asked = rules.Asked(flags, **more)
-    return {one.rule: one.severity for one in rules.check(asked, classify(model), versions.parse(version))}
+    options = rules.Asked(flags, **more)
+    return {item.rule: item.severity for item in rules.check(options, classify(model), versions.parse(version))}
 
 
 def changed(case: Case, way: rules.Way) -> Case:
-    flags = {name: said for name, said in case.asked.flags.items() if name not in way.changes}
-    flags |= {name: said for name, said in way.changes.items() if said is not None}
+    flags = {name: flag for name, flag in case.asked.flags.items() if name not in way.changes}
+    flags |= {name: change for name, change in way.changes.items() if change is not None}
     return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags))
 
 
@@ -31,7 +31,7 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
     rule = rules.RULES[name]
     case = rule.example.case()
     findings = list(rule.findings(case))
-    assert [one.rule for one in findings] == [name] * len(findings) != []
+    assert [finding.rule for finding in findings] == [name] * len(findings) != []
     assert rule.title and rule.reason and rule.sources
     for finding in findings:
         for way in finding.ways_out:
@@ -94,8 +94,8 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
 ) -> None:
     flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
     flags |= {"max-num-batched-tokens": budget} if budget else {}
-    one = found(flags, HYBRID, version).get("block-over-budget")
-    assert (None if one == "info" else one) == severity
+    value = found(flags, HYBRID, version).get("block-over-budget")
+    assert (None if value == "info" else value) == severity
 
 
 @pytest.mark.parametrize(
@@ -123,21 +123,21 @@ def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity:
 
 @pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
 def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
-    asked = rules.Asked({"max-num-seqss": 8})
-    said = rules.check(asked, classify(DENSE), versions.parse("0.32.0"), listed)
-    (one,) = (finding for finding in said if finding.rule == "unknown-flag")
-    assert [(way.text, way.changes) for way in one.ways_out] == [
+    options = rules.Asked({"max-num-seqss": 8})
+    said = rules.check(options, classify(DENSE), versions.parse("0.32.0"), listed)
+    (value,) = (finding for finding in said if finding.rule == "unknown-flag")
+    assert [(way.text, way.changes) for way in value.ways_out] == [
         ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
     ]
 
 
 def test_the_engines_own_list_decides_and_the_table_explains() -> None:
-    asked = rules.Asked({"calculate-kv-scales": True, "brand-new": 1})
+    options = rules.Asked({"calculate-kv-scales": True, "brand-new": 1})
     listed = {"brand-new", "max-num-seqs"}
     (told,) = [
-        one
-        for one in rules.check(asked, classify(DENSE), versions.parse("0.20.0"), listed)
-        if one.rule == "unknown-flag"
+        item
+        for item in rules.check(options, classify(DENSE), versions.parse("0.20.0"), listed)
+        if item.rule == "unknown-flag"
     ]
     assert told.severity == "error"
     assert "0.28.0" in told.sentence
@@ -160,8 +160,10 @@ def test_the_engines_own_list_decides_and_the_table_explains() -> None:
 def test_the_options_of_every_release_that_was_read_are_known(
     flag: str, version: str, severity: str | None, why: str
 ) -> None:
-    asked = rules.Asked({flag: True if flag == "disable-chunked-prefill" else 1})
-    told = {one.rule: one for one in rules.check(asked, classify(DENSE), versions.parse(version))}.get("unknown-flag")
+    options = rules.Asked({flag: True if flag == "disable-chunked-prefill" else 1})
+    told = {item.rule: item for item in rules.check(options, classify(DENSE), versions.parse(version))}.get(
+        "unknown-flag"
+    )
     assert (told.severity if told else None) == severity
     assert told is None or why in told.sentence
 
@@ -197,13 +199,13 @@ def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
 
 
 def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
-    asked, kind = rules.Asked({"reasoning-parser": "qwen3"}), classify(HYBRID)
+    options, kind = rules.Asked({"reasoning-parser": "qwen3"}), classify(HYBRID)
     ways = {
         version: [
             way
-            for one in rules.check(asked, kind, versions.parse(version))
-            if one.rule == "reasoning-truncates-answers"
-            for way in one.ways_out
+            for item in rules.check(options, kind, versions.parse(version))
+            if item.rule == "reasoning-truncates-answers"
+            for way in item.ways_out
         ]
         for version in ("0.13.0", "0.14.0")
     }
@@ -266,8 +268,8 @@ def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
     flags: dict[str, Any], said: list[str]
 ) -> None:
     case = Case(rules.Asked(flags), classify(DENSE), versions.parse("0.32.0"))
-    told = [one.sentence for one in rules.RULES["weights-loading"].findings(case)]
-    assert len(told) == len(said) and all(word in one for word, one in zip(said, told, strict=True))
+    told = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
+    assert len(told) == len(said) and all(word in value for word, value in zip(said, told, strict=True))
 
 
 def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared() -> None:

@@ -49,8 +49,8 @@ def test_turning_it_off_shows() -> None:
     ],
 )
 def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
-    one = of("hybrid-defaults")
-    assert settings.compared(one, dict(one), changed, VLLM) == verdict
+    value = of("hybrid-defaults")
+    assert settings.compared(value, dict(value), changed, VLLM) == verdict
 
 
 def test_places_are_no_settings() -> None:

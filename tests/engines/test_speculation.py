@@ -29,13 +29,15 @@ FLAG = "speculative-config"
 def findings(config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = WITH_LAYERS) -> list[Finding]:
     flags = config if isinstance(config, dict) and FLAG in config else {FLAG: config}
     found = rules.check(rules.Asked(flags), classify(model), versions.parse(version))
-    return [one for one in found if one.flag == FLAG]
+    return [item for item in found if item.flag == FLAG]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[json.dumps(row["config"]) for row in ROWS])
 def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> None:
-    refused = [one for one in findings(row["config"]) if one.rule == "speculation" and one.severity == "error"]
-    assert bool(refused) == bool(row["refusal"]), (row["refusal"], [one.sentence for one in refused])
+    refused = [
+        finding for finding in findings(row["config"]) if finding.rule == "speculation" and finding.severity == "error"
+    ]
+    assert bool(refused) == bool(row["refusal"]), (row["refusal"], [item.sentence for item in refused])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
 def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
     wanted = {"method": "mtp", "num_speculative_tokens": 1}
     spared = essence(config_of("qwen3.6-27b-nvfp4"))
-    assert [one.rule for one in findings(wanted, model=spared)] == []
+    assert [finding.rule for finding in findings(wanted, model=spared)] == []
     quantised = {**spared, "quantization_config": {**spared["quantization_config"], "ignore": ["lm_head"]}}
     (found,) = findings(wanted, model=essence(quantised))
     assert (found.rule, found.severity) == ("quantised-drafter", "warning")
@@ -89,7 +91,7 @@ def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
 
 def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
     case = sglang_rules.Case(ServerRequest(sglang_flags.named(flags)), version)
-    return [f"{one.severity}: {one.sentence}" for one in sglang_rules.RULES["speculation"].findings(case)]
+    return [f"{finding.severity}: {finding.sentence}" for finding in sglang_rules.RULES["speculation"].findings(case)]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
     case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), llama_options.NEWER)
-    found = [f"{one.severity}: {one.sentence}" for one in llama_rules.RULES["speculation"].findings(case)]
+    found = [f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)]
     assert bool(found) == bool(text), found
     assert not text or found[0].startswith(text), found
 
@@ -150,14 +152,14 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
 )
 def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
     found = rules.check(rules.Asked(flags), classify(WITH_LAYERS), versions.parse("0.32.0"))
-    sentences = [one.sentence for one in found if one.rule == "downloads"]
+    sentences = [item.sentence for item in found if item.rule == "downloads"]
     assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
 
 
 def test_the_vocabulary_of_gpt_oss_is_named_on_a_host_that_is_kept_offline() -> None:
     def named(**env: str) -> list[str]:
         found = rules.check(rules.Asked({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0"))
-        return [one.severity for one in found if one.rule == "downloads"]
+        return [item.severity for item in found if item.rule == "downloads"]
 
     assert named() == []
     assert named(HF_HUB_OFFLINE="1") == ["warning"]

@@ -134,7 +134,7 @@ class Bench:
         names = self.names("stay", **more)
         context = RecordingContext(self.home, secrets=self.context.secrets, check=True)
         args = Container.Args(spec=json.loads(json.dumps(names["container"])), files=names["recipe_files"])
-        return [one["field"] for one in Container().run(args, context).data["drift"]]
+        return [item["field"] for item in Container().run(args, context).data["drift"]]
 
     def by_script(self) -> None:
         script = expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), self.names("stay"))
@@ -158,7 +158,7 @@ class Bench:
 
     def writable(self) -> set[str]:
         """Where its container may write, as the engine says."""
-        return {one["Destination"] for one in self.inspect()["Mounts"] if one["RW"]}
+        return {mount["Destination"] for mount in self.inspect()["Mounts"] if mount["RW"]}
 
     # -- what lies around it -------------------------------------------------------------------------------------------
 
@@ -181,13 +181,13 @@ class Bench:
         containers = self.engine.api.containers(all=True, filters={"name": self.name})
         said = [line for row in containers for line in self.log(row["Id"]).splitlines()]
         assert [line for line in said if line.startswith(OUT)] == []
-        found = {str(one): (one / CANARY).read_text() for one in self.around() if (one / CANARY).exists()}
+        found = {str(item): (item / CANARY).read_text() for item in self.around() if (item / CANARY).exists()}
         assert set(found.values()) == {f"{self.secret}\n"}, found
         assert str(self.home / "outside") in found
-        links = [one for one in self.around() if one.is_symlink()]
+        links = [item for item in self.around() if item.is_symlink()]
         assert links == []
         assert (self.home / "models/one/config.json").read_text() == "{}"
-        assert sorted(one.name for one in (self.home / "models/one").iterdir()) == ["config.json"]
+        assert sorted(path.name for path in (self.home / "models/one").iterdir()) == ["config.json"]
 
 
 @contextmanager

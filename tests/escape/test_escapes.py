@@ -135,8 +135,8 @@ def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_atta
     for name in cluster.members:
         host = Host(name, name, home=str(hostile.home), cluster=cluster, fabric=fabric)
         member = mounts_of(hostile.names("stay", host, parallel=2, network="host"))
-        assert {one for one in member if one[0] != "--device"} == alone, member ^ alone
-        assert {one[1].split("=")[-1].split()[-1] for one in member - alone} <= {"/dev/infiniband"}
+        assert {item for item in member if item[0] != "--device"} == alone, member ^ alone
+        assert {item[1].split("=")[-1].split()[-1] for item in member - alone} <= {"/dev/infiniband"}
     hostile.names("stay")
     base = recipe.load(hostile.home / "project", "one")
     for arm in (*lab.pair(base, base), *lab.flag(base, "enforce-eager", {})):
@@ -191,7 +191,7 @@ def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: Bench) -> None:
 def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
     """A hostile image as the gateway's, as root and with its capabilities, over start, restart, reload, reading and removal."""
     context, name = hostile.context, f"{hostile.name}-gateway"
-    files, sockets = (place.folder(context, one) for one in (place.FILES, place.SOCKETS))
+    files, sockets = (place.folder(context, item) for item in (place.FILES, place.SOCKETS))
     place.write(files, {"haproxy.cfg": "global\n"})
     for at in (files.parent, files):
         (at / CANARY).write_text(f"{hostile.secret}\n")
@@ -220,7 +220,7 @@ def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
 
 def rows_of(hostile: Bench, host: Host_) -> list[Finding]:
     """What doctor finds of the server; the engine may have other containers."""
-    return [one for one in mounts.check(host) if one.evidence.startswith(f"{hostile.name}:")]
+    return [item for item in mounts.check(host) if item.evidence.startswith(f"{hostile.name}:")]
 
 
 def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: Bench) -> None:
@@ -229,8 +229,8 @@ def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: Bench) ->
     stop(hostile)
     host = Host_(hostile.context, "ops", Wanted(name="spark1"))
     assert rows_of(hostile, host) == []
-    sources = [one for one in mount_sources.of_container(hostile.inspect()) if ".local/share" in str(one)]
-    source = next(one for one in sources if one.is_dir())
+    sources = [item for item in mount_sources.of_container(hostile.inspect()) if ".local/share" in str(item)]
+    source = next(source for source in sources if source.is_dir())
     source.rename(source.with_name("aside"))
     source.symlink_to("/")
     (found,) = rows_of(hostile, host)
@@ -261,7 +261,10 @@ def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: 
     made = hostile.inspect()
     hostile.engine.api.remove_container(hostile.name, force=True)
     targets = {"/var/cache/sparkwright": old, "/tmp/torchinductor_root": old / "inductor_headers"}
-    moved = [{**one, "Source": str(targets.get(one["Target"], one["Source"]))} for one in made["HostConfig"]["Mounts"]]
+    moved = [
+        {**mount, "Source": str(targets.get(mount["Target"], mount["Source"]))}
+        for mount in made["HostConfig"]["Mounts"]
+    ]
     config = {**made["Config"], "HostConfig": {**made["HostConfig"], "Mounts": moved}}
     hostile.engine.api.create_container_from_config(config, hostile.name)
     hostile.engine.api.start(hostile.name)

@@ -78,10 +78,10 @@ def bench() -> Iterator[Bench]:
     patch = pytest.MonkeyPatch()
     patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     folder = Path(tempfile.mkdtemp(prefix="fault-"))
-    one = Bench(Desk(folder))
-    one.desk.deployed()
-    yield one
-    one.close()
+    value = Bench(Desk(folder))
+    value.desk.deployed()
+    yield value
+    value.close()
     shutil.rmtree(folder, ignore_errors=True)
     patch.undo()
 
@@ -118,12 +118,12 @@ def test_afterwards_one_verified_server_serves(
         if fault == "killed":
             again = bench.desk.deploy()
             assert again.code in PROVED, again.out[-3000:]
-            notes = [one["text"] for one in again.events() if one["event"] == "note"]
+            notes = [event["text"] for event in again.events() if event["event"] == "note"]
             assert any("an earlier run was interrupted" in text and "in: Gate" in text for text in notes), notes
         now = bench.settled()
     outcome = "none" if not now else "old" if now == old else "new"
     record_property("cell", json.dumps([step, fault, outcome]))
-    assert outcome == expected, [f"{one['name']}: {one['msg']}" for one in told if one.get("status") == "failed"]
+    assert outcome == expected, [f"{item['name']}: {item['msg']}" for item in told if item.get("status") == "failed"]
     assert (seen.most_running, seen.most_eligible) == (1, 1)
     if fault != "killed":
         assert told[-1]["event"] == "recap"
@@ -150,7 +150,7 @@ def while_it_is_put_back(bench: Bench, step: str, fault: str) -> tuple[str, dict
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(one, marks=() if one == PUT_BACK[2] else pytest.mark.whole) for one in PUT_BACK]
+    "step", [pytest.param(item, marks=() if item == PUT_BACK[2] else pytest.mark.whole) for item in PUT_BACK]
 )
 def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
     old, _ = while_it_is_put_back(bench, step, "killed")
@@ -162,7 +162,7 @@ def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step:
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(one, marks=() if one == PUT_BACK[3] else pytest.mark.whole) for one in PUT_BACK]
+    "step", [pytest.param(item, marks=() if item == PUT_BACK[3] else pytest.mark.whole) for item in PUT_BACK]
 )
 def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step: str) -> None:
     old, recap = while_it_is_put_back(bench, step, "docker")

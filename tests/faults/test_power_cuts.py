@@ -36,10 +36,10 @@ def bench() -> Iterator[Bench]:
     patch = pytest.MonkeyPatch()
     patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     folder = Path(tempfile.mkdtemp(prefix="power-"))
-    one = Bench(Desk(folder))
-    one.desk.deployed()
-    yield one
-    one.close()
+    value = Bench(Desk(folder))
+    value.desk.deployed()
+    yield value
+    value.close()
     shutil.rmtree(folder, ignore_errors=True)
     patch.undo()
 
@@ -53,7 +53,7 @@ def moment(seed: int, steps: list[str]) -> tuple[str, float]:
 
 def started(bench: Bench, step: str) -> bool:
     try:
-        return any(one["event"] == "task_started" and one.get("name") == step for one in bench.story())
+        return any(item["event"] == "task_started" and item.get("name") == step for item in bench.story())
     except (OSError, StopIteration):
         return False
 
@@ -64,7 +64,9 @@ def started(bench: Bench, step: str) -> bool:
 def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench, seed: int) -> None:
     bench.whole()
     before = next(bench.state.runs())
-    step, after_s = moment(seed, [one for one in swap_tasks(bench.desk.root / "playbooks") if one != "Stop Ollama"])
+    step, after_s = moment(
+        seed, [swap_task for swap_task in swap_tasks(bench.desk.root / "playbooks") if swap_task != "Stop Ollama"]
+    )
     bench.change()
     with Watch(bench) as seen:
         laptop = bench.start()

@@ -26,12 +26,12 @@ class Said:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in self.out.splitlines()]
-        return [one for one in rows if one["event"] == kind]
+        return [row for row in rows if row["event"] == kind]
 
     @property
     def ran(self) -> list[str]:
         """The hosts whose tasks ran, in their order."""
-        return list(dict.fromkeys(one["host"] for one in self.events("task_finished")))
+        return list(dict.fromkeys(event["host"] for event in self.events("task_finished")))
 
     @property
     def rolled(self) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
 
 def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Seen:
     seen = Seen()
-    one = Fleet(everyone, [seen])
-    one.play(name, [member.host for member in everyone], plan, Roll(policy))
-    one.close()
+    value = Fleet(everyone, [seen])
+    value.play(name, [member.host for member in everyone], plan, Roll(policy))
+    value.close()
     return seen
 
 
@@ -86,7 +86,7 @@ def test_batches_are_cut_as_ansible_cuts_them(serial: tuple[int | str, ...], siz
 
 def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
     seen = run(members(0, 1, 0), RolloutPolicy())
-    assert sorted((one["host"], one["exit"]) for one in seen.events if one["event"] == "recap") == [
+    assert sorted((event["host"], event["exit"]) for event in seen.events if event["event"] == "recap") == [
         ("spark1", 0),
         ("spark2", 1),
         ("spark3", 0),
@@ -94,45 +94,45 @@ def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
 
 
 def test_a_batch_that_fails_whole_stops_the_play() -> None:
-    asked: list[str] = []
-    run(members(0, 1, 0, asked=asked), RolloutPolicy(serial=(1,)))
-    assert asked == ["spark1", "spark2"]
+    options: list[str] = []
+    run(members(0, 1, 0, asked=options), RolloutPolicy(serial=(1,)))
+    assert options == ["spark1", "spark2"]
 
 
 @pytest.mark.parametrize(("percentage", "hosts"), [(50.0, 4), (49.0, 2), (0.0, 2)])
 def test_more_failures_than_allowed_stop_after_the_batch(percentage: float, hosts: int) -> None:
-    asked: list[str] = []
-    run(members(0, 1, 0, 0, asked=asked), RolloutPolicy(serial=(2,), max_fail_percentage=percentage))
-    assert len(asked) == hosts
+    options: list[str] = []
+    run(members(0, 1, 0, 0, asked=options), RolloutPolicy(serial=(2,), max_fail_percentage=percentage))
+    assert len(options) == hosts
 
 
 def test_an_unreachable_host_is_counted_as_such_and_the_others_go_on() -> None:
     seen = run(members("gone", 0), RolloutPolicy())
-    recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
+    recaps = {event["host"]: event for event in seen.events if event["event"] == "recap"}
     assert (recaps["spark1"]["unreachable"], recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 0, 3)
     assert recaps["spark2"]["exit"] == 0
 
 
 def test_changes_pending_are_no_failure() -> None:
-    asked: list[str] = []
-    run(members(2, 2, asked=asked), RolloutPolicy(serial=(1,)))
-    assert asked == ["spark1", "spark2"]
+    options: list[str] = []
+    run(members(2, 2, asked=options), RolloutPolicy(serial=(1,)))
+    assert options == ["spark1", "spark2"]
 
 
 def test_two_plays_of_a_host_are_one_recap() -> None:
     everyone = members(0)
     seen = Seen()
-    one = Fleet(everyone, [seen])
+    value = Fleet(everyone, [seen])
     for _ in range(2):
-        one.play("Test", [everyone[0].host], plan, Roll(RolloutPolicy()))
-    one.close()
-    recaps = [one for one in seen.events if one["event"] == "recap"]
+        value.play("Test", [everyone[0].host], plan, Roll(RolloutPolicy()))
+    value.close()
+    recaps = [event for event in seen.events if event["event"] == "recap"]
     assert [recap["ok"] for recap in recaps] == [2]
 
 
 def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
     seen = run(members("bug", 0), RolloutPolicy())
-    recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
+    recaps = {event["host"]: event for event in seen.events if event["event"] == "recap"}
     assert (recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 1)
     assert "KeyError: 'surprise'" in recaps["spark1"]["msg"]
 
@@ -152,17 +152,17 @@ class Broken(Seen):
 
 
 def shown_to(*subscribers: Seen) -> Fleet:
-    one = Fleet(members(0, 0), subscribers)
-    one.play("Test", [member.host for member in one.members], plan, Roll(RolloutPolicy()))
-    one.close()
-    return one
+    value = Fleet(members(0, 0), subscribers)
+    value.play("Test", [member.host for member in value.members], plan, Roll(RolloutPolicy()))
+    value.close()
+    return value
 
 
 def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     seen = Seen()
     fleet = shown_to(Broken(KeyError("surprise\x1b[2J")), seen)
     assert [member.recap["exit"] for member in fleet.members if member.recap] == [0, 0]
-    assert [one["event"] for one in seen.events].count("recap") == 2
+    assert [event["event"] for event in seen.events].count("recap") == 2
     said = capsys.readouterr().err
     assert said.count("Broken: internal error: KeyError") == 1
     assert "\x1b" not in said
@@ -196,8 +196,8 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     member = Member(host, link=Link(host, 1, []))
     fleet = Fleet([member], [User()], ask_stop=lambda hosts: True)
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
-    fleet.each([member], lambda one: fleet.request(one, {"verb": "run", "plan": plan}))
-    assert [one["run"] for one in stopped] == ["run-of-this-command"]
+    fleet.each([member], lambda value: fleet.request(value, {"verb": "run", "plan": plan}))
+    assert [item["run"] for item in stopped] == ["run-of-this-command"]
 
 
 def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
@@ -210,8 +210,8 @@ def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
     ("without", "stopped"), [(("spark2",), "there is no plan for spark2"), (("spark1", "spark2"), "")]
 )
 def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str, ...], stopped: str) -> None:
-    asked: list[str] = []
-    fleet = Fleet(members(0, 0, asked=asked))
+    options: list[str] = []
+    fleet = Fleet(members(0, 0, asked=options))
 
     def plan_of(member: Member) -> Plan:
         if member.host.name in without:
@@ -221,6 +221,6 @@ def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str
     hosts = [member.host for member in fleet.members]
     fleet.play("Test", hosts, plan_of, Roll(RolloutPolicy(max_fail_percentage=100), together=True))
     fleet.close()
-    assert asked == []
+    assert options == []
     assert [name for name, error in fleet.errors().items() if error.message == "ray is not offered."] == list(without)
     assert fleet.stopped.startswith(stopped)

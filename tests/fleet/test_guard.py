@@ -67,19 +67,19 @@ def test_what_was_proved_and_went_silent_is_noticed() -> None:
 
 def test_one_host_of_a_group_is_kept_when_a_run_is_for_several_of_it_and_nothing_is_said() -> None:
     groups = {"all": LAB, "lab": LAB, "pair": ("s1", "s2")}
-    several = floors(groups, {}, ["s1", "s3"], "all")
-    assert [(one.group, one.min_serving) for one in several] == [("lab", 1)]
+    group = floors(groups, {}, ["s1", "s3"], "all")
+    assert [(item.group, item.min_serving) for item in group] == [("lab", 1)]
     assert floors(groups, {}, ["s1"], "all") == []
 
 
 def test_several_servers_of_one_machine_are_not_several_hosts() -> None:
     lab = ("s1/chat", "s1/vectors", "s2/chat")
     assert floors({"lab": lab}, {}, ["s1/chat", "s1/vectors"], "all") == []
-    assert [one.min_serving for one in floors({"lab": lab}, {}, ["s1/chat", "s2/chat"], "all")] == [1]
+    assert [floor.min_serving for floor in floors({"lab": lab}, {}, ["s1/chat", "s2/chat"], "all")] == [1]
 
 
 def test_what_groups_yml_says_counts_for_a_single_host_too_and_nought_is_nought() -> None:
     groups = {"all": LAB, "lab": LAB}
-    assert [(one.group, one.min_serving) for one in floors(groups, {"lab": 2}, ["s1"], "all")] == [("lab", 2)]
+    assert [(floor.group, floor.min_serving) for floor in floors(groups, {"lab": 2}, ["s1"], "all")] == [("lab", 2)]
     assert floors(groups, {"lab": 0}, list(LAB), "all") == []
-    assert [one.group for one in floors(groups, {"all": 1}, ["s1"], "all")] == ["all"]
+    assert [floor.group for floor in floors(groups, {"all": 1}, ["s1"], "all")] == ["all"]

@@ -39,8 +39,8 @@ def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_o
     desk.run("play", "look", "--host", "h0")  # ships the runtime
     peak = tmp_path / "peak"
     said = desk.run("play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURED, str(peak)))
-    ends = {one["host"]: one["exit"] for one in said.events("recap")}
-    assert said.code == 3, {one["msg"] for one in said.events("recap")}
+    ends = {event["host"]: event["exit"] for event in said.events("recap")}
+    assert said.code == 3, {event["msg"] for event in said.events("recap")}
     assert ends == {name: 3 if name == "h50" else 0 for name in names}
     assert len(said.ran) == HOSTS - 1
     assert len(said.events("host_finished")) == HOSTS

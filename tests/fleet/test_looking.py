@@ -23,10 +23,10 @@ BOOK = """  serial: 1
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    one = Desk(tmp_path, 4)
-    one.playbook("roll", BOOK)
-    (one.root / "hosts/groups.yml").write_text("all: {vars: {refused: [], failing: []}}\n")
-    return one
+    value = Desk(tmp_path, 4)
+    value.playbook("roll", BOOK)
+    (value.root / "hosts/groups.yml").write_text("all: {vars: {refused: [], failing: []}}\n")
+    return value
 
 
 def made(desk: Desk) -> list[str]:
@@ -43,13 +43,13 @@ def test_who_has_nothing_to_do_is_through_without_a_turn(desk: Desk) -> None:
         (desk.home(name) / "made").mkdir()
     first = desk.roll("--host", "lab")
     assert (first.code, made(desk)) == (0, ["s1", "s2", "s3", "s4"])
-    assert [one["hosts"] for one in first.events("batch_started")] == [["s3"]]
-    assert [one["host"] for one in first.events("waiting")] == ["s3"]
+    assert [event["hosts"] for event in first.events("batch_started")] == [["s3"]]
+    assert [event["host"] for event in first.events("waiting")] == ["s3"]
     assert first.ran[-1] == "s3", "after the others were looked at"
-    assert {one["host"]: one["changed"] for one in first.events("recap")} == {"s1": 0, "s2": 0, "s3": 1, "s4": 0}
+    assert {event["host"]: event["changed"] for event in first.events("recap")} == {"s1": 0, "s2": 0, "s3": 1, "s4": 0}
     second = desk.roll("--host", "lab")
     assert (second.code, second.rolled["done"]) == (0, ["s1", "s2", "s3", "s4"])
-    assert {one["check"] for one in second.events("run_started")} == {True}
+    assert {event["check"] for event in second.events("run_started")} == {True}
 
 
 def test_a_host_that_would_be_refused_is_known_before_one_is_touched(desk: Desk) -> None:

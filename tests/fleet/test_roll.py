@@ -44,7 +44,9 @@ def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later(
 def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
     kept: list[tuple[list[str], list[str]]] = []
     record = Record("restart", HOSTS[:3])
-    roll = Roll(RolloutPolicy(serial=(1,)), record=record, save=lambda one: kept.append((one.under_way, one.left)))
+    roll = Roll(
+        RolloutPolicy(serial=(1,)), record=record, save=lambda value: kept.append((value.under_way, value.left))
+    )
     roll.begins(["s1"])
     roll.ended(["s1"], {})
     roll.begins(["s2"])

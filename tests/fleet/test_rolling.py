@@ -26,7 +26,7 @@ def test_a_failure_stops_the_run_and_resume_goes_on_with_the_rest(tmp_path: Path
 def test_a_canary_and_batches_of_the_command_line_win_over_the_playbook(tmp_path: Path) -> None:
     said = Desk(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
     assert said.code == 0
-    batches = [(one["hosts"], one["canary"]) for one in said.events("batch_started")]
+    batches = [(event["hosts"], event["canary"]) for event in said.events("batch_started")]
     assert batches == [(["s1"], True), (["s2", "s3"], False), (["s4", "s5"], False)]
 
 

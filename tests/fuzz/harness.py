@@ -43,10 +43,10 @@ def values(seeds: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Any]:
     yield from seeds
     chance = random.Random(SEED)
     for _ in range(rounds):
-        one = json.loads(json.dumps(chance.choice(seeds)))
+        value = json.loads(json.dumps(chance.choice(seeds)))
         for _ in range(chance.choice((1, 1, 2, 4))):
-            one = _damaged(one, chance)
-        yield one
+            value = _damaged(value, chance)
+        yield value
 
 
 def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[type[BaseException], ...] = ()) -> None:

@@ -50,8 +50,8 @@ def of_module(module: str) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     loaded = importlib.import_module(module)
     for name, value in vars(loaded).items():
-        for one in _held(value):
-            found.setdefault((one.pattern, "search"), name)
+        for item in _held(value):
+            found.setdefault((item.pattern, "search"), name)
     for line, text, how in _written(Path(str(loaded.__file__))):
         found.setdefault((text, how), f"line {line}")
     return found
@@ -100,7 +100,7 @@ def shapes(pattern: str) -> Iterator[Shape]:
 
 def _told_apart(pattern: str) -> list[str]:
     """One letter of each set that no part of the pattern tells apart."""
-    atoms = [re.compile(one) for one in sorted(set(_atoms(_parser.parse(pattern))))]
+    atoms = [re.compile(atom) for atom in sorted(set(_atoms(_parser.parse(pattern))))]
     kinds = {tuple(bool(atom.fullmatch(letter)) for atom in atoms): letter for letter in LETTERS}
     return sorted(kinds.values())
 
@@ -114,7 +114,7 @@ def _atoms(nodes: Any) -> Iterator[str]:
             yield f"[^{re.escape(chr(of))}]"
         elif kind is sre.IN:
             negated = of[0][0] is sre.NEGATE
-            yield f"[{'^' if negated else ''}{''.join(_spelled(one) for one in of[negated:])}]"
+            yield f"[{'^' if negated else ''}{''.join(_spelled(item) for item in of[negated:])}]"
         elif kind is sre.BRANCH:
             for branch in of[1]:
                 yield from _atoms(branch)
@@ -136,8 +136,8 @@ def _held(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
     elif isinstance(value, dict) and deeper:
         yield from _held(tuple(value.values()), deeper - 1)
     elif isinstance(value, tuple | list | frozenset) and deeper:
-        for one in value:
-            yield from _held(one, deeper - 1)
+        for item in value:
+            yield from _held(item, deeper - 1)
     elif hasattr(value, "line") and isinstance(value.line, Line):
         yield from _held(value.line)
 
@@ -179,7 +179,7 @@ def _samples(nodes: Any) -> str:
 def _one_of(items: Any) -> str:
     negated = bool(items) and items[0][0] is sre.NEGATE
     if negated:
-        taken = re.compile("".join(_spelled(one) for one in items[1:]).join(("[^", "]")))
+        taken = re.compile("".join(_spelled(item) for item in items[1:]).join(("[^", "]")))
         return next((letter for letter in LETTERS if taken.match(letter)), "z")
     kind, of = items[0]
     return {sre.LITERAL: lambda: chr(of), sre.RANGE: lambda: chr(of[0])}.get(kind, lambda: CATEGORIES[of][0])()

@@ -90,7 +90,7 @@ def test_nvidia_smi() -> None:
 def test_compute_processes() -> None:
     def read(data: bytes) -> None:
         listed = gpu_processes.parse(data.decode(errors="replace"))
-        assert all(one.pid >= 0 and (one.bytes or 0) >= 0 for one in listed.processes)
+        assert all(process.pid >= 0 and (process.bytes or 0) >= 0 for process in listed.processes)
 
     feed(read, texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
 
@@ -106,7 +106,7 @@ def test_streams() -> None:
 
 
 def test_chunks() -> None:
-    chunks = [json.loads(line[5:]) for one in STREAM for line in one.split(b"\n") if line.startswith(b"data: {")]
+    chunks = [json.loads(line[5:]) for item in STREAM for line in item.split(b"\n") if line.startswith(b"data: {")]
 
     def read(chunk: Any) -> None:
         stream.read(Recording([(0.1, b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")]))
@@ -170,9 +170,9 @@ def test_ollama(hostile: Hostile) -> None:
 
     def ask(value: Any) -> None:
         hostile.answers = json.dumps(value).encode()
-        for one in ollama.loaded():
-            assert one.size_bytes is None or 0 <= one.size_bytes < 2**60
-            assert 0 <= one.context_length < 2**60
+        for item in ollama.loaded():
+            assert item.size_bytes is None or 0 <= item.size_bytes < 2**60
+            assert 0 <= item.context_length < 2**60
 
     feed(ask, values([PS]), refuses=(Busy,))
 

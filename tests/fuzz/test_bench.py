@@ -100,7 +100,7 @@ def test_the_file_of_an_experiment(tmp_path: Path) -> None:
     def read(path: Path) -> None:
         (folder / results_files.JSON).write_text("{}")
         experiment_folder.Place.of(tmp_path, "x", again=False)
-        assert {one.name for one in tmp_path.iterdir()} == {experiment_folder.FOLDER}
+        assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.FOLDER}
 
     take = kept(folder / experiment_folder.STATE, read)
     state = {"series": "x-20261102T081451", "finished": True}

@@ -66,7 +66,7 @@ def test_lines_of_strangers() -> None:
 
 def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
     head, member = sessions()
-    sealed = [member.seal(one) for one in SAID]
+    sealed = [member.seal(item) for item in SAID]
     honest = [line.strip() for line in sealed]
     expected = honest[0]
 
@@ -82,7 +82,7 @@ def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
 
 
 def test_messages_as_values() -> None:
-    feed(lambda one: fitted(one, MESSAGES) if isinstance(one, dict) else None, values(SAID), refuses=(WireError,))
+    feed(lambda value: fitted(value, MESSAGES) if isinstance(value, dict) else None, values(SAID), refuses=(WireError,))
 
     def apply(one: Any) -> None:
         meeting = Meeting(PAIR)

@@ -44,7 +44,7 @@ def test_labels() -> None:
 
 
 def test_labels_as_values() -> None:
-    feed(lambda one: described(json.dumps(one)), values([SECTION]))
+    feed(lambda value: described(json.dumps(value)), values([SECTION]))
 
 
 def test_sections() -> None:

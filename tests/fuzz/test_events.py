@@ -61,7 +61,7 @@ EVENTS: list[dict[str, Any]] = [
     {"event": "alive", "time": 1.7e9},
     {"event": "raw", "text": "Traceback"},
 ]  # fmt: skip
-LINES = [json.dumps(one).encode() + b"\n" for one in EVENTS]
+LINES = [json.dumps(event).encode() + b"\n" for event in EVENTS]
 
 
 def shown(events: list[Event]) -> None:
@@ -97,9 +97,9 @@ def shown(events: list[Event]) -> None:
 
 
 def test_every_kind_has_an_example_that_is_read_as_it_is() -> None:
-    assert {one["event"] for one in EVENTS} == set(KINDS)
-    for one, line in zip(EVENTS, LINES, strict=True):
-        assert read(line).items() >= one.items()
+    assert {event["event"] for event in EVENTS} == set(KINDS)
+    for value, line in zip(EVENTS, LINES, strict=True):
+        assert read(line).items() >= value.items()
 
 
 def test_every_kind_is_shown() -> None:
@@ -114,7 +114,7 @@ def arrives(data: bytes) -> None:
 
 
 def test_damaged_events() -> None:
-    feed(lambda one: arrives(json.dumps(one).encode()), values(EVENTS))
+    feed(lambda value: arrives(json.dumps(value).encode()), values(EVENTS))
 
 
 def test_damaged_lines() -> None:
@@ -125,10 +125,10 @@ def stream(data: bytes) -> None:
     """A whole answer, in pieces of any size."""
     received = Received()
     size = 1 + len(data) % 997
-    found = [one for at in range(0, len(data), size) for one in received.feed(data[at : at + size])]
+    found = [item for at in range(0, len(data), size) for item in received.feed(data[at : at + size])]
     found += received.end()
-    for one in found:
-        assert one["event"] in KINDS and one["event"] != "part"
+    for item in found:
+        assert item["event"] in KINDS and item["event"] != "part"
 
 
 def test_damaged_streams() -> None:

@@ -81,7 +81,7 @@ def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         found = statistics.models(admin.rows(tmp_path))
         json.dumps(found, allow_nan=False)
         for row in found:
-            assert row["queued"] >= 0 and all(one["state"] in statistics.STATES for one in row["servers"])
+            assert row["queued"] >= 0 and all(server["state"] in statistics.STATES for server in row["servers"])
         assert isinstance(admin.running_digest(tmp_path), str)
         assert admin.stand_in(tmp_path) in (True, False)
 

@@ -94,7 +94,7 @@ def test_documents_of_a_registry() -> None:
         version = engine_image.version_of(found["config"])
         assert version is None or len(version) < 100
 
-    seeds = [json.dumps(one).encode() for one in (INDEX, MANIFEST, CONFIG)]
+    seeds = [json.dumps(item).encode() for item in (INDEX, MANIFEST, CONFIG)]
     feed(read, texts(seeds))
     feed(lambda value: read(json.dumps(value).encode()), values([INDEX, MANIFEST, CONFIG]))
 
@@ -117,8 +117,8 @@ def test_tokens_errors_and_challenges() -> None:
 
 def test_hosts_of_realms() -> None:
     def read(raw: bytes) -> None:
-        one, _, other = raw.decode(errors="replace").partition(" ")
-        registry_http.same_owner(one, other)
+        value, _, other = raw.decode(errors="replace").partition(" ")
+        registry_http.same_owner(value, other)
 
     feed(read, texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
 
@@ -143,8 +143,8 @@ def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
         image_names.platform_of(image)
         engine_image.version_of(image.get("Config") or {})
 
-    feed(read, ({"container": one, "image": IMAGE} for one in values([CONTAINER])))
-    feed(read, ({"container": CONTAINER, "image": one} for one in values([IMAGE])))
+    feed(read, ({"container": value, "image": IMAGE} for value in values([CONTAINER])))
+    feed(read, ({"container": CONTAINER, "image": value} for value in values([IMAGE])))
 
 
 def test_references_and_dockers_words() -> None:

@@ -52,7 +52,7 @@ def read(answer: Any) -> Links | None:
     if not isinstance(answer, dict):
         return None
     found = cluster_links._links(Member(HOST), answers.checked("fabric", bounds.clean(answer), host="spark1"))
-    rows = [{"host": host, **cluster_links._shown(one)} for host, one in link_rules.findings([GOOD, found])]
+    rows = [{"host": host, **cluster_links._shown(finding)} for host, finding in link_rules.findings([GOOD, found])]
     shown = [*tables.lines(rows, FINDINGS, 80)]
     shown += tables.lines([cluster_links._row("spark1", link) for link in found.links], COLUMNS, 80)
     assert not any("\x1b" in text for _, text in shown)
@@ -111,6 +111,6 @@ def test_what_ip_says(tmp_path: Path) -> None:
     def listen(data: bytes) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
         for addresses in fabric.addresses_of(host).values():
-            assert all(answers.cidr(one) == one for one in addresses)
+            assert all(answers.cidr(address) == address for address in addresses)
 
     feed(listen, texts([json.dumps(seeds).encode()]))

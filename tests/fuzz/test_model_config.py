@@ -37,7 +37,7 @@ def everything(found: Any) -> None:
         return
     architecture = classify(found)
     assert architecture.sentence
-    assert all(len(one.seen) < 2000 for one in architecture.evidence)
+    assert all(len(item.seen) < 2000 for item in architecture.evidence)
     block_size(found, "auto", speculative_tokens=3)
     effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(found, TENSORS))
@@ -45,7 +45,7 @@ def everything(found: Any) -> None:
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
     for split in (Split(tensor=3), Split(pipeline=3)):
-        assert all(one.sentence and one.ways_out for one in PARALLEL.check(split, {}, found, VERSION))
+        assert all(item.sentence and item.ways_out for item in PARALLEL.check(split, {}, found, VERSION))
 
 
 def test_configs() -> None:
@@ -59,8 +59,8 @@ def test_texts() -> None:
 def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
     def start(found: Any) -> None:
         (tmp_path / "config.json").write_text(json.dumps(found))
-        asked = arguments.parse(["/m"], "0.32.0")
-        config.build(asked, config.read_model("/m", tmp_path), tmp_path, "0.32.0")
+        options = arguments.parse(["/m"], "0.32.0")
+        config.build(options, config.read_model("/m", tmp_path), tmp_path, "0.32.0")
 
     feed(start, values(SEEDS), refuses=(arguments.Refused,))
 

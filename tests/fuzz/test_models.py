@@ -38,7 +38,7 @@ def test_a_hubs_answer(tmp_path: Path) -> None:
 
     def read(answer: Any) -> None:
         found = hub_info.read(answer, SOURCE, lambda path: True)
-        assert all(inside(one["path"]) for one in found["files"])
+        assert all(inside(file["path"]) for file in found["files"])
         locked = lockfile.Lock().with_model(MODEL, "main", found)
         locked.save(tmp_path)
         assert lockfile.load(tmp_path) == locked
@@ -144,8 +144,8 @@ def test_an_index(tmp_path: Path) -> None:
 
 
 def test_every_nasty_thing_is_judged() -> None:
-    for one in NASTY:
-        for rows in ([one], [{"path": one, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40}]):
+    for item in NASTY:
+        for rows in ([item], [{"path": item, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40}]):
             try:
                 model_files.checked(rows, "the hub")
             except (Failed, Refused) as error:

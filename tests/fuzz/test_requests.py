@@ -73,8 +73,8 @@ def run(data: Any, home: Path) -> None:
     secrets = {"HF_TOKEN": Secret("hf_0123456789")}
     recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, said.append).run()
     assert recap["event"] == "recap" and recap["exit"] in range(6)
-    for one in (*said, recap):
-        assert decode(encode(one, HIDDEN))["event"] == one["event"]
+    for item in (*said, recap):
+        assert decode(encode(item, HIDDEN))["event"] == item["event"]
 
 
 def _waits(data: Any) -> bool:
@@ -99,15 +99,15 @@ def _other_modules(data: Any) -> bool:
 
 
 def test_requests_as_lines() -> None:
-    feed(requests.parsed, texts([json.dumps(one).encode() for one in HEADERS]))
+    feed(requests.parsed, texts([json.dumps(header).encode() for header in HEADERS]))
 
 
 def test_requests_as_values() -> None:
-    feed(lambda one: requests.parsed(json.dumps(one).encode()), values(HEADERS))
+    feed(lambda value: requests.parsed(json.dumps(value).encode()), values(HEADERS))
 
 
 def test_plans(tmp_path: Path) -> None:
-    feed(lambda one: run(one, tmp_path), values([PLAN]))
+    feed(lambda value: run(value, tmp_path), values([PLAN]))
 
 
 def test_expressions() -> None:

@@ -35,8 +35,8 @@ def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
         _ = target.known_as, target.manual_login
         if "%" in target.proxy_command:
             _ = target.proxy
-        for one in target.jump:
-            ssh_target.hop(one)
+        for item in target.jump:
+            ssh_target.hop(item)
 
     feed(read, texts(seeds(tmp_path)))
 

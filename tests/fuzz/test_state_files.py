@@ -189,13 +189,13 @@ def of_references(context: RecordingContext) -> None:
     found = references.read(context.state, {"model": "m"})
     if found is not None:
         _, partings = reference.judge(found.texts, found.texts[::-1])
-        assert all(one.sentence for one in partings)
+        assert all(parting.sentence for parting in partings)
 
 
 def of_models(context: RecordingContext) -> None:
-    for one in Manifest.all(context.state):
-        one.is_complete(), one.changed(), one.commit, one.entries()
-        one.save()
+    for item in Manifest.all(context.state):
+        item.is_complete(), item.changed(), item.commit, item.entries()
+        item.save()
 
 
 def of_settings(context: RecordingContext) -> None:

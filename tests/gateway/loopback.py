@@ -191,14 +191,14 @@ class Running:
     def up(self, *models: str) -> None:
         """Wait until /v1/models lists just these."""
         until_s = time.monotonic() + DEADLINE_S
-        while (found := sorted(one["id"] for one in self.ask("GET", "/v1/models").json["data"])) != sorted(models):
+        while (found := sorted(item["id"] for item in self.ask("GET", "/v1/models").json["data"])) != sorted(models):
             assert time.monotonic() < until_s, found
             time.sleep(0.05)
 
 
 def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task = "generate") -> Model:
     """A model that these servers serve."""
-    ups = tuple(Upstream(one.name, "127.0.0.1", one.port, slots) for one in servers)
+    ups = tuple(Upstream(server.name, "127.0.0.1", server.port, slots) for server in servers)
     body = {"model": name, "max_tokens": 1} if task == "generate" else PROOFS[task].request(name)[1]
     return Model(name, ups, 4096, json.dumps(body), key, task)
 
@@ -226,7 +226,9 @@ def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
     (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
     hashes = {client.name: hashlib.sha256(key_of(client.name).encode()).hexdigest() for client in made.named}
     (folder / clients.KEYS).write_text(clients.keys(hashes))
-    (folder / render.SERVER_KEYS).write_text("".join(f"{one.backend} {SERVER_KEY}\n" for one in made.models if one.key))
+    (folder / render.SERVER_KEYS).write_text(
+        "".join(f"{model.backend} {SERVER_KEY}\n" for model in made.models if model.key)
+    )
     (folder / operations.OPERATORS).write_text(
         operations.operators({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
     )
@@ -239,8 +241,8 @@ def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
         _listens(found)
         yield found
     finally:
-        for one in found.held:
-            one.close()
+        for item in found.held:
+            item.close()
         process.kill()
         process.wait()
         log.close()

@@ -40,11 +40,11 @@ class Steady:
     @property
     def wrong(self) -> list[Asked]:
         """Requests that failed, or whose stream was cut."""
-        return [one for one in self.asked if one.end != "answered"]
+        return [item for item in self.asked if item.end != "answered"]
 
     def between(self, start_s: float, end_s: float) -> list[Asked]:
         """Those that were sent then."""
-        return [one for one in self.asked if start_s <= one.at_s < end_s]
+        return [item for item in self.asked if start_s <= item.at_s < end_s]
 
     def _client(self, stream: bool) -> None:
         while not self.stop.is_set():
@@ -74,16 +74,16 @@ class Steady:
     def running(self) -> Iterator[Steady]:
         """The clients ask, half of them for streams, until the block ends."""
         threads = [threading.Thread(target=self._client, args=(n % 2 == 0,)) for n in range(self.clients)]
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         try:
             yield self
         finally:
             self.stop.set()
-            for one in threads:
-                one.join(ANSWER_S)
+            for thread in threads:
+                thread.join(ANSWER_S)
             hung = sum(
-                one.is_alive() for one in threads
+                thread.is_alive() for thread in threads
             )  # no answer, no error: of those a count of failures says nothing
             self.asked.extend([Asked(0.0, ANSWER_S, "hung", True)] * hung)
 

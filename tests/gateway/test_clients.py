@@ -32,8 +32,8 @@ CLIENTS = (
 def servers() -> Iterator[dict[str, Server]]:
     found = {name: Server(name) for name in ("one", "small")}
     yield found
-    for one in found.values():
-        one.shutdown()
+    for item in found.values():
+        item.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def refused(answer: Answer) -> tuple[int, str]:
 
 
 def used(lab: Running) -> dict[str, dict[str, Any]]:
-    rows = clients.used(admin.ask(lab.sockets, f"show table {clients.TABLE}"), [one.name for one in CLIENTS])
+    rows = clients.used(admin.ask(lab.sockets, f"show table {clients.TABLE}"), [client.name for client in CLIENTS])
     return {row["client"]: row for row in rows}
 
 
@@ -78,7 +78,7 @@ def test_a_key_whose_time_is_over_is_refused_before_the_body(lab: Running) -> No
 
 def test_so_many_requests_a_minute_and_no_more_are_taken_and_counted(lab: Running) -> None:
     answers = [ask(lab, "few") for _ in range(5)]
-    assert [one.status for one in answers] == [200, 200, 200, 429, 429]
+    assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
     assert answers[-1].headers["retry-after"] == "5" and "in a minute" in answers[-1].json["error"]["message"]
     row = used(lab)["few"]
     assert (row["requests"], row["refused"], row["running"]) == (3, 2, 0)
@@ -113,7 +113,7 @@ def test_the_log_names_the_client_and_nothing_has_a_key(lab: Running) -> None:
         time.sleep(0.02)
     told = (lab.folder / "log").read_text() + lab.ask("GET", "/metrics").body.decode()
     written = "".join(path.read_text() for path in lab.folder.iterdir() if path.is_file())
-    for secret in (KEY, *(key_of(one.name) for one in CLIENTS)):
+    for secret in (KEY, *(key_of(client.name) for client in CLIENTS)):
         assert secret not in told and secret not in written
 
 

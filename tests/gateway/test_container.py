@@ -170,7 +170,7 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
     digest = str(bench.running().data["digest"])
     bench.keep(digest)
     mounts = bench.context.docker().api.inspect_container(bench.name)["Mounts"]
-    assert {(one["Destination"], one["RW"]) for one in mounts} == {
+    assert {(mount["Destination"], mount["RW"]) for mount in mounts} == {
         (container.FILES_INSIDE, False),
         (container.SOCKETS_INSIDE, True),
     }

@@ -29,8 +29,8 @@ def lab(tmp_path: Path) -> Iterator[Running]:
     with running(tmp_path, gateway(model("org/qwen", *servers))) as found:
         found.up("org/qwen")
         yield found
-    for one in servers:
-        one.shutdown()
+    for server in servers:
+        server.shutdown()
 
 
 def of_host(lab: Running, name: str) -> server_operations.Gateway:
@@ -39,8 +39,8 @@ def of_host(lab: Running, name: str) -> server_operations.Gateway:
 
 def ask(lab: Running, name: str, action: str, key: str = "") -> None:
     at, key = of_host(lab, name), key or HOST_KEYS[name]
-    for one in server_operations.servers(at, key):
-        server_operations.ask(at, key, action, one)
+    for server in server_operations.servers(at, key):
+        server_operations.ask(at, key, action, server)
 
 
 def state(lab: Running, name: str) -> str:
@@ -64,7 +64,7 @@ def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path)
     server = Server("one")
     with running(tmp_path, gateway(model("qwen", server), tls=True), pem) as found:
         own = server_operations.Gateway("lab", "127.0.0.1", found.gateway.control_port, True, "one", shown["lab"])
-        assert [one.name for one in server_operations.servers(own, HOST_KEYS["one"])] == ["one"]
+        assert [server.name for server in server_operations.servers(own, HOST_KEYS["one"])] == ["one"]
         with pytest.raises(Unheard, match="shows another certificate"):
             server_operations.servers(replace(own, certificate=shown["other"]), HOST_KEYS["one"])
         with pytest.raises(Unheard, match="could not be read on the laptop"):
@@ -146,7 +146,7 @@ def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: Running) -> 
     ask(lab, "one", operations.DRAIN)
     other = Server("one")
     config = (lab.folder / render.CONFIG).read_text()
-    before = next(one.port for one in lab.gateway.models[0].upstreams if one.name == "one")
+    before = next(upstream.port for upstream in lab.gateway.models[0].upstreams if upstream.name == "one")
     config = config.replace(f"127.0.0.1:{before}", f"127.0.0.1:{other.port}")
     read_anew(lab, config, "after")
     assert (state(lab, "one"), state(lab, "two")) == ("draining", "up")
@@ -192,7 +192,7 @@ def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_th
         config = (lab.folder / render.CONFIG).read_text()
         assert state(lab, "one::interim") == "maintenance" and not second.seen
         (row,) = statistics.models(admin.rows(lab.sockets))
-        assert [one["host"] for one in row["servers"]] == ["one"], "an empty place is no server"
+        assert [server["host"] for server in row["servers"]] == ["one"], "an empty place is no server"
         ask(lab, "one::interim", operations.READY, HOST_KEYS["one"])
         ask(lab, "one", operations.DRAIN)
         for name in ("first", "second"):
@@ -204,8 +204,8 @@ def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_th
         read_anew(lab, config, "third")
         assert (state(lab, "one"), state(lab, "one::interim")) == ("up", "maintenance")
         assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(4)} == {"one"}
-    for one in (first, second):
-        one.shutdown()
+    for item in (first, second):
+        item.shutdown()
 
 
 def test_a_gateway_that_does_not_answer_is_a_sentence(lab: Running) -> None:

@@ -64,8 +64,8 @@ class _Keeps(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        begun = json.dumps({"response": {"id": name, "pad": "x" * 60}})
-        self._chunk(f"event: response.created\ndata: {begun}\n\n".encode())
+        pending = json.dumps({"response": {"id": name, "pad": "x" * 60}})
+        self._chunk(f"event: response.created\ndata: {pending}\n\n".encode())
         self.server.go_on.wait(DEADLINE_S)
         self._chunk(b"event: response.completed\ndata: {}\n\n")
         self.wfile.write(b"0\r\n\r\n")
@@ -86,8 +86,8 @@ class _Keeps(BaseHTTPRequestHandler):
 def keepers() -> Iterator[dict[str, Keeper]]:
     found = {name: Keeper(name) for name in NAMES}
     yield found
-    for one in found.values():
-        one.shutdown()
+    for item in found.values():
+        item.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +105,11 @@ def respond(lab: Running, **body: Any) -> Answer:
 
 def test_a_response_is_read_and_cancelled_at_the_server_that_made_it(lab: Running) -> None:
     made = [respond(lab).json for _ in range(6)]
-    assert {one["from"] for one in made} == set(NAMES)
-    for one in made:
-        path = f"/v1/responses/{one['id']}"
-        assert lab.ask("GET", path).json == {"read": path, "from": one["from"]}
-        assert lab.ask("POST", f"{path}/cancel", {}, **JSON).json["from"] == one["from"]
+    assert {item["from"] for item in made} == set(NAMES)
+    for item in made:
+        path = f"/v1/responses/{item['id']}"
+        assert lab.ask("GET", path).json == {"read": path, "from": item["from"]}
+        assert lab.ask("POST", f"{path}/cancel", {}, **JSON).json["from"] == item["from"]
 
 
 def test_a_response_that_follows_another_goes_to_its_server(lab: Running) -> None:
@@ -126,8 +126,8 @@ def test_a_stream_is_not_held_back_for_its_name(lab: Running, keepers: dict[str,
     name = re.search(rb"resp_(one|two)\d+", first)
     assert name is not None
     assert lab.ask("GET", f"/v1/responses/{name[0].decode()}").json["from"] == name[1].decode()
-    for one in keepers.values():
-        one.go_on.set()
+    for keeper in keepers.values():
+        keeper.go_on.set()
     assert answer.read().endswith(b"data: {}\n\n")
 
 

@@ -28,8 +28,8 @@ HI = [{"role": "user", "content": "hi"}]
 def servers() -> Iterator[dict[str, Server]]:
     found = {name: Server(name) for name in ("one", "two", "small")}
     yield found
-    for one in found.values():
-        one.shutdown()
+    for item in found.values():
+        item.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def test_a_request_goes_by_the_model_in_its_body(lab: Running) -> None:
 def test_a_server_gets_its_own_key_and_never_the_clients(lab: Running, servers: dict[str, Server]) -> None:
     lab.chat({"model": "org/small-1.5", "messages": HI})
     assert "authorization" not in servers["small"].seen[-1]["headers"]
-    asked = lab.chat({"model": "qwen", "messages": HI}).json["from"]
-    assert servers[asked].seen[-1]["headers"]["authorization"] == "Bearer server-key-server-key"
+    options = lab.chat({"model": "qwen", "messages": HI}).json["from"]
+    assert servers[options].seen[-1]["headers"]["authorization"] == "Bearer server-key-server-key"
 
 
 def test_each_name_of_a_model_is_listed_and_goes_to_its_servers(servers: dict[str, Server], tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_each_refusal_is_an_error_as_openai_shapes_it(
     ["/v1/load_lora_adapter", "/sleep", "/v1/../sleep", "/v1/chat/completions/", "//v1/chat/completions", "/metrics/x", "/v1/chat%2fcompletions"],
 )  # fmt: skip
 def test_no_other_path_of_a_server_is_reached(lab: Running, servers: dict[str, Server], path: str) -> None:
-    before = sum(len(one.seen) for one in servers.values())
+    before = sum(len(server.seen) for server in servers.values())
     got = lab.ask("POST", path, {"model": "qwen"})
     assert (got.status, got.json["error"]["code"]) == (404, "unknown_url")
-    assert sum(len(one.seen) for one in servers.values()) == before
+    assert sum(len(server.seen) for server in servers.values()) == before
 
 
 def test_another_method_is_refused(lab: Running) -> None:
@@ -225,9 +225,9 @@ def test_a_stream_is_not_buffered(lab: Running, servers: dict[str, Server]) -> N
 def test_more_requests_than_the_servers_take_wait_in_the_gateway(lab: Running, servers: dict[str, Server]) -> None:
     """Ten requests, two servers with two slots each: none is refused, and no server ever has more than two."""
     ours = [servers["one"], servers["two"]]
-    for one in ours:
-        one.most = 0
-        one.go_on.clear()
+    for our in ours:
+        our.most = 0
+        our.go_on.clear()
     answers: list[int] = []
     threads = [
         threading.Thread(target=lambda: answers.append(lab.chat({"model": "qwen", "messages": HI}).status))
@@ -236,14 +236,14 @@ def test_more_requests_than_the_servers_take_wait_in_the_gateway(lab: Running, s
     for thread in threads:
         thread.start()
     until_s = time.monotonic() + 10
-    while sum(one.running for one in ours) < 4 and time.monotonic() < until_s:
+    while sum(our.running for our in ours) < 4 and time.monotonic() < until_s:
         time.sleep(0.01)
-    for one in ours:
-        one.go_on.set()
+    for our in ours:
+        our.go_on.set()
     for thread in threads:
         thread.join()
     assert answers == [200] * 10
-    assert [one.most for one in ours] == [2, 2]
+    assert [our.most for our in ours] == [2, 2]
 
 
 def test_a_request_that_waits_too_long_gets_503_and_when_to_come_back(tmp_path: Path) -> None:
@@ -276,12 +276,12 @@ def test_a_server_that_generates_nothing_is_left_out_and_back_by_itself(tmp_path
 
 
 def test_a_server_of_vectors_is_up_by_the_vector_that_it_gives(tmp_path: Path) -> None:
-    one, two = Server("one"), Server("two")
-    with running(tmp_path, gateway(model("text", one), model("vectors", two, task="embed"))) as lab:
+    value, two = Server("one"), Server("two")
+    with running(tmp_path, gateway(model("text", value), model("vectors", two, task="embed"))) as lab:
         lab.up("text", "vectors")
         two.healthy = False
         lab.up("text")
-    one.shutdown()
+    value.shutdown()
     two.shutdown()
 
 
@@ -300,36 +300,36 @@ def test_the_same_first_messages_go_to_the_same_server(tmp_path: Path) -> None:
             question = f"question {user}"
             first.append({"role": "user", "content": question if user % 2 else [{"type": "text", "text": question}]})
             turns = [first, [*first, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "more"}]]
-            same = {asked("/v1/chat/completions", {"messages": one}) for one in turns}
+            same = {asked("/v1/chat/completions", {"messages": turn}) for turn in turns}
             assert len(same) == 1
             seen |= same
         assert len(seen) > 1
         assert len({asked("/v1/completions", {"prompt": "x" * 2000 + str(n)}) for n in range(5)}) == 1
-    for one in servers:
-        one.shutdown()
+    for server in servers:
+        server.shutdown()
 
 
 def test_one_conversation_does_not_fill_one_server_while_others_are_idle(tmp_path: Path) -> None:
     """By prefix all of these belong on one server; it takes three quarters of them."""
     servers = [Server(f"s{n}") for n in range(3)]
-    for one in servers:
-        one.go_on.clear()
+    for server in servers:
+        server.go_on.clear()
     with running(tmp_path, gateway(model("qwen", *servers, slots=16), affinity="prefix")) as lab:
         lab.up("qwen")
         threads = [threading.Thread(target=lab.chat, args=({"model": "qwen", "messages": HI},)) for _ in range(12)]
         for n, thread in enumerate(threads):
             thread.start()
             until_s = time.monotonic() + DEADLINE_S
-            while sum(one.running for one in servers) <= n:
+            while sum(server.running for server in servers) <= n:
                 assert time.monotonic() < until_s
                 time.sleep(0.005)
-        most = sorted(one.running for one in servers)
-        for one in servers:
-            one.go_on.set()
+        most = sorted(server.running for server in servers)
+        for server in servers:
+            server.go_on.set()
         for thread in threads:
             thread.join()
-    for one in servers:
-        one.shutdown()
+    for server in servers:
+        server.shutdown()
     assert most[-1] <= 10 and most[-1] >= 6, most
 
 

@@ -112,16 +112,16 @@ def wedged() -> Iterator[Wedged]:
 
 def watched(*servers: Any) -> Model:
     made = model("qwen", *servers)
-    return replace(made, upstreams=tuple(replace(one, progress=PROGRESS) for one in made.upstreams))
+    return replace(made, upstreams=tuple(replace(upstream, progress=PROGRESS) for upstream in made.upstreams))
 
 
 def asks(pool: ThreadPoolExecutor, lab: Running, wedged: Wedged) -> Future[Answer]:
     """A request that the wedged server has; it takes the first of an idle pair or the second."""
     while True:
-        asked = pool.submit(lab.chat, ASKED)
+        options = pool.submit(lab.chat, ASKED)
         if wedged.began.acquire(timeout=1.0):
-            return asked
-        assert asked.result(DEADLINE_S).status == 200
+            return options
+        assert options.result(DEADLINE_S).status == 200
 
 
 def ends(lab: Running, why: Callable[[], bool]) -> None:
@@ -179,12 +179,12 @@ def test_the_only_server_is_down_for_new_requests_and_ends_none_that_it_may_stil
     made = gateway(watched(wedged), check_s=1, stuck_s=STUCK_S)
     with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        asked = asks(pool, lab, wedged)
+        options = asks(pool, lab, wedged)
         ends(lab, lambda: is_down(lab))
         refused = lab.chat(ASKED)
         assert (refused.status, refused.json["error"]["code"]) == (503, "model_not_up")
         wedged.go_on.set()
-        assert asked.result(DEADLINE_S).json["from"] == "one"
+        assert options.result(DEADLINE_S).json["from"] == "one"
         lab.up("qwen")
 
 
@@ -203,18 +203,18 @@ def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path,
     wedged.works = how == "steps"
     shown = replace(PROGRESS, moves=(Sample("no:such"),)) if how == "nothing to read" else PROGRESS
     made = watched(wedged, other)
-    made = replace(made, upstreams=tuple(replace(one, progress=shown) for one in made.upstreams))
+    made = replace(made, upstreams=tuple(replace(upstream, progress=shown) for upstream in made.upstreams))
     with running(tmp_path, gateway(made, check_s=60, stuck_s=STUCK_S)) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
         ends(lab, lambda: not is_down(lab, "two"))
-        asked = asks(pool, lab, wedged)
+        options = asks(pool, lab, wedged)
         if how == "no requests":  # its client does not read what was answered
             wedged.requests = 0
         before = wedged.read
         ends(lab, lambda: wedged.read > before + STUCK_S + 2)
-        assert not is_down(lab) and not asked.done()
+        assert not is_down(lab) and not options.done()
         wedged.go_on.set()
-        assert asked.result(DEADLINE_S).json["from"] == "one"
+        assert options.result(DEADLINE_S).json["from"] == "one"
     other.shutdown()
 
 

@@ -38,7 +38,7 @@ def test_a_request_waits_for_its_server_and_is_told_as_queued(tmp_path: Path, se
         until_s = time.monotonic() + DEADLINE_S
         while shown(lab)["queued"] != 1:
             assert time.monotonic() < until_s, shown(lab)
-        assert [one["host"] for one in shown(lab)["servers"]] == ["one"], "what stands for waiting is no server"
+        assert [item["host"] for item in shown(lab)["servers"]] == ["one"], "what stands for waiting is no server"
         server.healthy = True
         assert answer.result().json["from"] == "one"
         lab.up("qwen")

@@ -44,5 +44,5 @@ def hog(engine: docker.DockerClient, shell: str) -> Iterator[Hog]:
         return made[-1]
 
     yield create
-    for one in made:
-        one.remove(force=True)
+    for item in made:
+        item.remove(force=True)

@@ -20,7 +20,7 @@ def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) 
     about, samples = rings.read(str(path))
     assert (about["state"], about["name"]) == ("ended", "a b")
     assert path.stat().st_size == rings.FILE_BYTES
-    assert [one[0] for one in samples] == [1000.0 + second for second in range(10, rings.LINES + 10)]
+    assert [sample[0] for sample in samples] == [1000.0 + second for second in range(10, rings.LINES + 10)]
     assert samples[-1] == (1000.0 + rings.LINES + 9, (rings.LINES + 9) << 10, 1 << 20, 0.5)
 
 

@@ -50,7 +50,7 @@ class OwnMemory(threading.Thread):
             self._write()
 
     def _write(self) -> None:
-        taken = sum(service.taken(self._file(one)) for one in self.counted)
+        taken = sum(service.taken(self._file(item)) for item in self.counted)
         new = self.root / "proc/new"
         rows = {"MemTotal": TOTAL, "MemFree": AVAILABLE - taken, "MemAvailable": AVAILABLE - taken}
         new.write_text("".join(f"{name}: {size // 1024} kB\n" for name, size in rows.items()))
@@ -90,9 +90,9 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
         available = context.machine.meminfo()["MemAvailable"]
         rows = [f"left {available}", f"address {start_guard.address_of(Machine())}", f"root {memory.root}"]
         rows += [f"floor {available - int(room_gib * GIB)}"] if floor else []
-        for one in containers:
-            found = api.inspect_container(one.id)
-            rows.append(f"server {one.name} {one.id} {found['State']['Pid']} {GIB}")
+        for container in containers:
+            found = api.inspect_container(container.id)
+            rows.append(f"server {container.name} {container.id} {found['State']['Pid']} {GIB}")
         rows += [f"tell {word}" for word in tell]
         folder = context.state.folder(start_guard.FOLDER)
         (folder / service_guard.CONF).write_text("\n".join(rows) + "\n")
@@ -124,8 +124,8 @@ def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     assert "to save the host" in act.sentence
     assert service_guard.of_container(context.state, grows.id, 0) == act.sentence
     until(told.exists, "the check that is started for it")
-    for one in (quiet, grows):
-        one.reload()
+    for item in (quiet, grows):
+        item.reload()
     assert (quiet.status, grows.status) == ("running", "exited")
 
 

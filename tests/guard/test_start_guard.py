@@ -91,8 +91,8 @@ def test_it_needs_no_answer_of_the_engine(
         assert container.wait(timeout=120)["StatusCode"] == 137
         connection, _ = silent.accept()
         with connection:
-            asked = connection.recv(4096).decode()
-    assert asked.startswith(f"POST /containers/{container.id}/kill?signal=KILL HTTP/1.1\r\n")
+            options = connection.recv(4096).decode()
+    assert options.startswith(f"POST /containers/{container.id}/kill?signal=KILL HTTP/1.1\r\n")
 
 
 @pytest.mark.docker
@@ -175,6 +175,6 @@ def test_a_guard_that_cannot_come_up_is_told_and_stops_no_start(context: Recordi
     context.machine = RecordingContext(context.machine.home, root="/nonexistent").machine
     context.guards.note = context.note
     context.guards.begin(context.machine, context.state, context.run_id, {"Id": "0" * 64, "Name": "/one"})
-    assert ["the memory is not guarded" in one["text"] for one in context.said] == [True]
+    assert ["the memory is not guarded" in item["text"] for item in context.said] == [True]
     assert context.guards.current is None
     assert context.guards.danger() is None

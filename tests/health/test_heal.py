@@ -121,7 +121,9 @@ def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: S
     assert decided(state).plan is not None
 
 
-@pytest.mark.parametrize("damage", [lambda one: {**one, "schema": 99}, lambda one: {**one, "steps": 1}, lambda one: {}])
+@pytest.mark.parametrize(
+    "damage", [lambda value: {**value, "schema": 99}, lambda value: {**value, "steps": 1}, lambda value: {}]
+)
 def test_a_plan_of_another_schema_or_a_damaged_one_is_not_run(
     damage: Callable[[dict[str, Any]], dict[str, Any]], state: StateFolder
 ) -> None:
@@ -162,7 +164,7 @@ def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> N
     verified(state, server_key="kept:" + server_keys.fingerprint(state, KEY))
     keep(state, plan({**SPEC, "server_key": "given:server_key of qwen"}))
     found = decided(state)
-    assert {name: one.reveal() for name, one in found.secrets.items()} == {"server_key of qwen": KEY}
+    assert {name: secret.reveal() for name, secret in found.secrets.items()} == {"server_key of qwen": KEY}
     path.unlink()
     gone = decided(state)
     assert gone.plan is None and "key is no longer kept" in gone.message and "`invoke deploy`" in gone.message

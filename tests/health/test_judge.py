@@ -234,6 +234,6 @@ def test_every_state_has_its_place_and_its_exit_code() -> None:
 
 def test_nothing_that_was_not_seen_counts_as_good() -> None:
     found = judge(Observation(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits())
-    levels = {one.check: one.level for one in found.evidence}
+    levels = {item.check: item.level for item in found.evidence}
     assert levels["stall"] == levels["power"] == levels["memory"] == "unknown"
     assert set(levels) <= set(QUESTIONS)

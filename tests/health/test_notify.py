@@ -32,20 +32,20 @@ class Hook:
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    one = Hook()
+    value = Hook()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            one.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(one.answers.pop(0) if len(one.answers) > 1 else one.answers[0])
+            value.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(value.answers.pop(0) if len(value.answers) > 1 else value.answers[0])
             self.end_headers()
 
         def log_message(self, *words: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    one.url = f"http://127.0.0.1:{server.server_port}/services/T0/s3cret?key=s3cret"
-    yield one
+    value.url = f"http://127.0.0.1:{server.server_port}/services/T0/s3cret?key=s3cret"
+    yield value
     server.shutdown()
     server.server_close()
 
@@ -68,14 +68,14 @@ def test_a_server_that_comes_and_goes_is_not_shown_each_time(hook: Hook) -> None
     for state in ("ok down ok down" + " ok down" * 3 + " ok" * 4).split():
         past.seen.append(state)  # type: ignore[arg-type]
         assert tell(record(state), past, settings) == ([], [])
-    assert [one["state"] for one in hook.got] == ["down", "ok", "down", "ok"]  # the last one when it had held
+    assert [item["state"] for item in hook.got] == ["down", "ok", "down", "ok"]  # the last one when it had held
 
 
 def test_a_change_is_told_once(hook: Hook) -> None:
     past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=hook.url)
     for _ in range(3):
         assert tell(record("down"), past, settings) == ([], [])
-    assert [(one["state"], one["before"], one["host"]) for one in hook.got] == [("down", "ok", "spark1")]
+    assert [(item["state"], item["before"], item["host"]) for item in hook.got] == [("down", "ok", "spark1")]
     assert hook.got[0]["evidence"] == ["/health: nobody answers"]
 
 

@@ -45,24 +45,24 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    one = Server()
+    value = Server()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             told = {"/health": "", "/version": '{"version": "0.32.0"}'}
-            self._say(200, told[self.path] if self.path in told else one.metrics())
+            self._say(200, told[self.path] if self.path in told else value.metrics())
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            if one.key and self.headers["Authorization"] != f"Bearer {one.key}":
+            if value.key and self.headers["Authorization"] != f"Bearer {value.key}":
                 return self._say(401, "{}")
-            if not one.answers:
-                one.over.wait(10)
+            if not value.answers:
+                value.over.wait(10)
                 return None
             message = {"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 1}}
-            message |= {"error": {"message": one.error}} if one.error else {}
+            message |= {"error": {"message": value.error}} if value.error else {}
             return self._say(200, json.dumps(message))
 
         def _say(self, status: int, text: str) -> None:
@@ -74,10 +74,10 @@ def server() -> Iterator[Server]:
         def log_message(self, *words: object) -> None: ...
 
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    one.port = web.server_port
+    value.port = web.server_port
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-    yield one
-    one.over.set()
+    yield value
+    value.over.set()
     web.shutdown()
     web.server_close()
 
@@ -107,7 +107,7 @@ def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: Server, t
     found = look(server, tmp_path)
     assert found.server.token == "skipped"
     assert {"token": "ok", "stall": "ok"}.items() <= {
-        one.check: one.level for one in judge(found, LIMITS).evidence
+        item.check: item.level for item in judge(found, LIMITS).evidence
     }.items()
 
 

@@ -50,5 +50,7 @@ def test_one_state_is_one() -> None:
 
 def test_every_metric_is_documented() -> None:
     page = (TOP / "docs/metrics.md").read_text()
-    names = [textfile.PREFIX + one.name for one in (*textfile.METRICS, textfile.STATE, textfile.INFO, textfile.HEALS)]
+    names = [
+        textfile.PREFIX + metric.name for metric in (*textfile.METRICS, textfile.STATE, textfile.INFO, textfile.HEALS)
+    ]
     assert [name for name in names if f"`{name}`" not in page] == []

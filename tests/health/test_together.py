@@ -84,9 +84,9 @@ def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Me
     head, worker = pair
     worker.record = replace(worker.record, seen="down", why="rank 1 of pair exited")
     first = met(head, worker)
-    plans, tokens = [one.plan for one in first], {one.secrets[TOKEN].reveal() for one in first}
-    assert [one.cluster.rank for one in plans if one and one.cluster] == [0, 1]
-    assert {one.why for one in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
+    plans, tokens = [item.plan for item in first], {item.secrets[TOKEN].reveal() for item in first}
+    assert [plan.cluster.rank for plan in plans if plan and plan.cluster] == [0, 1]
+    assert {item.why for item in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
     assert len(tokens) == 1 and SECRET not in tokens
     again = met(head, worker)
     assert again[0].plan is not None and again[0].secrets[TOKEN].reveal() not in tokens  # of one restart each
@@ -121,7 +121,7 @@ def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     heads, workers = met(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
     assert "spark2 (rank 1) never came" in heads.message
-    assert any("another token" in str(one) for one in head.context.said)
+    assert any("another token" in str(item) for item in head.context.said)
 
 
 def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) -> None:
@@ -134,9 +134,9 @@ def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) ->
 
 def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Member]) -> None:
     head, _ = pair
-    begun = head.begin()
+    pending = head.begin()
     head.busy = "deploy by ops"
-    found = begun.result(60)
+    found = pending.result(60)
     assert (found.plan, found.message) == (None, "not restarted: deploy by ops")
 
 

@@ -124,13 +124,13 @@ def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
 def as_cron_does(line: str) -> str:
     r"""What cron hands to sh, by crontab(5): `\%` is %, a bare one ends the command, nothing else is touched."""
     command, escaped, out = line.split(" ", 5)[5], False, ""
-    for one in command:
-        if escaped and one == "%":
+    for item in command:
+        if escaped and item == "%":
             out = out[:-1]
-        elif one == "%":
+        elif item == "%":
             return out
-        out += one
-        escaped = one == "\\" and not escaped
+        out += item
+        escaped = item == "\\" and not escaped
     return out
 
 

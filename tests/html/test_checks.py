@@ -36,7 +36,7 @@ def test_what_goes_on_has_no_end() -> None:
     host = weeks.host(
         weeks.every_5_minutes(lambda hours: {"state": "wedged", "why": "no token"} if hours >= 160 else {})
     )
-    assert [(one.state, one.end_s) for one in host.episodes] == [("wedged", None)]
+    assert [(episode.state, episode.end_s) for episode in host.episodes] == [("wedged", None)]
 
 
 def test_a_time_without_checks_is_no_span() -> None:
@@ -55,7 +55,7 @@ def test_a_rate_that_was_not_measured_anew_is_no_point() -> None:
 def test_fields_of_a_newer_host_are_left_out() -> None:
     event: dict[str, Any] = {"fields": ["time_s", "state", "mood"], "rows": [[weeks.SINCE_S + 5, "ok", "good"]]}
     host = checks.of("spark1", event, weeks.SINCE_S, weeks.UNTIL_S)
-    assert [one.state for one in host.checks] == ["ok"]
+    assert [check.state for check in host.checks] == ["ok"]
     assert host.spans[0].memory_gib is None
 
 
@@ -72,8 +72,8 @@ def test_a_check_counts_for_as_long_as_it_speaks() -> None:
 
 
 def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
-    (one,) = weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S + 100), every_s=0.0)]).stretches
-    assert (one.state, one.end_s - one.start_s, one.known) == ("ok", 600, False)
+    (value,) = weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S + 100), every_s=0.0)]).stretches
+    assert (value.state, value.end_s - value.start_s, value.known) == ("ok", 600, False)
     drawn = html.page(
         [weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S), every_s=0.0)])], weeks.SINCE_S, weeks.UNTIL_S
     )
@@ -84,7 +84,7 @@ def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
 def test_a_state_is_drawn_from_its_check_to_the_next() -> None:
     bad = {"state": "wedged", "why": "no token"}
     host = weeks.host(weeks.every_5_minutes(lambda hours: bad if 10 <= hours < 10.5 else {}))
-    assert [(one.state, (one.start_s - weeks.SINCE_S) / weeks.HOUR_S) for one in host.stretches] == [
+    assert [(stretch.state, (stretch.start_s - weeks.SINCE_S) / weeks.HOUR_S) for stretch in host.stretches] == [
         ("ok", 0.0),
         ("wedged", 10.0),
         ("ok", 10.5),

@@ -73,12 +73,12 @@ def seen(results: Results, folder: Path, width: int = 1200) -> dict[str, Any]:
 def test_a_browser_shows_every_plot_with_its_table(tmp_path: Path) -> None:
     results = made.ab()
     found = seen(results, tmp_path)
-    assert [one["name"] for one in found["pictures"]] == [chart.title for chart in charts.of(results)]
-    assert {one["role"] for one in found["pictures"]} == {"img"}
-    for one in found["pictures"]:
-        assert one["wide"] > 400 and one["high"] > 200, one
-        assert one["marks"] > 10 and one["words"] > 5, one
-        assert one["table"] >= 2, one
+    assert [picture["name"] for picture in found["pictures"]] == [chart.title for chart in charts.of(results)]
+    assert {picture["role"] for picture in found["pictures"]} == {"img"}
+    for picture in found["pictures"]:
+        assert picture["wide"] > 400 and picture["high"] > 200, picture
+        assert picture["marks"] > 10 and picture["words"] > 5, picture
+        assert picture["table"] >= 2, picture
     assert any(name.startswith("Gaps over time") for name in found["headings"])
     assert any(name.startswith("H2:") for name in found["headings"])
     assert (found["twice"], found["loaded"], found["heads"], found["bold"]) == ([], 0, True, 0)
@@ -112,7 +112,7 @@ def test_two_swept_flags_are_a_heat_map_with_its_table(tmp_path: Path) -> None:
     assert all(f">{figure}<" in picture for figure in ("100.0", "110.0", "120.0"))
     assert "data:image" not in picture
     found = seen(results, tmp_path)
-    assert throughput.title in [one["name"] for one in found["pictures"]]
+    assert throughput.title in [picture["name"] for picture in found["pictures"]]
 
 
 def test_a_swept_flag_is_a_line_over_numbers_and_bars_over_words() -> None:

@@ -100,25 +100,25 @@ def test_every_plot_is_drawn_and_named(browsed: dict[str, Any]) -> None:
 def test_nothing_is_drawn_outside_its_plot_or_over_another_word(browsed: dict[str, Any]) -> None:
     for plot in browsed["plots"]:
         frame = plot["box"]
-        for one in [*plot["shapes"], *plot["texts"]]:
-            assert one["x"] >= frame["x"] - 1, one
-            assert one["x"] + one["w"] <= frame["x"] + frame["w"] + 1, one
-            assert one["y"] >= frame["y"] - 1, one
-            assert one["y"] + one["h"] <= frame["y"] + frame["h"] + 2, one
-        words = [one for one in plot["texts"] if one["w"]]
-        for at, one in enumerate(words):
+        for text in [*plot["shapes"], *plot["texts"]]:
+            assert text["x"] >= frame["x"] - 1, text
+            assert text["x"] + text["w"] <= frame["x"] + frame["w"] + 1, text
+            assert text["y"] >= frame["y"] - 1, text
+            assert text["y"] + text["h"] <= frame["y"] + frame["h"] + 2, text
+        words = [text for text in plot["texts"] if text["w"]]
+        for at, word in enumerate(words):
             for other in words[at + 1 :]:
-                apart = one["x"] + one["w"] <= other["x"] + 1 or other["x"] + other["w"] <= one["x"] + 1
-                above = one["y"] + one["h"] <= other["y"] + 2 or other["y"] + other["h"] <= one["y"] + 2
-                assert apart or above, (one, other)
+                apart = word["x"] + word["w"] <= other["x"] + 1 or other["x"] + other["w"] <= word["x"] + 1
+                above = word["y"] + word["h"] <= other["y"] + 2 or other["y"] + other["h"] <= word["y"] + 2
+                assert apart or above, (word, other)
 
 
 def test_states_differ_in_colour_and_a_line_is_broken_where_nothing_is_known(browsed: dict[str, Any]) -> None:
     states, _, memory, _ = browsed["plots"]
-    fills = {one["kind"]: one["fill"] for one in states["shapes"]}
+    fills = {shape["kind"]: shape["fill"] for shape in states["shapes"]}
     assert len(set(fills.values())) == len(fills) == 2
-    assert [one["kind"] for one in memory["shapes"]] == ["line", "line"]
-    left, right = sorted(memory["shapes"], key=lambda one: float(one["x"]))
+    assert [shape["kind"] for shape in memory["shapes"]] == ["line", "line"]
+    left, right = sorted(memory["shapes"], key=lambda value: float(value["x"]))
     assert right["x"] - (left["x"] + left["w"]) > 10
 
 

@@ -39,5 +39,5 @@ def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda ho
 
 def host(records: list[Record], name: str = "spark1") -> html.Host:
     """As the laptop reads it."""
-    event = {"fields": list(FIELDS), "rows": [row_of(one) for one in records]}
+    event = {"fields": list(FIELDS), "rows": [row_of(record) for record in records]}
     return html.of(name, event, SINCE_S, UNTIL_S)

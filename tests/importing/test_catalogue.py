@@ -92,7 +92,7 @@ def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
 def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> None:  # noqa: F811
     desk.deployed()
     listed = desk.run("recipe.list", "--host", "sandbox", "--json")
-    found = {one["recipe"]: one for one in json.loads(listed.out)["recipes"]}
+    found = {recipe["recipe"]: recipe for recipe in json.loads(listed.out)["recipes"]}
     assert found["qwen3.5-35b"]["evidence"] == "reported" and found["qwen3.5-35b"]["simulated_on"] == ["sandbox"]
     other = found["qwen3.5-35b-200k"]  # the same image and model, another context
     assert other["simulated_on"] and other["evidence"] == "reported" and other["proved_on"] == []
@@ -104,7 +104,7 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert "llama-3.1-8b" not in ranked.out
     assert "The memory of qwen3.6-35b-nvfp4:" in ranked.out and "held before a verified start" in ranked.out
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding", "--json")
-    told = {one["recipe"]: one for one in json.loads(ranked.out)["recipes"]}
+    told = {recipe["recipe"]: recipe for recipe in json.loads(ranked.out)["recipes"]}
     rows = {row["name"]: row for row in told["qwen3.5-35b"]["budget"]["rows"]}
     assert rows["host's side"]["source"].startswith("measured") and not rows["host's side"]["assumed"]
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
@@ -113,7 +113,7 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
 
 def test_the_figures_of_a_shipped_recipe_are_not_told_of_another_model_under_its_name(desk: Desk) -> None:  # noqa: F811
     desk.edit("recipes/qwen3.5-35b.yml", "id: Qwen/Qwen3.5-35B-A3B-FP8", "id: acme/Tiny-30B")
-    rows = {one["recipe"]: one for one in json.loads(desk.run("recipe.list", "--json").out)["recipes"]}
+    rows = {recipe["recipe"]: recipe for recipe in json.loads(desk.run("recipe.list", "--json").out)["recipes"]}
     assert rows["qwen3.5-35b"]["evidence"] == "unknown" and rows["qwen3.5-35b"]["weights_gb"] is None
     assert rows["qwen3.5-35b-200k"]["evidence"] == "reported"
 
@@ -127,5 +127,5 @@ def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: D
     assert "recipes/broken.yml:2: not YAML" in listed.err and "recipes/wrong.yml:2: unknown key `modle`" in listed.err
     assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and f"{shipped} recipes." in listed.out
     lines = [json.loads(line) for line in desk.run("recipe.list", "--json").out.splitlines()]
-    assert [one["exit"] for one in lines if "error" in one] == [5, 5]
-    assert len(next(one["recipes"] for one in lines if "recipes" in one)) == shipped
+    assert [line["exit"] for line in lines if "error" in line] == [5, 5]
+    assert len(next(line["recipes"] for line in lines if "recipes" in line)) == shipped

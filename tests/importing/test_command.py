@@ -91,10 +91,10 @@ def test_without_a_terminal_every_question_is_listed_and_nothing_written(project
     assert done.returncode == 5
     assert "--answer variant=default|nvfp4" in done.stderr
     assert not list((project / "recipes").glob("tiny*"))
-    asked = commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout
-    row = json.loads(asked.splitlines()[0])
-    assert published.refused("recipe.import", asked) == []
-    assert [one["key"] for one in row["questions"]] == ["variant"]
+    options = commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout
+    row = json.loads(options.splitlines()[0])
+    assert published.refused("recipe.import", options) == []
+    assert [question["key"] for question in row["questions"]] == ["variant"]
 
 
 def test_on_a_terminal_it_is_asked(project: Path) -> None:

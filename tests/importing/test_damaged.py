@@ -66,10 +66,10 @@ def test_it_is_taken_or_refused(name: str) -> None:
     for _ in range(TIMES):
         text = damaged(TEXTS[name], chance)
         try:
-            one = taken(text, **chance.choice(answers))
+            value = taken(text, **chance.choice(answers))
         except Refused as error:
             assert str(error).strip()
         except Exception as error:
             pytest.fail(f"{type(error).__name__}: {error}, of\n{text}")
         else:
-            assert one.text or one.report.questions
+            assert value.text or value.report.questions

@@ -9,9 +9,9 @@ from tests.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, rows, taken
 
 
 def test_vllms_recipe_is_taken_with_what_its_author_changed_for_a_spark() -> None:
-    one = taken(VLLM)
-    found = yaml.safe_load(one.text)
-    assert one.name == "tiny-30b-nvfp4"
+    value = taken(VLLM)
+    found = yaml.safe_load(value.text)
+    assert value.name == "tiny-30b-nvfp4"
     assert found["model"]["id"] == "acme/Tiny-30B-NVFP4"
     assert found["image"] == "vllm/vllm-openai:v0.32.0"
     assert found["vllm"] == {
@@ -24,20 +24,20 @@ def test_vllms_recipe_is_taken_with_what_its_author_changed_for_a_spark() -> Non
         "served-model-name": "acme/Tiny-30B-NVFP4",
     }
     assert found["container"]["env"] == {"VLLM_A": "1", "VLLM_B": "2", "VLLM_C": "3"}
-    assert "spec_decoding" in rows(one, "dropped")
-    assert "0.24.0 or newer" in rows(one, "note") and "expect.probes: [tool_call]" in rows(one, "note")
+    assert "spec_decoding" in rows(value, "dropped")
+    assert "0.24.0 or newer" in rows(value, "note") and "expect.probes: [tool_call]" in rows(value, "note")
 
 
 def test_the_checkpoint_is_asked_for_where_several_fit_and_none_is_for_a_spark() -> None:
     text = VLLM.replace("dgx_spark_gb10:\n", "h100:\n")
-    asked = taken(text).report.questions
-    assert [(one.key, one.choices) for one in asked] == [("variant", ("default", "nvfp4"))]
+    options = taken(text).report.questions
+    assert [(item.key, item.choices) for item in options] == [("variant", ("default", "nvfp4"))]
     assert yaml.safe_load(taken(text, variant="default").text)["model"]["id"] == "acme/Tiny-30B"
 
 
 def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -> None:
-    one = taken(SPARKRUN_2, "tiny-fp8.yaml")
-    found = yaml.safe_load(one.text)
+    value = taken(SPARKRUN_2, "tiny-fp8.yaml")
+    found = yaml.safe_load(value.text)
     assert found["vllm"] == {
         "max-model-len": 4096,
         "gpu-memory-utilization": 0.8,
@@ -51,7 +51,7 @@ def test_sparkruns_recipe_has_its_placeholders_filled_and_its_port_published() -
         "entrypoint": ["vllm", "serve"],
     }
     assert found["publish"] == "loopback"
-    assert all(word in rows(one, "dropped") for word in ("privileged", "network host"))
+    assert all(word in rows(value, "dropped") for word in ("privileged", "network host"))
 
 
 def test_flags_are_made_of_defaults_where_there_is_no_command() -> None:
@@ -79,24 +79,24 @@ def test_sparkruns_overrides_are_taken_where_they_hold_and_asked_about_where_nob
       - {{when: {{arch: x86_64}}, container: ghcr.io/acme/other:1}}
       - {{when: {{platform: quiet}}, defaults: {{gpu_memory_utilization: 0.5}}}}
     """
-    assert [one.key for one in taken(text).report.questions] == ["override-3"]
+    assert [question.key for question in taken(text).report.questions] == ["override-3"]
     left, put = (yaml.safe_load(taken(text, override_3=answer).text) for answer in ("drop", "take"))
     assert left["vllm"]["max-model-len"] == 8192 and left["container"]["env"]["VLLM_A"] == "2"
     assert left["image"] == "ghcr.io/acme/vllm:latest"
-    assert [one["vllm"]["gpu-memory-utilization"] for one in (left, put)] == [0.8, 0.5]
+    assert [item["vllm"]["gpu-memory-utilization"] for item in (left, put)] == [0.8, 0.5]
     dropped = rows(taken(text, override_3="drop"), "dropped")
     assert "override 2: it does not hold here (arch: x86_64)" in dropped and "override 3" in dropped
 
 
 def test_of_several_images_one_is_asked_for() -> None:
     text = SPARKRUN_2.replace("container: ghcr.io/acme/vllm:latest", "containers: {small: acme/s:1, large: acme/l:1}")
-    assert [one.key for one in taken(text).report.questions] == ["container"]
+    assert [question.key for question in taken(text).report.questions] == ["container"]
     assert yaml.safe_load(taken(text, container="large").text)["image"] == "acme/l:1"
 
 
 def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
-    one = taken(EUGR, image="vllm/vllm-openai:v0.32.0")
-    found = yaml.safe_load(one.text)
+    value = taken(EUGR, image="vllm/vllm-openai:v0.32.0")
+    found = yaml.safe_load(value.text)
     assert found["parallel"] == {"tensor": 2}
     assert found["vllm"] == {
         "port": 8000,
@@ -105,8 +105,8 @@ def test_eugrs_recipe_for_several_hosts_becomes_a_cluster() -> None:
         "compilation-config": {"cudagraph_mode": "FULL"},
     }
     assert "ports" not in found["container"] and "publish" not in found
-    assert "--distributed-executor-backend ray" in rows(one, "dropped")
-    assert one.hosts == 2 and "network host" not in rows(one, "dropped")  # a cluster's members are on it
+    assert "--distributed-executor-backend ray" in rows(value, "dropped")
+    assert value.hosts == 2 and "network host" not in rows(value, "dropped")  # a cluster's members are on it
 
 
 def test_a_gguf_of_the_hub_becomes_a_file_of_the_model() -> None:
@@ -130,8 +130,8 @@ command: llama-server -hf {model} --port {port} --ctx-size {ctx_size} --flash-at
 
 
 def test_a_compose_file_gives_its_one_service() -> None:
-    one = taken(COMPOSE, service="llm")
-    found = yaml.safe_load(one.text)
+    value = taken(COMPOSE, service="llm")
+    found = yaml.safe_load(value.text)
     assert found["engine"] == "sglang" and found["model"]["id"] == "acme/Tiny"
     assert found["sglang"] == {"mem-fraction-static": 0.7, "served-model-name": "acme/Tiny"}
     assert found["container"] == {
@@ -142,19 +142,19 @@ def test_a_compose_file_gives_its_one_service() -> None:
         "env": {"SGLANG_A": "1"},
         "volumes": ["/srv/extra:/extra:ro"],
     }
-    assert "HF_TOKEN" in rows(one, "secret")
-    assert all(word in rows(one, "dropped") for word in ("healthcheck", "privileged", "./data", "service web"))
+    assert "HF_TOKEN" in rows(value, "secret")
+    assert all(word in rows(value, "dropped") for word in ("healthcheck", "privileged", "./data", "service web"))
 
 
 def test_of_several_services_the_one_that_names_an_engine_is_taken() -> None:
     found = yaml.safe_load(taken(COMPOSE).text)
     assert found["engine"] == "sglang" and found["container"]["name"] == "llm"
     both = COMPOSE.replace("nginx:1", "vllm/vllm-openai:v0.32.0")
-    assert "service" in {one.key for one in taken(both).report.questions}
+    assert "service" in {question.key for question in taken(both).report.questions}
 
 
 def test_a_compose_files_common_part_is_brought_in_and_no_secret_is_asked_for() -> None:
-    one = taken(
+    value = taken(
         """
 x-common: &common
   image: vllm/vllm-openai:v0.32.0
@@ -168,13 +168,13 @@ services:
     deploy: {replicas: 2, resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}
 """
     )
-    assert one.report.questions == []
-    found = yaml.safe_load(one.text)
+    assert value.report.questions == []
+    found = yaml.safe_load(value.text)
     assert found["image"] == "vllm/vllm-openai:v0.32.0" and found["container"]["ipc"] == "host"
     assert found["container"]["env"] == {"B": "2"} and found["vllm"] == {"seed": 7, "served-model-name": "acme/Tiny"}
     assert found["server_key"] == {"env": "SPARK_KEY"}
-    assert "HF_TOKEN" in rows(one, "secret") and "hf_0123" not in one.text + str(one.report)
-    assert "deploy: replicas" in rows(one, "dropped") and "deploy: devices" in rows(one, "translated")
+    assert "HF_TOKEN" in rows(value, "secret") and "hf_0123" not in value.text + str(value.report)
+    assert "deploy: replicas" in rows(value, "dropped") and "deploy: devices" in rows(value, "translated")
 
 
 def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
@@ -185,9 +185,9 @@ def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
         + "a" * 64
         + """ --model acme/Tiny-8B --port 8100 --api-key sk-0123456789abcdefghij -tp 1 --enforce-eager"""
     )
-    one = taken(line)
-    found = yaml.safe_load(one.text)
-    assert one.name == "mine" and one.image_digest == "sha256:" + "a" * 64
+    value = taken(line)
+    found = yaml.safe_load(value.text)
+    assert value.name == "mine" and value.image_digest == "sha256:" + "a" * 64
     assert found["image"] == "vllm/vllm-openai:v0.31.0"
     assert found["container"] == {
         "name": "mine",
@@ -199,8 +199,8 @@ def test_a_docker_run_line_is_read_by_the_options_that_recipes_know() -> None:
     }
     assert found["server_key"] == {"env": "SPARK_KEY"}
     assert found["vllm"] == {"enforce-eager": True, "served-model-name": "acme/Tiny-8B"}
-    assert "sk-0123" not in one.text + str(one.report) and "hf_0123" not in one.text + str(one.report)
-    assert all(word in rows(one, "dropped") for word in ("privileged", "network host", "--rm", "--runtime"))
+    assert "sk-0123" not in value.text + str(value.report) and "hf_0123" not in value.text + str(value.report)
+    assert all(word in rows(value, "dropped") for word in ("privileged", "network host", "--rm", "--runtime"))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_short_options_may_stand_together(bundle: str) -> None:
 
 def test_a_model_in_a_folder_of_the_host_is_asked_for_and_its_folder_kept() -> None:
     line = "docker run -p 9000:8000 -v /srv/models:/models vllm/vllm-openai:v0.32.0 --model /models/tiny --served-model-name tiny"
-    assert [one.key for one in taken(line).report.questions] == ["model"]
+    assert [question.key for question in taken(line).report.questions] == ["model"]
     found = yaml.safe_load(taken(line, name="t1", model="acme/Tiny").text)
     assert found["model"] == {"id": "acme/Tiny", "dir": "/srv/models/tiny", "mount": "/models/tiny"}
     assert found["container"]["ports"] == ["9000:8000"]
@@ -276,12 +276,12 @@ def test_what_a_recipe_gives_away_is_warned_of() -> None:
     ],
 )
 def test_dockers_options_behind_the_image_are_taken_as_dockers(line: str, flags: dict[str, object], ports: str) -> None:
-    one = taken(f"docker run --gpus all {line}")
-    found = yaml.safe_load(one.text)
+    value = taken(f"docker run --gpus all {line}")
+    found = yaml.safe_load(value.text)
     section = found.get("vllm") or found.get("sglang")
     assert section == {**flags, "served-model-name": "acme/Tiny"}
     assert found["container"]["ports"] == [ports]
-    assert "it stands behind the image" in rows(one, "translated")
+    assert "it stands behind the image" in rows(value, "translated")
 
 
 @pytest.mark.parametrize(
@@ -311,10 +311,10 @@ services:
     ulimits: {memlock: {soft: -1, hard: -1}}
     cap_add: [IPC_LOCK]
 """
-    one = taken(text)
-    found = yaml.safe_load(one.text)
+    value = taken(text)
+    found = yaml.safe_load(value.text)
     assert found["model"]["id"] == "acme/Tiny" and found["vllm"]["max-model-len"] == 4096
     assert found["vllm"]["hf-overrides"] == {"a": 1}
-    said = "\n".join(f"{row.what}: {row.why}" for row in one.report.rows)
+    said = "\n".join(f"{row.what}: {row.why}" for row in value.report.rows)
     assert "one item with several words" in said
     assert not any(sign in said for sign in ("['", "('", "{'", "True", "None")), said

@@ -74,11 +74,11 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
 )
 def test_it_is_refused_with_the_reason(text: str, why: str) -> None:
     try:
-        one = taken(text)
+        value = taken(text)
     except Refused as error:
         assert why and why in str(error), error
     else:
-        assert not why and one.report.questions
+        assert not why and value.report.questions
 
 
 def test_mods_are_refused_with_what_they_would_do_and_dropped_only_as_answered(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_what_only_a_person_knows_is_asked_by_name() -> None:
         "--distributed",
         '--seed {seed} --chat-template fixed.jinja --speculative-config \'{{"model":"acme/Draft"}}\' --distributed',
     )
-    asked = {one.key for one in taken(text).report.questions}
-    assert asked == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
+    options = {question.key for question in taken(text).report.questions}
+    assert options == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
     answers = {
         "placeholder__seed": "7",
         "hosts": "1",
@@ -134,10 +134,10 @@ def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
 def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> None:
     mods = taken(SPARKRUN_2 + "mods: [mods/fix]\n", mods="drop", image="acme/fixed:1")
     packages = VLLM + "dependencies: [{command: pip install x}]\n"
-    assert [one.key for one in taken(packages).report.questions] == ["dependencies"]
+    assert [question.key for question in taken(packages).report.questions] == ["dependencies"]
     installed = taken(packages, dependencies="drop", image="acme/fixed:1")
-    for one in (mods, installed):
-        assert yaml.safe_load(one.text)["image"] == "acme/fixed:1" and "as answered" in rows(one, "translated")
+    for item in (mods, installed):
+        assert yaml.safe_load(item.text)["image"] == "acme/fixed:1" and "as answered" in rows(item, "translated")
     local = taken(EUGR, image="my-vllm")  # a person's own word about it
     assert yaml.safe_load(local.text)["image"] == "my-vllm:latest"
 
@@ -158,9 +158,9 @@ def test_a_file_that_swells_is_refused_in_time() -> None:
 
 
 def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
-    one = taken(f"{BASE} --max-tokens-of-doom 7", name="t1")
-    assert yaml.safe_load(one.text)["vllm"]["max-tokens-of-doom"] == 7
-    assert "--max-tokens-of-doom" in rows(one, "note")
+    value = taken(f"{BASE} --max-tokens-of-doom 7", name="t1")
+    assert yaml.safe_load(value.text)["vllm"]["max-tokens-of-doom"] == 7
+    assert "--max-tokens-of-doom" in rows(value, "note")
 
 
 @pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])

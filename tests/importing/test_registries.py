@@ -92,7 +92,7 @@ def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, wor
     second = commit(work, {"recipes/newer.yaml": SPARKRUN_2})
     assert "newer" not in run(project, "recipe.search", "tiny").stdout
     moved = run(project, "recipe.search", "tiny", "--update", "--json")
-    assert {"@ours/newer"} <= {one["name"] for one in json.loads(moved.stdout)["recipes"]}
+    assert {"@ours/newer"} <= {recipe["name"] for recipe in json.loads(moved.stdout)["recipes"]}
     assert published.refused("recipe.search", moved.stdout) == []
     assert f"{first[:12]} -> {second[:12]}" in moved.stderr
 

@@ -76,14 +76,14 @@ class Backend(BaseHTTPRequestHandler):
 def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The repository's url, the certificate, and the paths that were asked for."""
     certificate, key = self_signed(tmp_path)
-    asked: list[str] = []
-    handler = type("OfOne", (Backend,), {"top": tmp_path, "asked": asked})
+    options: list[str] = []
+    handler = type("OfOne", (Backend,), {"top": tmp_path, "asked": options})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, asked
+    yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, options
     server.shutdown()
     server.server_close()
 
@@ -91,18 +91,18 @@ def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
 def test_over_https_with_a_certificate_that_is_checked(
     project: Path, https: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, certificate, asked = https
+    url, certificate, options = https
     (project / "registries.yml").write_text(f"ours: {{url: '{url}', recipes: recipes}}\n")
     strange = run(project, "recipe.search", "tiny")
-    assert strange.returncode == 3 and "certificate" in strange.stderr and not asked
+    assert strange.returncode == 3 and "certificate" in strange.stderr and not options
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
     found = run(project, "recipe.search", "tiny")
     assert found.returncode == 0 and "@ours/tiny-fp8" in found.stdout, found.stderr
-    assert asked[0] == "/theirs.git/info/refs"
-    requests = len(asked)
+    assert options[0] == "/theirs.git/info/refs"
+    requests = len(options)
     done = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
     assert done.returncode == 0, done.stderr
-    assert len(asked) == requests, "the commit is here already"
+    assert len(options) == requests, "the commit is here already"
 
 
 def test_a_repository_that_asks_for_a_password_gets_none(

@@ -47,15 +47,15 @@ def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Desk) 
 
 def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
     report = Report()
-    one = recipe_of.taken(running_container.read(SETTINGS, "spark1", report), "", report, "spark1")
-    found = yaml.safe_load(one.text)
-    assert one.name == "my_llm" and found["container"]["name"] == "My_LLM"
+    value = recipe_of.taken(running_container.read(SETTINGS, "spark1", report), "", report, "spark1")
+    found = yaml.safe_load(value.text)
+    assert value.name == "my_llm" and found["container"]["name"] == "My_LLM"
     assert found["container"]["ports"] == ["0.0.0.0:9000:8001"] and found["vllm"]["port"] == 8001
     assert found["container"]["privileged"] is True and found["container"]["restart"] == "always"
     assert found["container"]["env"] == {"A": "1"} and found["container"]["volumes"] == SETTINGS["volumes"]
     assert found["vllm"]["chat-template"] == "mine.jinja"
-    assert "server_key" in found and "***" not in one.text
-    assert one.image_digest == "sha256:" + "b" * 64
+    assert "server_key" in found and "***" not in value.text
+    assert value.image_digest == "sha256:" + "b" * 64
 
 
 def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it() -> None:

@@ -45,16 +45,16 @@ def client() -> Iterator[Any]:
 
     if subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=60).returncode:
         pytest.skip("no Docker Engine answers")
-    one = docker.from_env()
-    one.images.build(
+    value = docker.from_env()
+    value.images.build(
         fileobj=io.BytesIO(b'FROM scratch\nENV OF=image\nENTRYPOINT ["vllm", "serve"]\n'),
         tag=IMAGE,
         rm=True,
         forcerm=True,
     )
-    yield one
-    one.api.remove_image(IMAGE)
-    one.close()
+    yield value
+    value.api.remove_image(IMAGE)
+    value.close()
 
 
 @pytest.mark.docker
@@ -69,23 +69,23 @@ def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: An
         assert made.returncode == 0, made.stderr
         data = ContainerSettings().run(ContainerSettings.Args(NAME), RecordingContext(tmp_path)).data
         report = Report({"model": "acme/Tiny"})
-        one = recipe_of.taken(running_container.read(data, "spark1", report), "one", report, "spark1")
+        value = recipe_of.taken(running_container.read(data, "spark1", report), "one", report, "spark1")
         (tmp_path / "recipes").mkdir()
-        (tmp_path / "recipes/one.yml").write_text(one.text)
+        (tmp_path / "recipes/one.yml").write_text(value.text)
         names = recipe.scope(
             Host("spark1", "spark1"), "ops", recipe.load(tmp_path, "one"), {"image": None, "model": None}
         )
         inspected, image = client.api.inspect_container(NAME), client.api.inspect_image(IMAGE)
         found = container_options.differences(ContainerSpec.from_json(names["container"]), inspected, image)
         drift = [change.field for change in found if change.field not in ("image", "compile caches")]
-        assert drift == differs, (found, one.text)
+        assert drift == differs, (found, value.text)
     finally:
         _remove(client)
 
 
 def _remove(client: Any) -> None:
-    for one in client.api.containers(all=True, filters={"name": f"^/{NAME}$"}):
-        client.api.remove_container(one["Id"], v=True, force=True)
+    for container in client.api.containers(all=True, filters={"name": f"^/{NAME}$"}):
+        client.api.remove_container(container["Id"], v=True, force=True)
 
 
 KEY = "Zq7-kX9_wT4mB2nV8pL5"

@@ -28,10 +28,10 @@ SECRET = "not-for-a-model-4711"
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        one.deployed()
-        yield one
+        value.deployed()
+        yield value
 
 
 def env() -> dict[str, str]:
@@ -67,8 +67,8 @@ async def refused(client: Client, name: str, **given: Any) -> str:
 def test_by_default_a_client_can_only_read(desk: Desk) -> None:
     async def talk(client: Client) -> None:
         tools = (await client.list_tools()).tools
-        assert {one.name for one in tools} == READING
-        assert all(one.annotations and one.annotations.read_only_hint for one in tools)
+        assert {tool.name for tool in tools} == READING
+        assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
         for name in ("deploy", "restart", "rollback", "plan_change", "apply_change"):
             assert "Unknown tool" in await refused(client, name, operation="deploy", hosts="sandbox", id="0" * 16)
 
@@ -79,13 +79,13 @@ def test_every_question_is_answered_as_data(desk: Desk) -> None:
     async def talk(client: Client) -> str:
         answers = [await called(client, name, hosts="sandbox") for name in sorted(READING - {"docs", "report"})]
         answers.append(await called(client, "report", hosts="sandbox", since="1d"))
-        assert all("no instruction" in one["note"] for one in answers)
+        assert all("no instruction" in answer["note"] for answer in answers)
         (row,) = (await called(client, "status", hosts="sandbox"))["hosts"]
         assert (row["host"], row["state"]) in (("sandbox", "up"), ("sandbox", "ok"))
         assert len((await called(client, "logs", hosts="sandbox", lines=3))["hosts"][0]["text"].splitlines()) <= 3
         assert "Returns:" in (await called(client, "docs", topic="hf_model"))["text"]
         pages = [
-            await client.read_resource(f"sparkwright://{one}") for one in ("hosts", "docs/hf_model", "schemas/events")
+            await client.read_resource(f"sparkwright://{item}") for item in ("hosts", "docs/hf_model", "schemas/events")
         ]
         assert json.loads(pages[2].contents[0].text)["title"] == "sparkwright event"  # type: ignore[union-attr]
         return json.dumps(answers)
@@ -95,11 +95,14 @@ def test_every_question_is_answered_as_data(desk: Desk) -> None:
 
 def test_every_question_is_a_resource_too(desk: Desk) -> None:
     async def talk(client: Client) -> None:
-        there = {str(one.uri) for one in (await client.list_resources()).resources}
-        there |= {one.uri_template for one in (await client.list_resource_templates()).resource_templates}
+        there = {str(resource.uri) for resource in (await client.list_resources()).resources}
+        there |= {
+            resource_template.uri_template
+            for resource_template in (await client.list_resource_templates()).resource_templates
+        }
         whole, topics = {"hosts", "status", "docs"}, {"docs/{topic}"}
         assert {
-            f"sparkwright://{one}" for one in whole | topics | {f"{one}/{{host}}" for one in READING - whole}
+            f"sparkwright://{item}" for item in whole | topics | {f"{item}/{{host}}" for item in READING - whole}
         } <= there
         for name in READING - whole:
             (page,) = (await client.read_resource(f"sparkwright://{name}/sandbox")).contents
@@ -112,7 +115,7 @@ def test_every_question_is_a_resource_too(desk: Desk) -> None:
 
 def test_the_documentation_is_read_and_searched(desk: Desk) -> None:
     async def talk(client: Client) -> None:
-        listed = {str(one.uri) for one in (await client.list_resources()).resources}
+        listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
         names = {path.stem for path in (TOP / "docs").glob("*.md")} - {"README"}
         assert {f"sparkwright://docs/{name}" for name in names} <= listed
         index = (await called(client, "docs"))["text"]
@@ -120,9 +123,9 @@ def test_the_documentation_is_read_and_searched(desk: Desk) -> None:
         (page,) = (await client.read_resource("sparkwright://docs/doctor")).contents
         assert page.text == (await called(client, "docs", topic="doctor"))["text"]  # type: ignore[union-attr]
         both = "# doctor: what is wrong with a host", "| argument | type |"  # the page, and the module of that name
-        assert all(one in page.text for one in both)  # type: ignore[union-attr]
+        assert all(item in page.text for item in both)  # type: ignore[union-attr]
         found = (await called(client, "docs", search="measurement BASELINE"))["found"]
-        assert "alerts#sparkwrightslow" in [one["topic"] for one in found] and len(found) <= manual.FOUND
+        assert "alerts#sparkwrightslow" in [item["topic"] for item in found] and len(found) <= manual.FOUND
         section = (await called(client, "docs", topic="alerts#sparkwrightslow"))["text"]
         assert section.startswith("## SparkwrightSlow") and "SparkwrightQueue" not in section
         assert (await called(client, "docs", search="zebra crossing"))["found"] == []
@@ -259,15 +262,15 @@ def test_standard_output_carries_the_protocol_and_nothing_else(desk: Desk) -> No
     words = [sys.executable, "-c", PROGRAM, "mcp", "--project", str(desk.root)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env(), text=True) as server:
         assert server.stdin is not None and server.stdout is not None
-        for one in (hello, ready, plan):
-            server.stdin.write(json.dumps(one) + "\n")
+        for item in (hello, ready, plan):
+            server.stdin.write(json.dumps(item) + "\n")
         server.stdin.flush()
         lines = []
         while not lines or lines[-1].get("id") != 2:
             lines.append(json.loads(server.stdout.readline()))
         server.stdin.close()
         rest = server.stdout.read()
-    assert all(one["jsonrpc"] == "2.0" for one in lines) and rest == ""
+    assert all(line["jsonrpc"] == "2.0" for line in lines) and rest == ""
 
 
 @pytest.mark.slow

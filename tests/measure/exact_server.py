@@ -181,7 +181,7 @@ class ExactServer:
             message = {"role": "assistant", plan.kind: "ok", **({} if plan.kind == "content" else {"content": None})}
             self._reply(writer, 200, {"choices": [{"message": message}], "usage": {"completion_tokens": 1}})
             return
-        prompt = "".join(one["content"] for one in body.get("messages", ()))
+        prompt = "".join(message["content"] for message in body.get("messages", ()))
         cached = self._cached(prompt)
         for n in range(0, len(HEAD), 4) if plan.drip_s else ():
             writer.write(HEAD[n : n + 4])
@@ -235,8 +235,8 @@ class ExactServer:
         """(cumulative tokens, 0 for what is no token; the event) in their order."""
         plan = self.plan
         chunks = min(plan.chunks, -(-int(body.get("max_tokens") or 10**9) // plan.per_chunk))
-        asked = body.get("stream_options") or {}
-        each = plan.usage == "continuous" and asked.get("continuous_usage_stats", True)
+        options = body.get("stream_options") or {}
+        each = plan.usage == "continuous" and options.get("continuous_usage_stats", True)
 
         def event(delta: dict[str, Any] | None, tokens: int, usage: bool) -> bytes:
             data: dict[str, Any] = {"choices": [] if delta is None else [{"index": 0, "delta": delta}]}

@@ -31,8 +31,8 @@ def test_all_tokens_are_counted_and_the_warm_up_is_not() -> None:
     assert found["verdict"] == "measured", found["doubts"]
     assert (found["figures"]["streams"], found["figures"]["output_tokens"]) == (6, 120)
     assert len(server.record) == 6 + 3
-    asked = [len(body["messages"][0]["content"].split()) for body in server.bodies[-6:]]
-    assert all(150 < words < 230 for words in asked)
+    options = [len(body["messages"][0]["content"].split()) for body in server.bodies[-6:]]
+    assert all(150 < words < 230 for words in options)
 
 
 def test_times_agree_with_the_servers_own_record() -> None:
@@ -40,7 +40,7 @@ def test_times_agree_with_the_servers_own_record() -> None:
     truth = sorted((sent[0][0] - received_s) * 1000 for received_s, sent in server.record[-3:])
     assert found["figures"]["ttft_p50_ms"] == pytest.approx(truth[1], abs=5)
     span = [(sent[-1][0] - sent[0][0]) for _, sent in server.record[-3:]]
-    rate = sorted(29 / one for one in span)[1]
+    rate = sorted(29 / item for item in span)[1]
     assert found["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
 
 
@@ -98,8 +98,8 @@ def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
     after = {roles.PREFIX_HITS: 800.0, roles.PREFIX_QUERIES: 1000.0}
     answers = iter([before, before, after])
     with serving(FAST) as server:
-        asked = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))
-        found = lab.run(asked, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+        options = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))
+        found = lab.run(options, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
     assert (found["verdict"], found["prefix_hit_share"]) == ("inconclusive", 0.8)
 
 

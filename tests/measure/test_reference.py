@@ -124,7 +124,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
 
 def test_a_server_is_asked_as_plainly_as_it_must_be_and_half_characters_have_names(url: tuple[str, bool]) -> None:
     found = reference.ask(HTTP, url[0], "m", api_key="", timeout_s=5)
-    assert [one.text for one in found] == ["one"] * len(reference.PROMPTS)
+    assert [item.text for item in found] == ["one"] * len(reference.PROMPTS)
     assert found[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 

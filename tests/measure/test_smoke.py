@@ -84,10 +84,10 @@ def test_with_speculation_each_prompt_is_held_against_itself() -> None:
 def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
         found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
-        asked = [body["max_tokens"] for body in server.bodies]
+        options = [body["max_tokens"] for body in server.bodies]
         prompts = [body["messages"][0]["content"] for body in server.bodies]
     assert (found.verdict, len(found.runs)) == ("new baseline", 5)
-    assert asked == [32, 40, 40, 40, 40, 40]
+    assert options == [32, 40, 40, 40, 40, 40]
     assert len({text[:8] for text in prompts}) == 6
     made = Baseline.of(found.runs)
     assert Baseline.from_json(made.to_json()) == made

@@ -157,8 +157,8 @@ def test_many_streams_are_each_timed_from_their_own_request() -> None:
         requests = [load.Request(BODY, at_s=0.05 * n, group=str(n)) for n in range(8)]
         found = load.run(server.url, requests)
         truth = sorted(sent[0][0] - received_s for received_s, sent in server.record)
-    streams = [one.stream for one in found if one.stream]
-    assert [one.request.group for one in found] == [str(n) for n in range(8)]
+    streams = [item.stream for item in found if item.stream]
+    assert [item.request.group for item in found] == [str(n) for n in range(8)]
     assert figures.of(streams).tokens == 80
     ttft = figures.of(streams).ttft
     assert ttft is not None
@@ -168,11 +168,11 @@ def test_many_streams_are_each_timed_from_their_own_request() -> None:
 def test_workers_take_the_next_request_when_one_is_done() -> None:
     with serving(Schedule(first_s=0.02, gap_s=0.001, chunks=5)) as server:
         found = load.run(server.url, [load.Request(BODY)] * 10, concurrency=3)
-        begun = [received_s for received_s, _ in server.record]
+        pending = [received_s for received_s, _ in server.record]
         ended = [sent[-1][0] for _, sent in server.record]
-    assert len([one for one in found if one.stream]) == 10
-    for at_s in begun:
-        assert sum(b <= at_s for b in begun) - sum(e < at_s for e in ended) <= 3
+    assert len([item for item in found if item.stream]) == 10
+    for at_s in pending:
+        assert sum(b <= at_s for b in pending) - sum(e < at_s for e in ended) <= 3
 
 
 def test_one_that_fails_does_not_hide_the_others() -> None:

@@ -41,28 +41,28 @@ def test_a_ruler_learns_tokens_from_two_counted_prompts() -> None:
 def test_every_prompt_begins_with_fresh_random_text() -> None:
     load = Load("serve", requests=40, concurrency=4, prompts=(("same words", 8),))
     (phase,) = workload.phases(load, Asker(HTTP, "m"))
-    texts = [one.body["messages"][0]["content"] for one in phase.requests]
+    texts = [request.body["messages"][0]["content"] for request in phase.requests]
     assert len({text[:16] for text in texts}) == 40
     assert all(text.endswith("same words") for text in texts)
-    assert {one.body["max_tokens"] for one in phase.requests} == {8}
+    assert {request.body["max_tokens"] for request in phase.requests} == {8}
 
 
 def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, long_tokens=8192, after_s=0.03)
     alone, together = workload.phases(load, Asker(HTTP, "m"))
-    assert [one.group for one in alone.requests] == ["short alone"] * 3
-    assert [(one.group, one.at_s) for one in together.requests] == [("long", 0.0)] + [("short", 0.03)] * 3
-    words = [len(one.body["messages"][0]["content"].split()) for one in together.requests]
+    assert [request.group for request in alone.requests] == ["short alone"] * 3
+    assert [(request.group, request.at_s) for request in together.requests] == [("long", 0.0)] + [("short", 0.03)] * 3
+    words = [len(request.body["messages"][0]["content"].split()) for request in together.requests]
     assert words[0] > 8000 > 300 > words[1]
 
 
 def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
     load = Load("mixed", longs=20, shorts=80, prompt_tokens=64, output_tokens=8, long_tokens=512, concurrency=8)
     (phase,) = workload.phases(load, Asker(HTTP, "m"))
-    groups = [one.group for one in phase.requests]
+    groups = [request.group for request in phase.requests]
     assert (groups.count("long"), groups.count("short"), phase.concurrency) == (20, 80, 8)
     assert groups != sorted(groups)
-    assert groups == [one.group for one in workload.phases(load, Asker(HTTP, "m"))[0].requests]
+    assert groups == [request.group for request in workload.phases(load, Asker(HTTP, "m"))[0].requests]
 
 
 def test_a_load_comes_back_from_json_and_an_unknown_kind_is_refused() -> None:

@@ -92,7 +92,7 @@ class LoopbackHub:
         self.server.server_close()
 
     def gets(self, path: str) -> int:
-        return sum(1 for method, asked, _ in self.asked if method == "GET" and asked == path)
+        return sum(1 for method, options, _ in self.asked if method == "GET" and options == path)
 
     def locked(self, *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """The files as spark.lock holds them."""

@@ -32,21 +32,21 @@ def channels(world: int) -> Iterator[list[Channel]]:
     hosts, port = tuple(f"spark{n + 1}" for n in range(world)), free_port()
     clusters = [Cluster("pair", rank, hosts, "127.0.0.1", port, join_s=60) for rank in range(world)]
     head = Coordinator(clusters[0], Secret(SECRET), print)
-    found = [Channel(one, Secret(SECRET), note=print, hidden=Redactor(["geheim-geheim"])) for one in clusters]
-    at_once([one.join for one in found])
+    found = [Channel(cluster, Secret(SECRET), note=print, hidden=Redactor(["geheim-geheim"])) for cluster in clusters]
+    at_once([item.join for item in found])
     try:
         yield found
     finally:
-        at_once([one.close for one in found])
+        at_once([item.close for item in found])
         head.close()
 
 
 def at_once(calls: list[Any]) -> None:
     threads = [threading.Thread(target=call) for call in calls]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
 
 def meet(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **args: Any) -> list[Outcome]:
@@ -61,18 +61,18 @@ def meet(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **
         except SparkwrightError as error:
             found[rank] = error
         if notes is not None:
-            notes.extend(one["text"] for one in context.said if one["event"] == "note")
+            notes.extend(item["text"] for item in context.said if item["event"] == "note")
 
     with channels(len(shares)) as all_of_them:
-        at_once([lambda rank=rank, one=one: run(rank, one) for rank, one in enumerate(all_of_them)])
+        at_once([lambda rank=rank, value=value: run(rank, value) for rank, value in enumerate(all_of_them)])
     return [found[rank] for rank in range(len(shares))]
 
 
 def test_equal_values_pass_whatever_they_are_made_of(tmp_path: Path) -> None:
     share = {"digest": "sha256:aa", "model": {"b": [1, None], "a": True}, "of my own": 5}
-    for one in meet(tmp_path, share, {**share, "of my own": 6}, compare=["digest", "model"]):
-        assert isinstance(one, Result)
-        assert one.data["members"] == {"spark1": share, "spark2": {**share, "of my own": 6}}
+    for item in meet(tmp_path, share, {**share, "of my own": 6}, compare=["digest", "model"]):
+        assert isinstance(item, Result)
+        assert item.data["members"] == {"spark1": share, "spark2": {**share, "of my own": 6}}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_equal_values_pass_whatever_they_are_made_of(tmp_path: Path) -> None:
     ],
 )
 def test_a_difference_is_the_same_sentence_for_all(tmp_path: Path, shares: list[Any], message: str) -> None:
-    outcomes = meet(tmp_path, *({"image_digest": one} for one in shares), compare=["image_digest"])
-    assert [str(one) for one in outcomes] == [message] * len(shares)
+    outcomes = meet(tmp_path, *({"image_digest": share} for share in shares), compare=["image_digest"])
+    assert [str(outcome) for outcome in outcomes] == [message] * len(shares)
 
 
 def test_all_differences_are_named_at_once(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_what_may_differ_is_told_by_whoever_is_to_tell_it_and_an_unknown_value_d
     ]
     notes: list[str] = []
     found = meet(tmp_path, *shares, warn=["kernel", "driver"], notes=notes)
-    assert all(isinstance(one, Result) for one in found), found
+    assert all(isinstance(item, Result) for item in found), found
     assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. Members should have the same."] * 3
 
 
 def test_each_member_learns_who_shares_the_same_as_itself(tmp_path: Path) -> None:
     outcomes = meet(tmp_path, {"group": ["a", "b"]}, {"group": ["a", "b"]}, {"group": []})
-    alike = [one.data["alike"]["group"] for one in outcomes if isinstance(one, Result)]
+    alike = [outcome.data["alike"]["group"] for outcome in outcomes if isinstance(outcome, Result)]
     assert alike == [["spark1", "spark2"], ["spark1", "spark2"], ["spark3"]]
 
 

@@ -67,7 +67,7 @@ def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context
     """Inductor's header: Docker starts no container of which a mount's source is gone."""
     spec = ContainerSpec(name="qwen35", image="vllm@sha256:1", labels={engine.LABEL: "vllm"}, caches=ONE)
     mounts = compile_caches.created(context, spec, {"Id": "sha256:1"})["Mounts"]
-    sources = {one["Target"]: Path(one["Source"]) for one in mounts}
+    sources = {mount["Target"]: Path(mount["Source"]) for mount in mounts}
     header = sources["/tmp/torchinductor_root"]
     assert header.parent == sources[MOUNT].parent, "side by side: none is seen from above"
     found = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
@@ -100,7 +100,7 @@ def test_what_is_written_after_the_verification_does_not_outlive_the_next_start(
     (live(context) / "more.so").write_text("from somebody who broke in")
     compile_caches.before_start(context, server)
     assert compile_caches.started_warm(context, server)
-    assert [(one.name, one.read_text()) for one in live(context).iterdir()] == [("graph.so", "compiled")]
+    assert [(path.name, path.read_text()) for path in live(context).iterdir()] == [("graph.so", "compiled")]
     assert (live(context) / "graph.so").stat().st_mode & 0o777 == 0o777, "a program stays one, for any user"
 
 
@@ -112,7 +112,7 @@ def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingCon
     (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
     compile_caches.before_start(context, server)
     assert not compile_caches.started_warm(context, server) and not any(live(context).iterdir())
-    assert any("not as it was verified" in one.get("text", "") for one in context.said)
+    assert any("not as it was verified" in item.get("text", "") for item in context.said)
 
 
 def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
@@ -125,21 +125,21 @@ def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext
     os.mkfifo(live(context) / "pipe")
     compile_caches.verified(context, server)
     frozen = compile_caches.folder(context, ONE) / "frozen/cache"
-    assert [one.name for one in frozen.iterdir()] == ["graph"]
+    assert [path.name for path in frozen.iterdir()] == ["graph"]
 
     deep = live(context).joinpath(*["d"] * (cache_tree.MOST_DEPTH + 1))
     deep.mkdir(parents=True)
     compile_caches.verified(context, server)
-    assert any("nested more than" in one.get("text", "") for one in context.said)
+    assert any("nested more than" in item.get("text", "") for item in context.said)
     compile_caches.before_start(context, server)
     assert not compile_caches.started_warm(context, server)
 
 
 def test_two_servers_with_the_same_cache_never_share_a_folder(context: RecordingContext) -> None:
-    one, other = container(context, ONE), container(context, ONE, "other")
-    compile_caches.before_start(context, one)
+    value, other = container(context, ONE), container(context, ONE, "other")
+    compile_caches.before_start(context, value)
     (live(context) / "graph").write_text("compiled")
-    compile_caches.verified(context, one)
+    compile_caches.verified(context, value)
     compile_caches.before_start(context, other)
     assert (live(context, ONE, "other") / "graph").read_text() == "compiled"
     assert (live(context) / "graph").read_text() == "compiled", "the running server keeps its own"
@@ -173,7 +173,7 @@ def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: Recor
     compile_caches.before_start(context, server)
     assert not compile_caches.started_warm(context, server)
     assert (compile_caches.folder(context, ONE) / "aside/cache/graph").read_text() == "half"
-    assert any("moved aside" in one.get("text", "") for one in context.said)
+    assert any("moved aside" in item.get("text", "") for item in context.said)
 
 
 def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:
@@ -238,7 +238,7 @@ def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: Recording
 def test_every_value_makes_another_key() -> None:
     base = {"image": "sha256:a", "model": ["m", "c"], "flags": {"x": 1}}
     others = [{**base, "image": "sha256:b"}, {**base, "model": ["m", "d"]}, {**base, "flags": {"x": 2}}]
-    assert len({key_of(one) for one in (base, *others)}) == 4
+    assert len({key_of(other) for other in (base, *others)}) == 4
 
 
 def test_of_the_engines_only_vllm_is_known_to_compile_at_its_start() -> None:

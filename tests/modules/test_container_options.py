@@ -66,7 +66,7 @@ def test_a_case(case: dict[str, Any]) -> None:
     changes = container_options.differences(
         spec, merged(CONTAINER, case.get("found", {})), merged(IMAGE, case.get("image", {}))
     )
-    assert [[one.field, one.before, one.after] for one in changes] == case["diff"]
+    assert [[change.field, change.before, change.after] for change in changes] == case["diff"]
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_scri
     """One more option of `docker run`: a field of ContainerSpec."""
     by_other_rules = {"name", "image", "restart", "entrypoint", "command", "image_ids", "server_key", "files", "caches"}
     fields = set(ContainerSpec.__dataclass_fields__)
-    assert {one.field.replace("-", "_") for one in OPTIONS} == fields - by_other_rules
+    assert {option.field.replace("-", "_") for option in OPTIONS} == fields - by_other_rules
     assert set(Container.model_fields) - fields == {"stop_timeout_s", "compile_caches"}
     assert fields - set(Container.model_fields) == {"image", "command", "image_ids", "server_key", "files", "caches"}
-    spec = ContainerSpec.from_json({**SPEC, **{one.name: one.value for one in reversed(CASES_OF_OPTIONS)}})
+    spec = ContainerSpec.from_json({**SPEC, **{option.name: option.value for option in reversed(CASES_OF_OPTIONS)}})
     host = {"docker_options": list(spec.docker_options()), "docker_networks": spec.further_networks()}
     names = {"container": {"restart": "no", "entrypoint": None, **spec.to_json()}, **host}
     script = (Path(__file__).parents[2] / "templates/docker-run.sh.j2").read_text()
@@ -124,7 +124,7 @@ def test_what_was_asked_for_and_is_left_to_the_engine_now_is_a_difference(
     """The engine's own value can't tell that somebody asked for it; the spec that the container was made from can."""
     container: dict[str, Any] = {"Id": "a" * 64, "HostConfig": {}, "Config": {}}
     spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **asked)
-    assert [one.field for one in container_options.left_out(spec, made_from, container, {})] == fields
+    assert [item.field for item in container_options.left_out(spec, made_from, container, {})] == fields
     assert container_options.left_out(made_from, made_from, container, {}) == []
 
 

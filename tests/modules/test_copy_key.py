@@ -41,17 +41,17 @@ def test_transfers_at_once_keep_each_others_keys(tmp_path: Path) -> None:
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     fork = multiprocessing.get_context("fork")
-    begun = [fork.Process(target=one_transfer, args=(tmp_path, n, gate)) for n in range(6)]
-    for process in begun:
+    pending = [fork.Process(target=one_transfer, args=(tmp_path, n, gate)) for n in range(6)]
+    for process in pending:
         process.start()
     os.close(os.open(gate, os.O_WRONLY))
-    for process in begun:
+    for process in pending:
         while process.is_alive():
             try:
                 os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # who came late to the gate
             except OSError:
                 process.join(0.05)
-    assert [process.exitcode for process in begun] == [0] * 6
+    assert [process.exitcode for process in pending] == [0] * 6
     lines = keys(tmp_path).read_bytes().splitlines()
     assert lines[0] == MINE
     assert {line.split()[-2].decode() for line in lines[1:]} == {key(1000 + n).split()[1] for n in range(6)}

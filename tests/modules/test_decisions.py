@@ -24,7 +24,7 @@ def found_of(module: StateModule[Any, Any], given: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return kind(**given)
     (row,) = typing.get_args(kind)[:1] or (None,)
-    return [row(**one) for one in given] if dataclasses.is_dataclass(row) else given
+    return [row(**item) for item in given] if dataclasses.is_dataclass(row) else given
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}: {case['name']}" for name, case in CASES])
@@ -33,6 +33,8 @@ def test_a_case(name: str, case: dict[str, Any]) -> None:
     assert isinstance(module, StateModule)
     args = arguments.build(module.Args, case["args"], module=name)
     found = found_of(module, case["found"])
-    changes = [[one.field, one.before, one.after] for one in module.differences(args, found)]
+    changes = [
+        [difference.field, difference.before, difference.after] for difference in module.differences(args, found)
+    ]
     said = module.describe(args, found)
     assert (changes, {key: said[key] for key in case.get("says", {})}) == (case["changes"], case.get("says", {}))

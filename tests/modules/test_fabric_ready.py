@@ -81,14 +81,14 @@ def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str
     monkeypatch.setattr(fabric_ready, "_leftovers", lambda args, context: iter(()))
     context = RecordingContext(folder, root=str(folder / "root"))
     return FabricReady().run(FabricReady.Args(**FINE), context), [
-        one["text"] for one in context.said if one["event"] == "note"
+        item["text"] for item in context.said if item["event"] == "note"
     ]
 
 
 def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, notes = run_with(tmp_path, monkeypatch, SLOW)
     assert (found.failed, found.exit) == (False, None)
-    assert [one.partition(":")[0] for one in notes] == ["roceP2p1s0f1 is down, its twin is up", "rocep1s0f1"]
+    assert [note.partition(":")[0] for note in notes] == ["roceP2p1s0f1 is down, its twin is up", "rocep1s0f1"]
     assert notes[1].startswith("rocep1s0f1: 100 Gb/s: ")
 
 

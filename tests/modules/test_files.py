@@ -36,7 +36,7 @@ def test_only_the_mode_is_changed_when_only_the_mode_differs(context: RecordingC
     File().run(File.Args(path="~/note", content="x"), context)
     before = (context.machine.home / "note").stat().st_ino
     result = File().run(File.Args(path="~/note", content="x", mode="640"), context)
-    assert [(one.field, one.before, one.after) for one in result.diff] == [("mode", "0644", "640")]
+    assert [(item.field, item.before, item.after) for item in result.diff] == [("mode", "0644", "640")]
     assert (context.machine.home / "note").stat().st_ino == before
 
 
@@ -112,9 +112,9 @@ def test_a_link_with_the_name_of_a_file_in_the_making_is_not_followed(tmp_path: 
 
 def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_path: Path) -> None:
     outside, path = tmp_path / "shadow", tmp_path / "note"
-    for one in (outside, path):
-        one.write_text("x")
-        one.chmod(0o600)
+    for item in (outside, path):
+        item.write_text("x")
+        item.chmod(0o600)
     found = files.FileState.at(path)
     path.unlink()
     path.symlink_to(outside)

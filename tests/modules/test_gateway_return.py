@@ -23,5 +23,5 @@ def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
     monkeypatch.setattr(replacement, "current", lambda context, name: {"Id": "x", "State": {"Running": True}})
     said = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)
     assert (said.changed, said.msg, said.data["returned"]) == (False, "not returned yet", [])
-    assert [one["text"] for one in context.said] == ["the gateway box does not answer: not returned there yet."]
+    assert [item["text"] for item in context.said] == ["the gateway box does not answer: not returned there yet."]
     assert drain_record.of(context.state) != [], "the next run returns it"

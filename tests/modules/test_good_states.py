@@ -24,7 +24,7 @@ def good(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
 def names(state: StateFolder) -> list[str]:
     return [
         good_states.last(state).get("container_id", ""),
-        *(one["container_id"] for one in good_states.before(state)),
+        *(item["container_id"] for item in good_states.before(state)),
     ]
 
 
@@ -96,5 +96,5 @@ def test_a_line_of_json_is_one_on_the_laptop_too(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(f"{line}\n{line}\n")
     (tmp_path / "container.log").write_text("\x9b2J\n")
     sent = {name: visible(text) for name, text in incidents.files(tmp_path, tmp_path / "none")}
-    assert [json.loads(one) for one in sent["events.jsonl"].splitlines()] == [told, told]
+    assert [json.loads(line) for line in sent["events.jsonl"].splitlines()] == [told, told]
     assert sent["container.log"] == "\\x9b2J\n"

@@ -37,14 +37,14 @@ def saying(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], 
     def make(line: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
-        one = engine.containers.run(shell, ["/bin/sh", "-c", 'echo "$0"; read line', line], **words)
-        made.append(one)
-        until(lambda: line.encode() in one.logs(), "its line")
-        return one
+        value = engine.containers.run(shell, ["/bin/sh", "-c", 'echo "$0"; read line', line], **words)
+        made.append(value)
+        until(lambda: line.encode() in value.logs(), "its line")
+        return value
 
     yield make
-    for one in made:
-        one.remove(force=True)
+    for item in made:
+        item.remove(force=True)
 
 
 def run(home: Path, one: Any, *rows: str, missing: bool = False, **given: Any) -> Result:
@@ -59,9 +59,9 @@ def run(home: Path, one: Any, *rows: str, missing: bool = False, **given: Any) -
 
 @pytest.mark.docker
 def test_a_compute_process_of_the_container_is_the_proof(tmp_path: Path, saying: Callable[[str], Any]) -> None:
-    one = saying("ready")
-    pid = int(one.top()["Processes"][0][one.top()["Titles"].index("PID")])
-    found = run(tmp_path, one, "1, other, 200", f"{pid}, VLLM::EngineCore, 104140")
+    value = saying("ready")
+    pid = int(value.top()["Processes"][0][value.top()["Titles"].index("PID")])
+    found = run(tmp_path, value, "1, other, 200", f"{pid}, VLLM::EngineCore, 104140")
     assert (found.failed, found.data["verdict"]) == (False, "gpu")
     assert found.msg == f"uses the GPU: VLLM::EngineCore (pid {pid}, 101.7 GiB)"
 

@@ -48,10 +48,10 @@ class Flaky(Hub):
 
 @pytest.fixture
 def hub() -> Iterator[tuple[Flaky, Server]]:
-    one = Flaky()
-    server = Server(0, HubApi, one)
+    value = Flaky()
+    server = Server(0, HubApi, value)
     server.start()
-    yield one, server
+    yield value, server
     server.shutdown()
     server.server_close()
 
@@ -93,10 +93,10 @@ def test_a_model_arrives_whole_and_a_second_time_nothing_is_asked(
     first = fetch(context, transfer)
     assert (first.changed, len(first.data["fetched"])) == (True, 19)
     entry = pinned(context)
-    asked = hub[0].asked
+    options = hub[0].asked
     second = fetch(context, transfer, **entry)
     assert (second.changed, second.data["fetched"]) == (False, [])
-    assert hub[0].asked == asked
+    assert hub[0].asked == options
 
 
 def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(context: RecordingContext) -> None:
@@ -119,7 +119,7 @@ def test_a_file_that_the_new_revision_has_not_goes_and_one_that_somebody_laid_th
     entry = pinned(context)
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     context.check = True
-    assert [one.field for one in fetch(context, commit="b" * 40, files=fewer).diff] == ["README.md"]
+    assert [item.field for item in fetch(context, commit="b" * 40, files=fewer).diff] == ["README.md"]
     assert (folder / "README.md").exists()
     context.check = False
     done = fetch(context, commit="b" * 40, files=fewer)
@@ -157,10 +157,10 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
 ) -> None:
     """As one quantisation of a GGUF repository after another."""
     entry, folder = pinned(context), context.machine.home / "m"
-    one, other = ([file for file in entry["files"] if file["path"] != left_out] for left_out in ("README.md", SHARD))
-    one = [file for file in one if not file["path"].endswith("index.json")]
+    value, other = ([file for file in entry["files"] if file["path"] != left_out] for left_out in ("README.md", SHARD))
+    value = [file for file in value if not file["path"].endswith("index.json")]
     other = [file for file in other if not file["path"].endswith("index.json")]
-    fetch(context, commit=entry["commit"], files=one)
+    fetch(context, commit=entry["commit"], files=value)
     verified(context, entry["commit"])
     assert fetch(context, commit=entry["commit"], files=other).data["fetched"] == ["README.md"]
     assert not (folder / SHARD).exists()
@@ -168,7 +168,7 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
     assert (folder / SHARD).exists()
     assert not (folder / "README.md").exists()
     assert drift.changed_files(context, good_states.last(context.state)) == []
-    assert not fetch(context, commit=entry["commit"], files=one).changed
+    assert not fetch(context, commit=entry["commit"], files=value).changed
 
 
 def test_a_revision_that_was_rolled_back_is_no_drift(
@@ -181,18 +181,18 @@ def test_a_revision_that_was_rolled_back_is_no_drift(
     assert fetch(context).data["fetched"] == sorted(MOVED_PATHS)
     rolled_back(context)
     assert drift.changed_files(context, good_states.last(context.state)) == []
-    asked = hub[0].asked
+    options = hub[0].asked
     assert not fetch(context, **old).changed
-    assert hub[0].asked == asked
+    assert hub[0].asked == options
 
 
 def test_a_revision_that_turns_thinking_off_says_so_before_it_is_fetched(
     context: RecordingContext, hub: tuple[Flaky, Server]
 ) -> None:
     fetch(context)
-    assert not any("chat template" in one.field for one in fetch(context, **pinned(context)).diff)
+    assert not any("chat template" in item.field for item in fetch(context, **pinned(context)).diff)
     hub[0].moved, context.check = lambda: True, True
-    told = {one.field: (one.before, one.after) for one in fetch(context).diff}
+    told = {item.field: (item.before, item.after) for item in fetch(context).diff}
     assert set(told) == {*MOVED_PATHS, "chat template: thinking"}
     assert [text.split(" by default")[0] for text in told["chat template: thinking"]] == ["on", "off"]
 
@@ -243,12 +243,12 @@ def test_a_hub_that_always_breaks_off_is_a_failure_and_puts_nothing_half_in_plac
     found = pinned(context)
     hub[0].cuts = 10**6
     with pytest.raises(Failed, match="interrupted"):
-        fetch(context, files=[one for one in found["files"] if one["path"] == SHARD])
+        fetch(context, files=[file for file in found["files"] if file["path"] == SHARD])
     assert not (context.machine.home / "m" / SHARD).exists()
 
 
 def test_bytes_that_are_not_what_was_pinned_fail_by_name(context: RecordingContext) -> None:
-    files = [{**one, "sha256": "0" * 64} if one["path"] == SHARD else one for one in pinned(context)["files"]]
+    files = [{**file, "sha256": "0" * 64} if file["path"] == SHARD else file for file in pinned(context)["files"]]
     with pytest.raises(Failed, match=f"hash mismatch twice: {SHARD}"):
         fetch(context, files=files)
 
@@ -274,25 +274,27 @@ def without_a_hub(context: RecordingContext) -> None:
 
 
 def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
-    asked = pinned(context)
-    fetch(context, **asked)
+    options = pinned(context)
+    fetch(context, **options)
     without_a_hub(context)
-    assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == asked
+    assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == options
     folder = context.machine.home / "m"
-    said = f"does not answer. Using the complete copy on this host: {folder}, commit {asked['commit']}."
-    assert any(said in one.get("text", "") for one in context.said)
+    said = f"does not answer. Using the complete copy on this host: {folder}, commit {options['commit']}."
+    assert any(said in item.get("text", "") for item in context.said)
 
 
 @pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])
 def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContext, harm: str) -> None:
-    asked = pinned(context)
+    options = pinned(context)
     if harm == "never whole":
-        rows = [one for one in asked["files"] if one["path"] == SHARD]
-        given = [{**one, "sha256": "0" * 64} if one not in rows and one["sha256"] else one for one in asked["files"]]
+        rows = [file for file in options["files"] if file["path"] == SHARD]
+        given = [
+            {**file, "sha256": "0" * 64} if file not in rows and file["sha256"] else file for file in options["files"]
+        ]
         with pytest.raises(Failed):
-            fetch(context, commit=asked["commit"], files=given)
+            fetch(context, commit=options["commit"], files=given)
     else:
-        fetch(context, **asked)
+        fetch(context, **options)
     path = context.machine.home / "m" / SHARD
     {"gone": path.unlink, "half": lambda: os.truncate(path, 1000)}.get(harm, lambda: None)()
     without_a_hub(context)

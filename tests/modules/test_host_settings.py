@@ -28,8 +28,8 @@ class Box:
     def __init__(self, folder: Path) -> None:
         self.home, self.root, self.asked = folder / "home", folder / "root", folder / "asked"
         programs = folder / "bin"
-        for one in (self.home, self.root / "etc/default", self.root / "proc/sys/vm", programs):
-            one.mkdir(parents=True)
+        for item in (self.home, self.root / "etc/default", self.root / "proc/sys/vm", programs):
+            item.mkdir(parents=True)
         for name in ("systemctl", "sysctl"):
             (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {self.asked}\n')
             (programs / name).chmod(0o755)
@@ -44,8 +44,8 @@ class Box:
         return HostSettings().run(HostSettings.Args(**given), context)
 
     def files(self) -> dict[str, str]:
-        found = [one for one in (self.root / "etc").rglob("*") if one.is_file()]
-        return {str(one.relative_to(self.root)): one.read_text() for one in found}
+        found = [path for path in (self.root / "etc").rglob("*") if path.is_file()]
+        return {str(item.relative_to(self.root)): item.read_text() for item in found}
 
     @property
     def commands(self) -> list[str]:
@@ -59,7 +59,7 @@ def box(tmp_path: Path) -> Box:
 
 def test_a_dry_run_shows_each_setting_and_touches_nothing(box: Box) -> None:
     before = box.files()
-    shown = {one.field: (one.before, one.after) for one in box.run(check=True, **ALL).diff}
+    shown = {item.field: (item.before, item.after) for item in box.run(check=True, **ALL).diff}
     assert shown["clock cap"] == (None, "2000 MHz")
     assert shown["swappiness"] == ("60", "10")
     assert shown["earlyoom"] == ('EARLYOOM_ARGS="-r 3600"', 'EARLYOOM_ARGS="-m 2"')

@@ -49,10 +49,10 @@ ODD = (
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub({"config.json": b"{}", BIG: bytes(range(256)) * (16 * MIB // 256)})
-    yield one
-    one.released.set()
-    one.close()
+    value = LoopbackHub({"config.json": b"{}", BIG: bytes(range(256)) * (16 * MIB // 256)})
+    yield value
+    value.released.set()
+    value.close()
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_odd_names_are_locked_fetched_verified_and_removed(
     hub.files = {name: name.encode() * 10 for name in ODD} | {"x[1].safetensors": bytes(range(256)) * (80 * 2**10)}
     lockfile.Lock().with_model(MODEL, "main", lock(context)).save(tmp_path)
     entry = lockfile.load(tmp_path).model(MODEL, "main")
-    assert entry is not None and {one["path"] for one in entry["files"]} == set(ODD)
+    assert entry is not None and {file["path"] for file in entry["files"]} == set(ODD)
     fetch(context, entry["files"], mode)
     top = context.machine.home / "m"
     assert all((top / name).read_bytes() == data for name, data in hub.files.items())
@@ -134,7 +134,7 @@ def test_odd_names_are_locked_fetched_verified_and_removed(
 
 def test_a_name_with_brackets_is_its_own_pattern(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.files["x[1].bin"] = b"x"
-    assert [one["path"] for one in lock(context, allow=["x[1].bin"])["files"]] == ["x[1].bin"]
+    assert [file["path"] for file in lock(context, allow=["x[1].bin"])["files"]] == ["x[1].bin"]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,12 @@ def test_both_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
     entry = hub_info.entry(Source(sandbox, RECIPES_MODEL, "main"), lambda path: True)
     info = huggingface_hub.HfApi(endpoint=sandbox, token=False).model_info(RECIPES_MODEL, files_metadata=True)
     official = {
-        one.rfilename: (one.size, one.lfs.sha256 if one.lfs else None, None if one.lfs else one.blob_id)
-        for one in info.siblings
+        sibling.rfilename: (
+            sibling.size,
+            sibling.lfs.sha256 if sibling.lfs else None,
+            None if sibling.lfs else sibling.blob_id,
+        )
+        for sibling in info.siblings
     }
     assert entry["commit"] == info.sha
     assert {row["path"]: (row["size_bytes"], row["sha256"], row["blob_id"]) for row in entry["files"]} == official

@@ -122,7 +122,7 @@ def test_a_server_as_the_recipe_says_is_held_to_the_recipe(box: Box) -> None:
     assert (found.data["flags"]["max-num-seqs"], found.data["model_dir"]) == ("8", str(box.model))
     assert (found.data["models"], found.data["loopback"]) == ({"tiny": 4096}, True)
     assert found.data["base_url"] == f"http://{box.spec.ports[0].rpartition(':')[0]}"
-    assert [one["verdict"] for one in found.data["checks"]] == ["proved"]
+    assert [check["verdict"] for check in found.data["checks"]] == ["proved"]
     assert found.data["expected"]["tok_per_s"] == SERVE["tok_per_s"]
     assert found.data["expected"]["baseline_key"] == SERVE["baseline_key"]
 
@@ -135,8 +135,8 @@ def test_another_one_is_named_field_by_field_and_held_to_what_is_known_of_it(box
         command=tuple("4" if word == "8" else word for word in box.spec.command),
     )
     found = box.look(other)
-    assert [one["field"] for one in found.data["drift"]] == ["image", "--max-num-seqs"]
-    assert [one["verdict"] for one in found.data["checks"]] == ["differs", "differs"]
+    assert [item["field"] for item in found.data["drift"]] == ["image", "--max-num-seqs"]
+    assert [check["verdict"] for check in found.data["checks"]] == ["differs", "differs"]
     assert "`invoke deploy --host spark1`" in found.data["checks"][-1]["fix"]
     assert "--max-num-seqs" in found.msg
     assert (found.data["expected"]["tok_per_s"], found.data["expected"]["baseline_key"]) == (None, {})
@@ -147,7 +147,7 @@ def test_another_one_is_named_field_by_field_and_held_to_what_is_known_of_it(box
     assert box.look(other).data["expected"]["tok_per_s"] == 12.0
     assert box.look(other).data["expected"]["baseline_key"] == own["baseline_key"]
     renamed = box.look(dataclasses.replace(box.spec, name="another-name"))
-    assert [one["field"] for one in renamed.data["drift"]] == ["name"]
+    assert [item["field"] for item in renamed.data["drift"]] == ["name"]
 
 
 def test_without_a_server_it_says_why(box: Box) -> None:

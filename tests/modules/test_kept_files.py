@@ -21,9 +21,9 @@ def model(tmp_path: Path) -> Path:
 def write(path: Path, text: str) -> None:
     """As a transfer does: beside it, then in its place in one step."""
     path.parent.mkdir(exist_ok=True)
-    beside = path.with_suffix(".come")
-    beside.write_text(text)
-    beside.replace(path)
+    extra = path.with_suffix(".come")
+    extra.write_text(text)
+    extra.replace(path)
 
 
 def content(folder: Path) -> dict[str, str]:

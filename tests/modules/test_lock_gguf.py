@@ -58,13 +58,13 @@ def lock(context: RecordingContext, **fields: Any) -> dict[str, Any]:
 def test_a_pattern_means_one_model_and_every_file_of_it_is_pinned_by_hash(context: RecordingContext) -> None:
     found = lock(context, file="*Q4_K_M.gguf")
     assert found["commit"] == COMMIT
-    assert [one["path"] for one in found["files"]] == ["m-Q4_K_M.gguf"]
-    assert all(one["sha256"] for one in found["files"])
+    assert [file["path"] for file in found["files"]] == ["m-Q4_K_M.gguf"]
+    assert all(file["sha256"] for file in found["files"])
 
 
 def test_shards_and_what_stands_beside_the_model_come_with_it(context: RecordingContext) -> None:
     found = lock(context, file="*UD*.gguf", mmproj="mmproj*")
-    assert [one["path"] for one in found["files"]] == [*SHARDS, "mmproj-F16.gguf"]
+    assert [file["path"] for file in found["files"]] == [*SHARDS, "mmproj-F16.gguf"]
 
 
 def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_size(context: RecordingContext) -> None:
@@ -90,7 +90,7 @@ def test_the_header_of_the_model_is_kept_and_its_cache_counts_as_memory(context:
 def test_a_file_that_is_no_model_is_locked_without_a_header(context: RecordingContext, file: str) -> None:
     found = lock(context, file=file)
     assert found["config"] is None
-    assert [one["path"] for one in found["files"]] == [file]
+    assert [item["path"] for item in found["files"]] == [file]
 
 
 def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its_makers_too(

@@ -66,8 +66,8 @@ def said(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
         return name
 
     yield run
-    for one in made:
-        one.remove(force=True)
+    for item in made:
+        item.remove(force=True)
 
 
 def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, said: Any) -> None:
@@ -101,6 +101,6 @@ def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, 
 def test_what_was_not_read_proves_nothing() -> None:
     args = VerifyLogs.Args(name="x", forbid_log=["NET/Socket"])
     state = read(START, VLLM)
-    assert [one.verdict for one in verify_logs.checks_of(args, state, {})] == ["proved"]
+    assert [check.verdict for check in verify_logs.checks_of(args, state, {})] == ["proved"]
     (cut,) = verify_logs.checks_of(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
     assert (cut.verdict, cut.evidence) == ("not found", "log read up to 256 MiB, and its last 2000 lines")

@@ -53,10 +53,10 @@ class Spark(RecordingContext):
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
-    one = Spark(tmp_path, env=env, docker_host="unix:///nowhere", ollama_url="http://127.0.0.1:1")
-    one.tell(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
-    monkeypatch.setattr(Machine, "meminfo", lambda self: dict(one.told))
-    return one
+    value = Spark(tmp_path, env=env, docker_host="unix:///nowhere", ollama_url="http://127.0.0.1:1")
+    value.tell(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
+    monkeypatch.setattr(Machine, "meminfo", lambda self: dict(value.told))
+    return value
 
 
 def test_the_table_names_process_user_gpu_memory_and_what_frees_it(spark: Spark, hog: subprocess.Popen[bytes]) -> None:
@@ -146,7 +146,7 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> Non
     said = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
     assert (said.data["back"], said.data["missing_bytes"], said.failed) == (False, 20 * GIB, False)
     assert "20.0 of the 100.0 GiB it held not released" in said.msg
-    assert any("what frees it" in one.get("text", "") for one in spark.said), "who holds it is told"
+    assert any("what frees it" in item.get("text", "") for item in spark.said), "who holds it is told"
 
 
 def test_other_programs_may_take_as_much_as_a_small_server_held(spark: Spark) -> None:

@@ -38,21 +38,21 @@ class Engine:
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub(dict(FILES))
-    yield one
-    one.close()
+    value = LoopbackHub(dict(FILES))
+    yield value
+    value.close()
 
 
 @pytest.fixture
 def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    one = RecordingContext(tmp_path, hub_url=hub.url)
+    value = RecordingContext(tmp_path, hub_url=hub.url)
     for path, data in FILES.items():
         place = tmp_path / "m" / path
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(data)
-    verify(one, hub)
-    mounted(one, {})
-    return one
+    verify(value, hub)
+    mounted(value, {})
+    return value
 
 
 def mounted(context: RecordingContext, mounts: dict[str, str]) -> None:
@@ -80,7 +80,7 @@ def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
 ) -> None:
     assert verify(context, hub).data["wrong"] == []
     flip(context)
-    assert [one.changed() for one in Manifest.all(context.state)] == [["model.safetensors"]]
+    assert [item.changed() for item in Manifest.all(context.state)] == [["model.safetensors"]]
     assert verify(context, hub).data["wrong"] == ["model.safetensors"]
 
 
@@ -108,9 +108,9 @@ def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: Record
 
 def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:
     mounted(context, {"qwen35-previous": str(context.machine.home)})
-    (one,) = Models().run(Models.Args(), context).data["models"]
-    assert (one["id"], one["commit"], one["changed"]) == (MODEL, COMMIT, [])
-    assert one["used_by"] == ["qwen35-previous"]
+    (value,) = Models().run(Models.Args(), context).data["models"]
+    assert (value["id"], value["commit"], value["changed"]) == (MODEL, COMMIT, [])
+    assert value["used_by"] == ["qwen35-previous"]
 
 
 def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingContext) -> None:

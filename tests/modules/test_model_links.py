@@ -26,19 +26,19 @@ MINE = "ssh-ed25519 AAAA mine"
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub(dict(FILES))
-    yield one
-    one.close()
+    value = LoopbackHub(dict(FILES))
+    yield value
+    value.close()
 
 
 @pytest.fixture
 def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    one = RecordingContext(tmp_path, hub_url=hub.url)
+    value = RecordingContext(tmp_path, hub_url=hub.url)
     (tmp_path / "m").mkdir()
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys/authorized_keys").write_text(MINE)
-    mounted(one, {})
-    return one
+    mounted(value, {})
+    return value
 
 
 def fetch(context: RecordingContext, hub: LoopbackHub) -> Result:
@@ -120,7 +120,7 @@ def test_a_name_that_an_older_version_noted_is_not_removed(context: RecordingCon
     manifest.about["paths"].append("../keys/authorized_keys")
     manifest.save()
     assert "../keys/authorized_keys" not in [
-        one["path"] for one in Manifest.of(context.state, manifest.folder).entries()
+        entry["path"] for entry in Manifest.of(context.state, manifest.folder).entries()
     ]
     hub.files.pop("config.json")
     fetch(context, hub)

@@ -37,9 +37,9 @@ TOKEN = Secret("one-time-token")
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub(dict(FILES))
-    yield one
-    one.close()
+    value = LoopbackHub(dict(FILES))
+    yield value
+    value.close()
 
 
 def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
@@ -63,10 +63,10 @@ def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
 @pytest.fixture
 def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     """spark1, which has the model; from now on the hub answers nobody."""
-    one = host(tmp_path, "spark1", hub.url)
-    HfModel().run(HfModel.Args(**model(hub), transfer="plain"), one)
+    value = host(tmp_path, "spark1", hub.url)
+    HfModel().run(HfModel.Args(**model(hub), transfer="plain"), value)
     hub.asked.clear()
-    return one
+    return value
 
 
 def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
@@ -75,10 +75,10 @@ def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
     takers = [host(tmp_path, name, "http://127.0.0.1:1") for name in ("spark2", "spark3")]
     urls = share(giver, hub, readers=2)
     threads = [threading.Thread(target=copy, args=(taker, hub, urls)) for taker in takers]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     for taker in takers:
         assert all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
     assert hub.asked == []
@@ -91,7 +91,8 @@ def ended(urls: list[str]) -> bool:
     pause = threading.Event()
     for _ in range(100):
         if not any(
-            one.laddr and one.laddr.port == port and one.status == "LISTEN" for one in psutil.net_connections("tcp")
+            net_connection.laddr and net_connection.laddr.port == port and net_connection.status == "LISTEN"
+            for net_connection in psutil.net_connections("tcp")
         ):
             return True
         pause.wait(0.1)
@@ -113,9 +114,9 @@ def test_nobody_gets_what_is_not_his(
 ) -> None:
     (giver.machine.home / "m/not-in-the-lock.txt").write_text("private")
     urls = share(giver, hub)
-    asked = urllib.request.Request(urls[0] + path, headers={"Authorization": f"Bearer {token}"})
+    options = urllib.request.Request(urls[0] + path, headers={"Authorization": f"Bearer {token}"})
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(asked, timeout=5)
+        urllib.request.urlopen(options, timeout=5)
     assert caught.value.code == status
     with peer.reached(urls, "spark1", TOKEN):
         pass
@@ -159,11 +160,11 @@ def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: Recordi
     (giver.machine.home / "m/sub").rename(giver.machine.home / "elsewhere")
     (giver.machine.home / "m/sub").symlink_to(giver.machine.home / "elsewhere")
     for path in ("config.json", "sub/model-00001.safetensors"):
-        asked = urllib.request.Request(
+        options = urllib.request.Request(
             f"{urls[0]}/{MODEL}/resolve/{COMMIT}/{path}", headers={"Authorization": f"Bearer {TOKEN.reveal()}"}
         )
         with pytest.raises(http.client.RemoteDisconnected):
-            urllib.request.urlopen(asked, timeout=5)
+            urllib.request.urlopen(options, timeout=5)
     with peer.reached(urls, "spark1", TOKEN):
         pass
 
@@ -171,12 +172,12 @@ def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: Recordi
 @pytest.mark.parametrize("wanted", ["bytes=x", "bytes=-1", "bytes=9999999999999999999-", "bytes=5-3", "bytes=1-x"])
 def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: LoopbackHub, wanted: str) -> None:
     urls = share(giver, hub)
-    asked = urllib.request.Request(
+    options = urllib.request.Request(
         f"{urls[0]}/{MODEL}/resolve/{COMMIT}/config.json",
         headers={"Authorization": f"Bearer {TOKEN.reveal()}", "Range": wanted},
     )
     try:
-        with urllib.request.urlopen(asked, timeout=5) as answer:
+        with urllib.request.urlopen(options, timeout=5) as answer:
             assert answer.read() == b"{}"
     except urllib.error.HTTPError as error:
         assert error.code == 416
@@ -192,8 +193,8 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
     held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peer_server.CONNECTIONS)]
     with socket.create_connection(("127.0.0.1", port), 5) as one_more:
         assert one_more.recv(1) == b"", "it was let in"
-    for one in held:
-        one.close()
+    for item in held:
+        item.close()
     while not peer_client.asked(urls[0] + peer_server.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
         pass
     with peer.reached(urls, "spark1", TOKEN):
@@ -250,7 +251,11 @@ def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
 def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingContext, hub: LoopbackHub) -> None:
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    (pid,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.pid}
+    (pid,) = {
+        net_connection.pid
+        for net_connection in psutil.net_connections("tcp")
+        if net_connection.laddr and net_connection.laddr.port == port and net_connection.pid
+    }
     said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
     assert b"neighbour" in said
     assert TOKEN.reveal().encode() not in said

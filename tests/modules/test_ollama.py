@@ -59,7 +59,7 @@ class Play:
 
 @pytest.fixture
 def play() -> Iterator[Play]:
-    one = Play()
+    value = Play()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -69,7 +69,7 @@ def play() -> Iterator[Play]:
             self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _reply(self, body: dict[str, Any] | None) -> None:
-            status, said = one.answer(self.path, body)
+            status, said = value.answer(self.path, body)
             data = json.dumps(said).encode()
             try:
                 self.send_response(status)
@@ -85,9 +85,9 @@ def play() -> Iterator[Play]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    one.url = f"http://127.0.0.1:{server.server_port}"
-    yield one
-    one.blocked.clear()
+    value.url = f"http://127.0.0.1:{server.server_port}"
+    yield value
+    value.blocked.clear()
     server.shutdown()
 
 
@@ -164,7 +164,7 @@ def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(play: Play, context
     play.asked.clear()
     back = OllamaReload().run(OllamaReload.Args(models=done.data["models"], reserve_gib=0), context)
     assert (back.data["loaded"], back.data["left_out"], play.asked) == ([], ["odd"], [])
-    assert "not reloading odd: its size is unknown" in "".join(one.get("text", "") for one in context.said)
+    assert "not reloading odd: its size is unknown" in "".join(item.get("text", "") for item in context.said)
 
 
 def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context: RecordingContext) -> None:
@@ -200,7 +200,7 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
         tmp_path, docker_host="unix:///nowhere", env={"PATH": f"{systemctl.parent}:/usr/bin:/bin"}
     )
     found = ollama_places.find(context)
-    assert ("http://127.0.0.1:8888", "service", 77) in [(one.url, one.kind, one.pid) for one in found]
+    assert ("http://127.0.0.1:8888", "service", 77) in [(item.url, item.kind, item.pid) for item in found]
 
 
 @pytest.mark.parametrize(

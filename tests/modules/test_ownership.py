@@ -31,6 +31,6 @@ def calls(path: Path) -> Iterator[str]:
 
 
 def test_no_other_file_changes_a_container() -> None:
-    files = [one for one in SOURCE.rglob("*.py") if one != GUARD and SOURCE / "sandbox" not in one.parents]
+    files = [path for path in SOURCE.rglob("*.py") if path != GUARD and SOURCE / "sandbox" not in path.parents]
     assert [found for path in sorted(files) for found in calls(path)] == []
     assert {found.rpartition(".")[2] for found in calls(GUARD)} >= {"stop", "rename", "remove_container", "start"}

@@ -35,8 +35,8 @@ def served(tmp_path: Path) -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.stop()
+    for item in started:
+        item.stop()
 
 
 def run(server: Server, home: Path, *asked: Any, **given: Any) -> Result:
@@ -45,7 +45,7 @@ def run(server: Server, home: Path, *asked: Any, **given: Any) -> Result:
 
 
 def rows(result: Result) -> dict[str, tuple[str, str]]:
-    return {one["check"]: (one["verdict"], one["fix"]) for one in result.data["checks"]}
+    return {check["check"]: (check["verdict"], check["fix"]) for check in result.data["checks"]}
 
 
 def test_a_server_with_the_right_parsers_passes_all(served: Any, tmp_path: Path) -> None:

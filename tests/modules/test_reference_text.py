@@ -60,14 +60,14 @@ class Teller:
 
 @pytest.fixture
 def teller() -> Iterator[Teller]:
-    one = Teller()
+    value = Teller()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             size = int(self.headers["Content-Length"])
-            asked = json.loads(self.rfile.read(size))
-            data = json.dumps(one.answer(asked["messages"][-1]["content"])).encode()
-            self.send_response(200 if size < one.most_bytes else 400)
+            options = json.loads(self.rfile.read(size))
+            data = json.dumps(value.answer(options["messages"][-1]["content"])).encode()
+            self.send_response(200 if size < value.most_bytes else 400)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -75,9 +75,9 @@ def teller() -> Iterator[Teller]:
         def log_message(self, *words: object) -> None: ...
 
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    one.port = web.server_port
+    value.port = web.server_port
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-    yield one
+    yield value
     web.shutdown()
     web.server_close()
 

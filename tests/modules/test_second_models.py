@@ -27,9 +27,9 @@ FILES = {"config.json": b"{}", "draft.safetensors": b"w" * 5000, "README.md": b"
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub(FILES, lfs=lambda path: path.endswith(".safetensors"))
-    yield one
-    one.close()
+    value = LoopbackHub(FILES, lfs=lambda path: path.endswith(".safetensors"))
+    yield value
+    value.close()
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def test_it_arrives_by_its_hashes_and_a_second_time_nothing_is_asked(
     first = run(context, draft(hub))
     assert first.changed and "draft: 3 files downloaded" in first.msg
     assert (context.machine.home / "draft/draft.safetensors").read_bytes() == FILES["draft.safetensors"]
-    asked = len(hub.asked)
+    options = len(hub.asked)
     again = run(context, draft(hub))
-    assert (again.changed, len(hub.asked)) == (False, asked)
+    assert (again.changed, len(hub.asked)) == (False, options)
 
 
 def test_a_wrong_byte_is_named_with_the_role_and_fetched(context: RecordingContext, hub: LoopbackHub) -> None:
@@ -103,8 +103,8 @@ def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: Recording
 
 
 def test_two_states_with_different_drafters_are_not_the_same(context: RecordingContext, hub: LoopbackHub) -> None:
-    one, other = verified(context, hub), verified(context, hub, commit="b" * 40)
-    assert not good_states.same(one, other) and good_states.same(one, one)
+    value, other = verified(context, hub), verified(context, hub, commit="b" * 40)
+    assert not good_states.same(value, other) and good_states.same(value, value)
     assert [state["model"]["models"][0]["commit"] for state in good_states.before(context.state)] == [COMMIT]
 
 

@@ -44,11 +44,11 @@ def api() -> Iterator[Any]:
 @pytest.fixture
 def name(api: Any) -> Iterator[str]:
     """A name of our own, for containers and images, which go again."""
-    one = f"test-key-{secrets.token_hex(4)}"
-    yield one
-    for container in api.containers(all=True, filters={"name": one}):
+    value = f"test-key-{secrets.token_hex(4)}"
+    yield value
+    for container in api.containers(all=True, filters={"name": value}):
         api.remove_container(container["Id"], force=True)
-    for image in api.images(one):
+    for image in api.images(value):
         api.remove_image(image["Id"], force=True)
 
 
@@ -113,9 +113,11 @@ def test_the_same_key_is_no_difference_and_another_is_one_that_shows_neither(
     run(given(tmp_path, key), wanted)
     assert run(given(tmp_path, key, check=True), wanted).data["drift"] == []
     differs = run(given(tmp_path, other, check=True), wanted).data["drift"]
-    assert [(one["field"], one["before"], one["after"]) for one in differs] == [("server_key", "set", "changed")]
+    assert [(differ["field"], differ["before"], differ["after"]) for differ in differs] == [
+        ("server_key", "set", "changed")
+    ]
     assert [
-        one["field"] for one in run(given(tmp_path, "", check=True), {**wanted, "server_key": ""}).data["drift"]
+        item["field"] for item in run(given(tmp_path, "", check=True), {**wanted, "server_key": ""}).data["drift"]
     ] == ["server_key"]
     with pytest.raises(Refused, match="was not sent with this run"):
         run(given(tmp_path, "", check=True), wanted)

@@ -28,12 +28,12 @@ OF_MACHINE = ("lock", "health-settings.json", "health.lock", "baselines/a.json",
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateFolder:
-    one = StateFolder(tmp_path)
-    one.write("verified", GOOD)
+    value = StateFolder(tmp_path)
+    value.write("verified", GOOD)
     for name in (*OF_SERVER, *OF_MACHINE):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(json.dumps({}))
-    return one
+    return value
 
 
 def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolder) -> None:
@@ -62,8 +62,8 @@ def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFol
 def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
     assert good_states.last(servers.settle(state, "vectors", "")) == {}
     assert good_states.last(state) == GOOD
-    assert [one.server for one in state.servers()] == ["", "vectors"]
-    assert [one["container_id"] for one in servers.good(state)] == ["c1"]
+    assert [server.server for server in state.servers()] == ["", "vectors"]
+    assert [item["container_id"] for item in servers.good(state)] == ["c1"]
 
 
 def test_a_move_that_was_cut_off_is_done_again(state: StateFolder) -> None:

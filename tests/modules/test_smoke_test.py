@@ -141,10 +141,10 @@ def test_what_makes_figures_comparable(tmp_path: Path, changed: dict[str, Any], 
 
 def test_the_order_of_arguments_does_not_count(tmp_path: Path) -> None:
     context = context_of(tmp_path)
-    one = {**KEY, "command": ["m", "--max-num-seqs", "8", "--enforce-eager"]}
+    value = {**KEY, "command": ["m", "--max-num-seqs", "8", "--enforce-eager"]}
     other = {**KEY, "command": ["m", "--enforce-eager", "--max-num-seqs", "8"]}
     with serving(Schedule(**FAST)) as server:
-        run(server, context, baseline_key=one)
+        run(server, context, baseline_key=value)
         assert run(server, context, baseline_key=other).data["verdict"] == "proved"
 
 
@@ -216,10 +216,10 @@ def test_a_server_of_5_7_tokens_a_second_fails_in_time_with_its_likely_causes(tm
         found = run(server, context_of(tmp_path, clock=2411), tok_per_s=47, tokens=128)
     assert time.monotonic() - began_s < 25
     assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "misconfigured"), found.msg
-    names = [one["cause"] for one in found.data["causes"]]
+    names = [cause["cause"] for cause in found.data["causes"]]
     assert "an image without kernels for this GPU (sm_121)" in names
     assert not any("power fault" in name for name in names)  # the clock was seen to be normal
-    assert all(one["evidence"] for one in found.data["causes"])
+    assert all(cause["evidence"] for cause in found.data["causes"])
 
 
 def test_more_than_the_memory_allows_is_no_measurement(tmp_path: Path) -> None:
@@ -333,5 +333,5 @@ def test_speculation_is_probed_with_one_stream_and_eight_at_both_temperatures(tm
         found = run(server, context_of(tmp_path), baseline_key=SPECULATING)
     cells = [(cell["streams"], cell["temperature"]) for cell in found.data["speculation"]]
     assert cells == [(1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7)]
-    asked = [body["temperature"] for body in server.bodies if not body.get("stream")]
-    assert asked == [0.0] * 8 + [0.7] * 8 + [0.0] * 8 + [0.7] * 8
+    options = [body["temperature"] for body in server.bodies if not body.get("stream")]
+    assert options == [0.0] * 8 + [0.7] * 8 + [0.0] * 8 + [0.7] * 8

@@ -46,9 +46,9 @@ class Spark(RecordingContext):
 
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
-    one = Spark(tmp_path, docker_host="unix:///nowhere")
-    monkeypatch.setattr(Machine, "meminfo", lambda self: one.memory())
-    return one
+    value = Spark(tmp_path, docker_host="unix:///nowhere")
+    monkeypatch.setattr(Machine, "meminfo", lambda self: value.memory())
+    return value
 
 
 def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
@@ -108,7 +108,7 @@ def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path
     start_memory.add(state, again)
     kept = start_memory.read(state)
     assert len(kept) == start_memory.KEPT and kept[0] == again
-    assert sum(one.arguments == "f20" for one in kept) == 1
+    assert sum(item.arguments == "f20" for item in kept) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path
 def test_a_record_that_is_damaged_or_of_another_version_teaches_nothing_wrong(tmp_path: Path, written: Any) -> None:
     state = StateFolder(tmp_path)
     state.write("start_memory", written)
-    assert all(one.host_bytes is None for one in start_memory.read(state))
+    assert all(item.host_bytes is None for item in start_memory.read(state))

@@ -33,13 +33,13 @@ def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Ca
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
         words["labels"] = ownership.labels(RecordingContext(tmp_path), "server", name)
         policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
-        one = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
-        all_of_them.append(one)
-        return one
+        value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
+        all_of_them.append(value)
+        return value
 
     yield make
-    for one in all_of_them:
-        one.remove(force=True)
+    for item in all_of_them:
+        item.remove(force=True)
 
 
 def status(one: Any) -> str:
@@ -82,18 +82,18 @@ def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
     script: str,
     word: str,
 ) -> None:
-    one = made(script)
-    happens(one)
+    value = made(script)
+    happens(value)
     context = RecordingContext(tmp_path)
-    found = Liveness().run(Liveness.Args(name=one.name, base_url=NOBODY), context)
-    assert found.data["silent"] and any(one in found.msg for one in word.split("|")), found.msg
+    found = Liveness().run(Liveness.Args(name=value.name, base_url=NOBODY), context)
+    assert found.data["silent"] and any(item in found.msg for item in word.split("|")), found.msg
     context.state.write(
-        "verified", {"spec": {"name": one.name, "restart": "unless-stopped"}, "container_id": one.id, "since": 1.0}
+        "verified", {"spec": {"name": value.name, "restart": "unless-stopped"}, "container_id": value.id, "since": 1.0}
     )
-    Stopped().run(Stopped.Args(name=one.name, stop_timeout_s=1), context)
-    assert status(one) == "exited"
-    assert one.attrs["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    Stopped().run(Stopped.Args(name=value.name, stop_timeout_s=1), context)
+    assert status(value) == "exited"
+    assert value.attrs["HostConfig"]["RestartPolicy"]["Name"] == "no"
     kept = context.state.read("previous") or {}
-    assert (kept["id"], kept["policy"], kept["running"]) == (one.id, "unless-stopped", True)
-    again = Stopped().run(Stopped.Args(name=one.name), context)
+    assert (kept["id"], kept["policy"], kept["running"]) == (value.id, "unless-stopped", True)
+    again = Stopped().run(Stopped.Args(name=value.name), context)
     assert (again.changed, (context.state.read("previous") or {})["policy"]) == (False, "unless-stopped")

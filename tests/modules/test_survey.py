@@ -24,7 +24,7 @@ class Engine:
     """What is asked of Docker here: running containers with what they publish."""
 
     def __init__(self, inspects: list[dict[str, Any]]) -> None:
-        self.inspects = {one["Id"]: one for one in inspects}
+        self.inspects = {inspect["Id"]: inspect for inspect in inspects}
         self.api = self
 
     def containers(self) -> list[dict[str, Any]]:
@@ -76,12 +76,12 @@ def server() -> Iterator[ThreadingHTTPServer]:
         def log_message(self, *args: object) -> None:
             pass
 
-    one = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    one.told = 200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]}  # type: ignore[attr-defined]
-    threading.Thread(target=one.serve_forever, daemon=True).start()
-    yield one
-    one.shutdown()
-    one.server_close()
+    value = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    value.told = 200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]}  # type: ignore[attr-defined]
+    threading.Thread(target=value.serve_forever, daemon=True).start()
+    yield value
+    value.shutdown()
+    value.server_close()
 
 
 def found(tmp_path: Path, *containers: dict[str, Any]) -> list[model_servers.Server]:
@@ -94,14 +94,14 @@ def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(
     tmp_path: Path, server: ThreadingHTTPServer
 ) -> None:
     mine = container("mine", server.server_port, words=("--model", "/models/m"))
-    (one,) = found(tmp_path, mine, container("closed", 1))
-    assert (one.name, one.engine, one.port, one.models) == ("mine", "llama_cpp", server.server_port, ["qwen"])
-    assert one.model_dir == "/data/m"
+    (value,) = found(tmp_path, mine, container("closed", 1))
+    assert (value.name, value.engine, value.port, value.models) == ("mine", "llama_cpp", server.server_port, ["qwen"])
+    assert value.model_dir == "/data/m"
 
 
 def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, server: ThreadingHTTPServer) -> None:
     words = ("--port", str(server.server_port))
-    assert [one.name for one in found(tmp_path, container("host", 0, network="host", words=words))] == ["host"]
+    assert [item.name for item in found(tmp_path, container("host", 0, network="host", words=words))] == ["host"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(
     tmp_path: Path, server: ThreadingHTTPServer, told: tuple[int, Any], labels: dict[str, str], servers: list[list[str]]
 ) -> None:
     server.told = told  # type: ignore[attr-defined]
-    assert [one.models for one in found(tmp_path, container("web", server.server_port, labels=labels))] == servers
+    assert [item.models for item in found(tmp_path, container("web", server.server_port, labels=labels))] == servers
 
 
 def put(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
@@ -140,8 +140,8 @@ def put(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
 def test_a_model_is_found_where_people_keep_it(tmp_path: Path, place: str, kind: str) -> None:
     folder = put(tmp_path / place)
     machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
-    (one,) = on_disk.find(machine, [MODEL], [OWN])
-    assert (one.dir, one.place, one.size_bytes) == (str(folder), kind, 100)
+    (value,) = on_disk.find(machine, [MODEL], [OWN])
+    assert (value.dir, value.place, value.size_bytes) == (str(folder), kind, 100)
 
 
 def test_a_folder_without_weights_or_of_another_model_is_none(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ BIG_SHA256 = hashlib.sha256(FILES[BIG]).hexdigest()
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub(dict(FILES))
-    yield one
-    one.close()
+    value = LoopbackHub(dict(FILES))
+    yield value
+    value.close()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def is_right(context: RecordingContext, hub: LoopbackHub) -> bool:
 
 
 def notes(context: RecordingContext) -> str:
-    return "\n".join(one["text"] for one in context.said if one["event"] == "note")
+    return "\n".join(item["text"] for item in context.said if item["event"] == "note")
 
 
 def second_of_all(wanted: str) -> bool:
@@ -282,7 +282,7 @@ def test_a_half_and_a_wrong_file_are_told_apart(context: RecordingContext, hub: 
     (folder(context) / SMALL).write_bytes(FILES[SMALL][:1000])
     (folder(context) / "config.json").write_bytes(b'{"model_type": "tinY"}')
     context.check = True
-    diff = {one.field: one.before for one in fetch(context, hub).diff}
+    diff = {item.field: item.before for item in fetch(context, hub).diff}
     assert diff == {SMALL: "1000 bytes", "config.json": "wrong"}
 
 
@@ -342,13 +342,13 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
 def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.rate = 20 * MIB  # slow enough that a busy machine looks at it several times
     fetch(context, hub)
-    said = [one for one in context.said if one["event"] == "progress" and one.get("parts")]
+    said = [item for item in context.said if item["event"] == "progress" and item.get("parts")]
     last = said[-1]
     assert 0 < last["done"] <= last["total"] == sum(map(len, FILES.values()))
-    part = next(one for one in last["parts"] if one["path"] == BIG)
+    part = next(part for part in last["parts"] if part["path"] == BIG)
     assert 0 < part["done"] <= part["total"] == len(FILES[BIG])
     assert part["rate"] > 0 and part["left_s"] is not None
-    assert BIG in last["text"] and any("left" in one["text"] for one in said)
+    assert BIG in last["text"] and any("left" in item["text"] for item in said)
 
 
 def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
@@ -356,7 +356,7 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
 ) -> None:
     hub.faults.rate = 10 * MIB
     fetch(context, hub, "hf_transfer")
-    done = [one["done"] for one in context.said if one["event"] == "progress" and one.get("parts")]
+    done = [item["done"] for item in context.said if item["event"] == "progress" and item.get("parts")]
     assert done == sorted(done)
     assert done[0] < len(FILES[BIG]) / 2
 
@@ -380,8 +380,8 @@ def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytes
     hub.faults.rate = MIB
     source, samples = Source(hub.url, MODEL, COMMIT), [transfer_choice.Sample(BIG, len(FILES[BIG]))]
     monkeypatch.setattr(transfer_choice, "WINDOW_S", 0.4)
-    one, many = (transfer_choice.measured(source, samples, connections) for connections in (1, transfer_choice.MANY))
-    assert 0 < one < many / transfer_choice.WORTH
+    value, many = (transfer_choice.measured(source, samples, connections) for connections in (1, transfer_choice.MANY))
+    assert 0 < value < many / transfer_choice.WORTH
 
 
 @pytest.mark.parametrize(("xet", "chosen"), [(90e6, "xet"), (49e6, "xet"), (47e6, "hf_transfer"), (0.0, "hf_transfer")])
@@ -516,8 +516,8 @@ def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_en
     looker.start()
     fetch(context, hub)
     looker.join()
-    assert any(b"sparkwright.host.models.transfer_process" in one for one in seen)
-    assert not any(secret.encode() in one for one in seen)
+    assert any(b"sparkwright.host.models.transfer_process" in item for item in seen)
+    assert not any(secret.encode() in item for item in seen)
     everything = b"".join(path.read_bytes() for path in context.machine.home.rglob("*") if path.is_file())
     assert secret.encode() not in everything
     assert secret not in json.dumps(context.said)

@@ -63,25 +63,25 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        for one in (self._listener, *self._open):
+        for item in (self._listener, *self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
 
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    one = LoopbackHub(dict(FILES))
-    yield one
-    one.close()
+    value = LoopbackHub(dict(FILES))
+    yield value
+    value.close()
 
 
 @pytest.fixture
 def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    one = host(tmp_path, "spark1", hub.url)
-    HfModel().run(HfModel.Args(**model(hub), transfer="plain"), one)
+    value = host(tmp_path, "spark1", hub.url)
+    HfModel().run(HfModel.Args(**model(hub), transfer="plain"), value)
     hub.asked.clear()
-    return one
+    return value
 
 
 def relays(giver: RecordingContext, hub: LoopbackHub, **most: int) -> list[Relay]:
@@ -99,7 +99,7 @@ def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
 
 
 def notes(taker: RecordingContext) -> list[str]:
-    return [one["text"] for one in taker.said if one["event"] == "note"]
+    return [item["text"] for item in taker.said if item["event"] == "note"]
 
 
 def arrived(taker: RecordingContext, hub: LoopbackHub) -> bool:
@@ -109,9 +109,9 @@ def arrived(taker: RecordingContext, hub: LoopbackHub) -> bool:
 
 def test_bytes_come_over_both_halves_of_the_port(giver: RecordingContext, hub: LoopbackHub, tmp_path: Path) -> None:
     taker, ways = host(tmp_path, "spark2", "http://127.0.0.1:1"), relays(giver, hub)
-    result = copy(taker, hub, [one.url for one in ways])
+    result = copy(taker, hub, [way.url for way in ways])
     assert arrived(taker, hub)
-    assert all(one.passed >= 2 * len(SHARD) for one in ways), [one.passed for one in ways]
+    assert all(way.passed >= 2 * len(SHARD) for way in ways), [way.passed for way in ways]
     assert all(address in result.msg for address in TWINS), result.msg
 
 
@@ -119,7 +119,7 @@ def test_a_half_that_is_cut_in_the_middle_does_not_fail_the_copy(
     giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
 ) -> None:
     taker, ways = host(tmp_path, "spark2", "http://127.0.0.1:1"), relays(giver, hub, second=len(SHARD) // 2)
-    copy(taker, hub, [one.url for one in ways])
+    copy(taker, hub, [way.url for way in ways])
     assert arrived(taker, hub)
     assert 0 < ways[1].passed < len(SHARD) * 2 and ways[0].passed >= 4 * len(SHARD)
     assert any(f"Continuing over {ways[0].url}." in note for note in notes(taker)), notes(taker)
@@ -130,7 +130,7 @@ def test_a_half_out_of_reach_is_said_and_the_other_is_used(
 ) -> None:
     taker, ways = host(tmp_path, "spark2", "http://127.0.0.1:1"), relays(giver, hub)
     ways[1].close()
-    copy(taker, hub, [one.url for one in ways])
+    copy(taker, hub, [way.url for way in ways])
     assert arrived(taker, hub)
     assert any(f"spark1 does not answer at {ways[1].url}" in note for note in notes(taker)), notes(taker)
 

@@ -27,7 +27,7 @@ def verdicts(text: str, **args: Any) -> list[str]:
     watch = Watch([*wanted.expect_log, *wanted.forbid_log])
     for line in log_text.lines_of(text):
         watch.feed(line)
-    return [one.verdict for one in verify_logs.checks_of(wanted, read(text, LOG), watch.found)]
+    return [check.verdict for check in verify_logs.checks_of(wanted, read(text, LOG), watch.found)]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,9 @@ def test_a_line_of_an_earlier_start_does_not_count() -> None:
 
 def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
     llama, data = engine.of("llama_cpp"), DATA.parent / "llama-b10068"
-    (one,) = verify_logs.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
-    assert (one.check, one.verdict) == ("serves what was asked", "disproved")
-    assert one.evidence.endswith("the slot context (25088) exceeds the training context of the model (8192) - capping")
+    (value,) = verify_logs.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
+    assert (value.check, value.verdict) == ("serves what was asked", "disproved")
+    assert value.evidence.endswith(
+        "the slot context (25088) exceeds the training context of the model (8192) - capping"
+    )
     assert verify_logs.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []

@@ -53,13 +53,13 @@ def unit_test(name: str) -> dict[str, Any]:
     """A case as promtool takes it: before its time the alert is not there, afterwards it fires."""
     metric, values, quiet, fires, _ = CASES[name]
     series = [(metric, values), *([BESIDE[name]] if name in BESIDE else [])]
-    rule = next(one for one in alerts.ALERTS if one.name == f"Sparkwright{name}")
+    rule = next(alert for alert in alerts.ALERTS if alert.name == f"Sparkwright{name}")
     labels = {"instance": "spark1", "severity": rule.severity}
     labels |= {"state": metric.partition('state="')[2].partition('"')[0]} if "state=" in metric else {}
     alert = {"exp_labels": labels, "exp_annotations": {}}
     return {
         "interval": "1m",
-        "input_series": [{"series": _labelled(one), "values": found} for one, found in series],
+        "input_series": [{"series": _labelled(value), "values": found} for value, found in series],
         "alert_rule_test": [
             {"eval_time": f"{quiet}m", "alertname": rule.name, "exp_alerts": []},
             {"eval_time": f"{fires}m", "alertname": rule.name, "exp_alerts": [alert]},
@@ -101,7 +101,7 @@ def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_p
 def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) -> str:
     """What `promtool test rules` has against a case. summary: the rule's only annotation; else it has none."""
     rules = yaml.safe_load(alerts.text())
-    (rule,) = [one for one in rules["groups"][0]["rules"] if one["alert"] == f"Sparkwright{name}"]
+    (rule,) = [rule for rule in rules["groups"][0]["rules"] if rule["alert"] == f"Sparkwright{name}"]
     rule["annotations"] = {"summary": rule["annotations"]["summary"]} if summary else {}
     (folder / "rules.yml").write_text(yaml.safe_dump(rules))
     (folder / "test.yml").write_text(
@@ -113,7 +113,7 @@ def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) ->
 
 
 def test_every_alert_has_its_case() -> None:
-    assert {f"Sparkwright{name}" for name in {**CASES, **GATEWAY}} == {one.name for one in alerts.ALERTS}
+    assert {f"Sparkwright{name}" for name in {**CASES, **GATEWAY}} == {alert.name for alert in alerts.ALERTS}
 
 
 def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
@@ -121,13 +121,13 @@ def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
         line.split()[2].removeprefix(textfile.PREFIX)
         for line in textfile.text(Record(0.0, "ok", "ok", 0.0)).splitlines()
         if line.startswith("# HELP")
-    } | {one.name for one in textfile.METRICS}
-    asked = [one.expr for one in alerts.ALERTS] + dashboard.queries()
-    named = {found for text in asked for found in METRIC.findall(text)}
+    } | {metric.name for metric in textfile.METRICS}
+    options = [alert.expr for alert in alerts.ALERTS] + dashboard.queries()
+    named = {found for text in options for found in METRIC.findall(text)}
     assert named and named <= written, named - written
 
 
 def test_links_lead_to_where_the_user_has_the_runbooks() -> None:
     found = yaml.safe_load(alerts.text("https://wiki.example.org/alerts"))
-    links = [one["annotations"]["runbook_url"] for one in found["groups"][0]["rules"]]
+    links = [rule["annotations"]["runbook_url"] for rule in found["groups"][0]["rules"]]
     assert "https://wiki.example.org/alerts#sparkwrightslow" in links and len(set(links)) == len(alerts.ALERTS)

@@ -21,13 +21,13 @@ def lost(ours: Any, theirs: Any, at: str = "") -> list[str]:
     if isinstance(ours, dict):
         known = theirs if isinstance(theirs, dict) else {}
         return [
-            one
+            item
             for key, value in ours.items()
-            for one in (lost(value, known[key], f"{at}.{key}") if key in known else [f"{at}.{key}"])
+            for item in (lost(value, known[key], f"{at}.{key}") if key in known else [f"{at}.{key}"])
         ]
     if isinstance(ours, list):
         pairs = zip(ours, theirs, strict=True) if isinstance(theirs, list) and len(ours) == len(theirs) else None
-        return [at] if pairs is None else [one for n, (a, b) in enumerate(pairs) for one in lost(a, b, f"{at}[{n}]")]
+        return [at] if pairs is None else [item for n, (a, b) in enumerate(pairs) for item in lost(a, b, f"{at}[{n}]")]
     return [] if ours == theirs else [at]
 
 

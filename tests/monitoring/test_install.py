@@ -48,8 +48,8 @@ def test_it_scrapes_the_hosts_and_gateways_of_the_inventory(tmp_path: Path) -> N
 
 def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
     here = project(tmp_path)
-    asked = commands.run("monitoring.install", cwd=here)
-    assert (asked.returncode, asked.stderr) == (
+    options = commands.run("monitoring.install", cwd=here)
+    assert (options.returncode, options.stderr) == (
         5,
         "say where to: --to DIR for the files, --textfile DIR for the hosts' metrics, or both.\n",
     )

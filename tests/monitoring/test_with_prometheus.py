@@ -51,7 +51,7 @@ def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> N
 @pytest.mark.slow
 def test_a_well_host_has_no_alert_and_a_bad_one_has_those_that_name_it(prometheus: Prometheus) -> None:
     def active() -> set[str]:
-        return {one["metric"]["alertname"] for one in prometheus.ask("ALERTS")}
+        return {item["metric"]["alertname"] for item in prometheus.ask("ALERTS")}
 
     prometheus.pages["spark1"] = page("ok", tok_per_s=47.0, checked_s=time.time())
     prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "1")
@@ -67,4 +67,4 @@ def test_every_alert_has_its_section_in_the_docs() -> None:
     from pathlib import Path
 
     page = (Path(__file__).parents[2] / "docs/alerts.md").read_text()
-    assert [one.name for one in alerts.ALERTS if f"\n## {one.name}\n" not in page] == []
+    assert [alert.name for alert in alerts.ALERTS if f"\n## {alert.name}\n" not in page] == []

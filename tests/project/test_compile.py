@@ -112,7 +112,7 @@ TAGGED = (
 def test_tags_and_start_mean_what_they_mean_in_ansible(
     tmp_path: Path, options: dict[str, Any], names: list[str]
 ) -> None:
-    assert [one.name for one in tasks_of(compiled(tmp_path, TAGGED, **options).steps)] == names
+    assert [task.name for task in tasks_of(compiled(tmp_path, TAGGED, **options).steps)] == names
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ def test_what_is_refused_with_its_line(box: str, line: int, said: str, tmp_path:
 def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
     wanted = load(tmp_path, box, rest)
     served = serving(wanted, NOTHING)
-    warned = [one for one in served.findings if one.flag.startswith("container.")]
-    assert {one.rule: int(findings.where(wanted, one).rpartition(":")[2]) for one in warned} == rules
-    assert {one.severity for one in warned} <= {"warning"}
+    warned = [finding for finding in served.findings if finding.flag.startswith("container.")]
+    assert {item.rule: int(findings.where(wanted, item).rpartition(":")[2]) for item in warned} == rules
+    assert {item.severity for item in warned} <= {"warning"}
     assert [line for line in findings.doubts(wanted, served) if "recipes/one.yml" in line] == [
-        f"{findings.where(wanted, one)}: {one.sentence}" for one in warned
+        f"{findings.where(wanted, item)}: {item.sentence}" for item in warned
     ]
 
 
@@ -128,7 +128,9 @@ def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int],
 )
 def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
     wanted = load(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
-    found = {one.flag: one.rule for one in serving(wanted, NOTHING).findings if one.severity == "warning"}
+    found = {
+        finding.flag: finding.rule for finding in serving(wanted, NOTHING).findings if finding.severity == "warning"
+    }
     assert {flag: rule for flag, rule in found.items() if rule.endswith(("-others", "-host"))} == rules
 
 
@@ -136,7 +138,11 @@ def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str
 def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str, tmp_path: Path) -> None:
     box = "privileged: true\npid: host\nnetwork: host\nsecurity_opt: ['seccomp=unconfined']\nlog_driver: none"
     wanted = load(tmp_path, box, head=OTHERS[engine])
-    found = {one.flag: one.rule for one in serving(wanted, NOTHING).findings if one.flag.startswith("container.")}
+    found = {
+        finding.flag: finding.rule
+        for finding in serving(wanted, NOTHING).findings
+        if finding.flag.startswith("container.")
+    }
     assert found == {
         "container.privileged": "root-on-the-host",
         "container.pid": "host-namespaces",
@@ -163,7 +169,7 @@ def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
     names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", wanted, NOTHING)
     assert (tuple(names["container"]["ports"]), names["base_url"]) == (ports, url)
     assert wanted.open_to_network is open_to_network
-    assert [one.sentence for one in serving(wanted, NOTHING).findings if one.rule == "out-of-reach"] == []
+    assert [finding.sentence for finding in serving(wanted, NOTHING).findings if finding.rule == "out-of-reach"] == []
 
 
 def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refused(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ class Bench:
         added = [*box["volumes"], *(value or ())] if case.name == "volumes" else value
         box = {k: v for k, v in {**box, **case.beside, case.name: added}.items() if v is not None}
         written = json.dumps(box)
-        for one in NETWORKS:
-            written = written.replace(f"NETWORK-{one}", self.network(one))
+        for network in NETWORKS:
+            written = written.replace(f"NETWORK-{network}", self.network(network))
         model = json.dumps({"id": "a/b", "dir": str(self.folder / "model"), "mount": "/model"})
         (self.folder / "recipes").mkdir(exist_ok=True)
         (self.folder / "model").mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ class Bench:
         return Container().run(Container.Args(spec=json.loads(json.dumps(names["container"]))), context)
 
     def drift(self, names: dict[str, Any]) -> list[str]:
-        return [one["field"] for one in self.deploy(names, check=True).data["drift"]]
+        return [item["field"] for item in self.deploy(names, check=True).data["drift"]]
 
     def make(self, names: dict[str, Any], *, starts: bool = True) -> None:
         """As a deploy does."""
@@ -98,12 +98,12 @@ class Bench:
 
     def inside(self, script: str) -> str:
         """What a script prints in the container."""
-        asked = self.client.api.exec_create(self.name, ["sh", "-c", script])
-        return str(self.client.api.exec_start(asked["Id"]).decode())
+        options = self.client.api.exec_create(self.name, ["sh", "-c", script])
+        return str(self.client.api.exec_start(options["Id"]).decode())
 
     def mounted(self) -> set[tuple[str, str]]:
         found = self.client.api.inspect_container(self.name)
-        return {(one["Source"], one["Destination"]) for one in found["Mounts"] if one["Type"] == "bind"}
+        return {(mount["Source"], mount["Destination"]) for mount in found["Mounts"] if mount["Type"] == "bind"}
 
     def says(self, where: str) -> Any:
         found: Any = json.loads(json.dumps(self.client.api.inspect_container(self.name)).replace(self.name, "NETWORK"))
@@ -112,8 +112,8 @@ class Bench:
         return found
 
     def remove(self) -> None:
-        for one in self.client.api.containers(all=True, filters={"name": f"^/{self.name}$"}):
-            self.client.api.remove_container(one["Id"], v=True, force=True)
+        for container in self.client.api.containers(all=True, filters={"name": f"^/{self.name}$"}):
+            self.client.api.remove_container(container["Id"], v=True, force=True)
 
 
 @pytest.fixture(scope="module")
@@ -122,20 +122,20 @@ def client() -> Iterator[Any]:
 
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         pytest.skip("no Docker Engine answers")
-    one = docker.from_env()
+    value = docker.from_env()
     dockerfile = "\n".join(["FROM scratch", *BROUGHT, ""])
-    one.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=IMAGE, rm=True, forcerm=True)
-    yield one
-    one.api.remove_image(IMAGE)
-    one.close()
+    value.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=IMAGE, rm=True, forcerm=True)
+    yield value
+    value.api.remove_image(IMAGE)
+    value.close()
 
 
 @pytest.fixture(scope="module")
 def bench(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    one = Bench(client, tmp_path_factory.mktemp("options"), f"options-{secrets.token_hex(4)}")
-    made = [client.api.create_network(one.network(name))["Id"] for name in NETWORKS]
-    yield one
-    one.remove()
+    value = Bench(client, tmp_path_factory.mktemp("options"), f"options-{secrets.token_hex(4)}")
+    made = [client.api.create_network(value.network(name))["Id"] for name in NETWORKS]
+    yield value
+    value.remove()
     for network in made:
         client.api.remove_network(network)
     for volume in client.api.volumes(filters={"name": "words-options"})["Volumes"] or ():

@@ -48,7 +48,7 @@ def load(folder: Path, word: Word) -> recipe.Recipe:
         value = {name: rest}
     box = {"name": f"words-{secrets.token_hex(4)}", "gpus": "", "ports": [], "ipc": ""} | {word.field: value}
     lines = [f"image: {IMAGE}", "model: {id: a/b, dir: ~/models/b, mount: /model}", "container:"]
-    lines += [f"  {name}: {json.dumps(one)}" for name, one in box.items()]
+    lines += [f"  {name}: {json.dumps(value)}" for name, value in box.items()]
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/words.yml").write_text("\n".join(lines) + "\n")
     return recipe.load(folder, "words")
@@ -78,18 +78,18 @@ def client() -> Iterator[Any]:
 
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         pytest.skip("no Docker Engine answers")
-    one = docker.from_env()
+    value = docker.from_env()
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("x"))
-    one.api.import_image_from_data(archive.getvalue(), *IMAGE.split(":"))
-    yield one
-    for made in one.api.containers(all=True, filters={"ancestor": IMAGE}):
-        one.api.remove_container(made["Id"], v=True, force=True)
-    one.api.remove_image(IMAGE)
-    for volume in one.api.volumes(filters={"name": "words-test"})["Volumes"] or ():
-        one.api.remove_volume(volume["Name"])
-    one.close()
+    value.api.import_image_from_data(archive.getvalue(), *IMAGE.split(":"))
+    yield value
+    for made in value.api.containers(all=True, filters={"ancestor": IMAGE}):
+        value.api.remove_container(made["Id"], v=True, force=True)
+    value.api.remove_image(IMAGE)
+    for volume in value.api.volumes(filters={"name": "words-test"})["Volumes"] or ():
+        value.api.remove_volume(volume["Name"])
+    value.close()
 
 
 def created(*words: str) -> tuple[bool, str]:
@@ -102,7 +102,7 @@ def created(*words: str) -> tuple[bool, str]:
 @pytest.mark.parametrize("field", FIELDS)
 def test_the_engine_says_what_the_table_says(client: Any, field: str) -> None:
     found, wanted = {}, {}
-    for word in (one for one in WORDS if one.field == field and one.docker is not None):
+    for word in (word for word in WORDS if word.field == field and word.docker is not None):
         wanted[word.text] = word.docker
         found[word.text], said = created("docker", "create", FLAGS.get(field, f"--{field}"), word.text, IMAGE, "/x")
         if found[word.text]:
@@ -118,7 +118,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
     """And both are as the recipe says: no later plan finds a difference."""
     image = client.api.inspect_image(IMAGE)
     script = (TOP / "templates/docker-run.sh.j2").read_text().replace("docker run -d", "docker create")
-    for word in (one for one in WORDS if one.field == field and not one.said):
+    for word in (word for word in WORDS if word.field == field and not word.said):
         names = recipe.scope(Host("spark1", "spark1"), "ops", load(tmp_path, word), {"image": None, "model": None})
         spec = ContainerSpec.from_json(names["container"])
         took, by_hand = created("sh", "-c", str(expressions.render(script, names)))
@@ -128,7 +128,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
         made = client.api.create_container_from_config(container_options.create_arguments(spec), spec.name)["Id"]
         rows.append(client.api.inspect_container(made))
         client.api.remove_container(made, v=True)
-        assert [container_options.differences(spec, one, image) for one in rows] == [[], []], word
+        assert [container_options.differences(spec, row, image) for row in rows] == [[], []], word
 
 
 @pytest.mark.parametrize(

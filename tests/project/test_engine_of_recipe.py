@@ -58,7 +58,7 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     own = len(kept["docker_options"])
     now["docker_options"], caches = now["docker_options"][:own], now["docker_options"][own:]
     assert bool(caches) == (label == "pinned") and all(
-        "caches" in json.dumps(one) or one[0] == "-e" for one in caches
+        "caches" in json.dumps(cache) or cache[0] == "-e" for cache in caches
     ), caches
     (model,) = now["container"]["volumes"]
     assert model.endswith(":ro"), "the model is mounted read-only since then (docs/decisions/0035)"
@@ -120,7 +120,7 @@ def test_a_mistake_about_the_engine_is_one_sentence_with_its_line(
     assert caught.value.exit == Exit.REFUSED
 
 
-@pytest.mark.parametrize("own", [engine.of(name) for name in engine.TITLES], ids=lambda one: one.name)
+@pytest.mark.parametrize("own", [engine.of(name) for name in engine.TITLES], ids=lambda value: value.name)
 def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_asked_of_it(
     tmp_path: Path, own: Engine
 ) -> None:
@@ -263,7 +263,7 @@ def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
     assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None
 
 
-@pytest.mark.parametrize("name", [one.name for one in engine.served() if one.name != engine.USUAL])
+@pytest.mark.parametrize("name", [item.name for item in engine.served() if item.name != engine.USUAL])
 def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path, name: str) -> None:
     import jsonschema
     import yaml
@@ -272,7 +272,7 @@ def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path
     from sparkwright.project.recipe.engine_settings import serving
 
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
-    (example,) = [one for one in blocks if f"engine: {name}\n" in one]
+    (example,) = [block for block in blocks if f"engine: {name}\n" in block]
     jsonschema.validate(yaml.safe_load(example), schemas.schema("recipe"))
     found = serving(written(tmp_path, example), {"image": None, "model": None}).findings
-    assert [one.sentence for one in found if one.severity != "info"] == []
+    assert [item.sentence for item in found if item.severity != "info"] == []

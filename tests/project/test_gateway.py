@@ -63,12 +63,12 @@ def pair(folder: Path, name: str, days: int = 30) -> None:
 
 def test_a_model_of_two_hosts_has_both_as_upstreams_with_the_engines_own_limit(project: Path) -> None:
     qwen, small = routed(project).models
-    assert [(one.name, one.address, one.port, one.slots) for one in qwen.upstreams] == [
+    assert [(upstream.name, upstream.address, upstream.port, upstream.slots) for upstream in qwen.upstreams] == [
         ("spark1", "127.0.0.1", 8000, 8),
         ("spark2", "10.0.0.2", 8000, 8),
     ]
     assert (qwen.name, qwen.context) == ("qwen", 131072)
-    assert [(one.name, one.port) for one in small.upstreams] == [("spark3", 8001)]
+    assert [(upstream.name, upstream.port) for upstream in small.upstreams] == [("spark3", 8001)]
 
 
 def test_the_largest_request_comes_of_the_longest_context(project: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_host_is_reached_where_the_gateway_says(project: Path) -> None:
 
 
 def interims(project: Path) -> dict[str, int]:
-    return {up.name: up.interim_port for one in routed(project).models for up in one.upstreams}
+    return {up.name: up.interim_port for model in routed(project).models for up in model.upstreams}
 
 
 def test_each_server_has_a_place_for_one_that_takes_its_requests_meanwhile(project: Path) -> None:
@@ -111,7 +111,7 @@ def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
     cluster = "pair:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n"
     (project / "hosts/groups.yml").write_text(LAB + cluster)
     (project / "recipes/big.yml").write_text((project / "recipes/big.yml").read_text().replace(": qwen,", ": big,"))
-    assert [(one.name, [up.name for up in one.upstreams]) for one in routed(project).models] == [
+    assert [(model.name, [up.name for up in model.upstreams]) for model in routed(project).models] == [
         ("big", ["spark3"]),
         ("qwen", ["spark1"]),
     ]
@@ -302,11 +302,11 @@ def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate
 def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_of_an_unknown_one(project: Path) -> None:
     made = routed(project)
     chat, small = made.models
-    assert {one.progress for one in (*chat.upstreams, *small.upstreams)} == {chat.upstreams[0].progress}
+    assert {upstream.progress for upstream in (*chat.upstreams, *small.upstreams)} == {chat.upstreams[0].progress}
     progress = chat.upstreams[0].progress
     assert progress is not None and progress.path == "/metrics"
-    assert {"vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"} <= {one.name for one in progress.moves}
-    assert [one.name for one in progress.requests] == ["vllm:num_requests_running", "vllm:num_requests_waiting"]
+    assert {"vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"} <= {move.name for move in progress.moves}
+    assert [request.name for request in progress.requests] == ["vllm:num_requests_running", "vllm:num_requests_waiting"]
     listed = render.files(made)["progress.list"]
     assert "qwen spark1 moves vllm:generation_tokens_total\n" in listed and "small spark3 path /metrics\n" in listed
     assert "progress.lua" in render.files(made)["haproxy.cfg"]

@@ -96,6 +96,6 @@ def test_it_knows_the_servers_of_a_host_that_serves_several(project: Path, patte
     (project / "hosts/several.yml").write_text(text)
     checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
     assert [(host.name, host.way) for host in glance.hosts(project, pattern)] == [
-        (one.name, one.way) for one in checked
+        (item.name, item.way) for item in checked
     ]
     assert all(host.machine == "several" for host in checked if host.on)

@@ -53,7 +53,7 @@ def digest(text: str) -> str:
 def test_a_template_is_rendered_and_a_file_stays_as_it_is(folder: Path) -> None:
     names = scope(folder, BOTH)
     rendered = "name: /models/b\nfor: spark 7"
-    (options, chat) = (names["container"]["files"][f"/etc/engine/{one}"] for one in ("options.yml", "chat.jinja"))
+    (options, chat) = (names["container"]["files"][f"/etc/engine/{item}"] for item in ("options.yml", "chat.jinja"))
     assert names["recipe_files"][options].startswith(rendered)
     assert names["recipe_files"][chat] == JINJA
     assert chat == digest(JINJA)

@@ -67,10 +67,11 @@ def changed(tmp_path: Path, text: str) -> recipe.Recipe:
 
 
 def test_a_key_is_a_file_for_the_engine_and_no_part_of_what_measurements_compare(tmp_path: Path) -> None:
-    one = changed(tmp_path, "server_key: {env: SPARK_KEY}")
+    value = changed(tmp_path, "server_key: {env: SPARK_KEY}")
     plain = recipe.load(TOP, "qwen3.5-35b")
     names, before = (
-        recipe.scope(Host("s", "s"), "ops", each, {"image": {"digest": DIGEST}, "model": None}) for each in (one, plain)
+        recipe.scope(Host("s", "s"), "ops", each, {"image": {"digest": DIGEST}, "model": None})
+        for each in (value, plain)
     )
     found = words(str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names)))
     mounted = "/home/ops/.local/state/sparkwright/server_keys/qwen35.yaml:/run/sparkwright/engine.yaml:ro"
@@ -89,11 +90,11 @@ def test_a_key_is_a_file_for_the_engine_and_no_part_of_what_measurements_compare
     ],
 )
 def test_publish_says_who_reaches_the_server(tmp_path: Path, text: str, port: str, open_to_network: bool) -> None:
-    one = changed(tmp_path, text)
-    names = recipe.scope(Host("s", "s"), "ops", one, {})
+    value = changed(tmp_path, text)
+    names = recipe.scope(Host("s", "s"), "ops", value, {})
     assert names["container"]["ports"][0] == port
-    assert one.open_to_network is open_to_network
-    elsewhere = recipe.scope(Host("s", "s", serve_port=81), "ops", one, {})
+    assert value.open_to_network is open_to_network
+    elsewhere = recipe.scope(Host("s", "s", serve_port=81), "ops", value, {})
     assert elsewhere["container"]["ports"][0] == port.replace("8000:8000", "81:8000")
 
 

@@ -45,11 +45,11 @@ def test_a_new_project_has_every_schema_and_needs_no_network(tmp_path: Path) -> 
 def refs(schema: object) -> list[str]:
     """Every `$ref` in a schema."""
     if isinstance(schema, list):
-        return [ref for one in schema for ref in refs(one)]
+        return [ref for item in schema for ref in refs(item)]
     if not isinstance(schema, dict):
         return []
     own = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
-    return own + [ref for one in schema.values() for ref in refs(one)]
+    return own + [ref for item in schema.values() for ref in refs(item)]
 
 
 def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:

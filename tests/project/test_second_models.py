@@ -47,7 +47,7 @@ def test_vllm_gets_the_path_of_its_drafter_inside_the_flag_and_the_folder_is_mou
     config = json.loads(after(names["container"]["command"], "--speculative-config"))
     assert config == {"method": "dflash", "num_speculative_tokens": 8, "model": "/models/draft"}
     assert "/home/me/models/draft:/models/draft:ro" in names["container"]["volumes"]
-    assert [(one["role"], one["commit"]) for one in names["pinned_model"]["models"]] == [("draft", "d" * 40)]
+    assert [(model["role"], model["commit"]) for model in names["pinned_model"]["models"]] == [("draft", "d" * 40)]
     assert ["draft", "d" * 40] in names["serve"]["baseline_key"]["models"]
 
 
@@ -66,13 +66,13 @@ def test_each_engine_has_its_own_flag(tmp_path: Path, text: str, flag: str, path
 
 def test_llama_cpp_gets_the_pinned_file_and_its_weights_count(tmp_path: Path) -> None:
     text = LLAMA + GGUF
-    one = loaded_gguf(tmp_path, text)
+    value = loaded_gguf(tmp_path, text)
     model = [row("m-Q4_K_M.gguf", 4 * GIB)]
-    alone = served_memory(one, {**pinned(model=model), "models": {}})
-    both = served_memory(one, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)]))
+    alone = served_memory(value, {**pinned(model=model), "models": {}})
+    both = served_memory(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)]))
     assert both.bytes - alone.bytes == both.weights_bytes - alone.weights_bytes == GIB
     assert "draft model" in [part.name for part in both.parts]
-    flags = serving(one, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)])).flags
+    flags = serving(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)])).flags
     assert flags["model-draft"] == "/models/draft/d-Q8_0.gguf"
 
 
@@ -87,23 +87,23 @@ def loaded_gguf(folder: Path, text: str) -> recipe.Recipe:
 
 
 def test_inside_a_share_the_weights_of_a_drafter_only_leave_less_for_the_cache(tmp_path: Path) -> None:
-    one = loaded(tmp_path, VLLM + DRAFT)
-    found = served_memory(one, pinned(model=[row("a.safetensors", 4 * GIB)], draft=[row("b.safetensors", GIB)]))
+    value = loaded(tmp_path, VLLM + DRAFT)
+    found = served_memory(value, pinned(model=[row("a.safetensors", 4 * GIB)], draft=[row("b.safetensors", GIB)]))
     assert (found.weights_bytes, found.bytes) == (5 * GIB, 0)
 
 
 def test_of_a_tokenizer_no_weights_are_downloaded_and_its_template_is_the_server_s(tmp_path: Path) -> None:
-    one = loaded(tmp_path, VLLM + TOKENIZER)
-    assert "*.safetensors" in one.file.models["tokenizer"].ignored("tokenizer")
-    assert one.file.models["tokenizer"].chosen("tokenizer") == "tokenizer"
+    value = loaded(tmp_path, VLLM + TOKENIZER)
+    assert "*.safetensors" in value.file.models["tokenizer"].ignored("tokenizer")
+    assert value.file.models["tokenizer"].chosen("tokenizer") == "tokenizer"
     template = {"fields": ["enable_thinking"], "tools": True, "switch": "enable_thinking", "thinking": "off"}
     template |= {"system_prompt": "", "dated": False, "keeps_thinking": None}
     locked = pinned(tokenizer=[])
     locked["models"]["tokenizer"]["chat"] = {"template": template, "sampling": None}
-    flags = {**one.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
+    flags = {**value.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
     (found,) = (
         finding
-        for finding in serving(with_flags(one, flags), locked).findings
+        for finding in serving(with_flags(value, flags), locked).findings
         if finding.rule == "template-field-unread"
     )
     assert "it reads enable_thinking" in found.sentence
@@ -140,9 +140,9 @@ def test_llama_cpp_takes_no_tokenizer_and_needs_a_file(tmp_path: Path) -> None:
 
 
 def test_another_commit_of_a_drafter_compiles_anew_and_is_another_baseline(tmp_path: Path) -> None:
-    one, other = pinned(draft=[]), pinned(draft=[])
+    value, other = pinned(draft=[]), pinned(draft=[])
     other["models"]["draft"]["commit"] = "e" * 40
-    first, second = (names_of(tmp_path, VLLM + DRAFT, locked) for locked in (one, other))
+    first, second = (names_of(tmp_path, VLLM + DRAFT, locked) for locked in (value, other))
     assert first["serve"]["baseline_key"] != second["serve"]["baseline_key"]
     assert first["engine_memory"]["start"] != second["engine_memory"]["start"]
     assert first["container"]["command"] == second["container"]["command"]
@@ -169,10 +169,10 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
     ],
 )
 def test_a_parser_s_file_is_pinned_or_refused(tmp_path: Path, path: str, volumes: list[str], why: str) -> None:
-    one = loaded(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
-    box = one.file.container.model_copy(update={"volumes": volumes})
-    one = recipe.Recipe(one.name, one.file.model_copy(update={"container": box}), one.source)
-    served = serving(one, pinned(model=[row("parser.py", 100)]))
+    value = loaded(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
+    box = value.file.container.model_copy(update={"volumes": volumes})
+    value = recipe.Recipe(value.name, value.file.model_copy(update={"container": box}), value.source)
+    served = serving(value, pinned(model=[row("parser.py", 100)]))
     found = [finding.sentence for finding in served.errors if finding.rule == "plugin-unpinned"]
     assert [why in sentence for sentence in found] == ([True] if why else [])
 

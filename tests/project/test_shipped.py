@@ -59,7 +59,7 @@ def config(name: str) -> dict[str, Any]:
 
 def serious(name: str, version: Version | None, model: dict[str, Any]) -> list[str]:
     found = serving(recipe.load(TOP, name), {}, model=model, version=version).findings
-    return [one.rule for one in found if one.severity in ("error", "warning")]
+    return [item.rule for item in found if item.severity in ("error", "warning")]
 
 
 @pytest.mark.parametrize("name", recipe.names(TOP))

@@ -30,10 +30,10 @@ def takes_anew(module: str) -> signature.Signature:
 
 
 def test_a_second_command_imports_no_module(kept: Path) -> None:
-    for said in ("True", "False"):
+    for item in ("True", "False"):
         program = HEAVY + "print('sparkwright.modules.model.hf_model' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-        assert done.stdout.strip() == said, done.stderr
+        assert done.stdout.strip() == item, done.stderr
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"of": "another", "modules": {"file": {}}}', "null"])

@@ -24,8 +24,8 @@ def test_a_plan_of_another_schema_is_refused() -> None:
 
 
 def test_tasks_are_found_in_reading_order() -> None:
-    one, two, three = (Task(id=str(n), name=str(n), module="facts") for n in range(3))
-    block = Block(id="b", name="b", tasks=(one,), rescue=(two,), always=(three,))
+    value, two, three = (Task(id=str(n), name=str(n), module="facts") for n in range(3))
+    block = Block(id="b", name="b", tasks=(value,), rescue=(two,), always=(three,))
     assert [task.id for task in tasks_of((block,))] == ["0", "1", "2"]
 
 

@@ -14,8 +14,8 @@ from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, even
 
 
 def received(*pieces: bytes) -> list[Event]:
-    one = Received()
-    return [*(found for piece in pieces for found in one.feed(piece)), *one.end()]
+    value = Received()
+    return [*(found for piece in pieces for found in value.feed(piece)), *value.end()]
 
 
 def note(**fields: Any) -> bytes:
@@ -27,8 +27,8 @@ def test_an_event_longer_than_a_line_arrives_whole() -> None:
     wire = list(lines(event("note", task="", text=text)))
     assert len(wire) > 1
     assert max(map(len, wire)) <= LINE_BYTES
-    (one,) = received(*wire)
-    assert one["text"].startswith('quotes ", backslashes \\, ünïcode 💡 \\x9b and \\x1b\nquotes')
+    (value,) = received(*wire)
+    assert value["text"].startswith('quotes ", backslashes \\, ünïcode 💡 \\x9b and \\x1b\nquotes')
 
 
 def test_an_event_that_fits_is_one_line() -> None:
@@ -36,8 +36,8 @@ def test_an_event_that_fits_is_one_line() -> None:
 
 
 def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
-    (one,) = received(*lines(event("note", task="", text="a\udcffb")))
-    assert one["text"] == "a\\udcffb"
+    (value,) = received(*lines(event("note", task="", text="a\udcffb")))
+    assert value["text"] == "a\\udcffb"
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,15 @@ def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
 def test_parts_out_of_turn_are_no_event(parts: list[tuple[int, int]]) -> None:
     piece = note().decode()[:20]
     wire = [json.dumps({"event": "part", "n": n, "of": of, "text": piece}).encode() + b"\n" for n, of in parts]
-    assert {one["event"] for one in received(*wire)} <= {"raw"}
+    assert {item["event"] for item in received(*wire)} <= {"raw"}
 
 
 def test_parts_without_an_end_are_not_kept() -> None:
-    one = Received()
+    value = Received()
     piece = "x" * PART_CHARACTERS
     tracemalloc.start()
     for n in range(1, 600):
-        list(one.feed(json.dumps({"event": "part", "n": n, "of": 10**6, "text": piece}).encode() + b"\n"))
+        list(value.feed(json.dumps({"event": "part", "n": n, "of": 10**6, "text": piece}).encode() + b"\n"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * MOST_CHARACTERS

@@ -115,7 +115,7 @@ def disagreements(outcome: Outcome, model: str) -> list[str]:
     """Sentences for all that does not agree; none is what is wanted."""
     expected = outcome.case.expected if VERSION == NEWEST else Prediction(None)
     sides = {"predicted": outcome.predicted, "expected": expected}
-    wrong = [sentence for side, said in sides.items() for sentence in against(said, side, outcome)]
+    wrong = [sentence for side, value in sides.items() for sentence in against(value, side, outcome)]
     if not outcome.starts and not outcome.not_here:
         return wrong + _misread_refusal(outcome.read, expected, model)
     return wrong + (_misread_start(outcome) if outcome.started else [])
@@ -152,9 +152,9 @@ def against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
         return []
     pairs = [(name, getattr(said, name), effective(outcome).get(name)) for name in SETTINGS]
     return [
-        f"{name}: {side} {asked}, is {true}"
-        for name, asked, true in pairs
-        if None not in (asked, true) and asked != true
+        f"{name}: {side} {options}, is {true}"
+        for name, options, true in pairs
+        if None not in (options, true) and options != true
     ]
 
 
@@ -200,11 +200,11 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
     before = _generated(server)
     bodies = [openai_api.measured_stream(HTTP, model, smoke.prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
     streams = [stream.run(server.base_url, body) for body in bodies]
-    counted, served = sum(one.tokens for one in streams), _generated(server) - before
-    if any(one.approximate for one in streams) or abs(served - counted) > SAME_COUNT * served:
+    counted, served = sum(stream.tokens for stream in streams), _generated(server) - before
+    if any(stream.approximate for stream in streams) or abs(served - counted) > SAME_COUNT * served:
         outcome.wrong.append(f"the client counted {counted} tokens, the server {served:.0f}")
-    rate = counted / sum(one.points[-1][0] for one in streams)
-    held = sum((one.ttft_s or 0) > one.points[-1][0] / 2 for one in streams)
+    rate = counted / sum(stream.points[-1][0] for stream in streams)
+    held = sum((stream.ttft_s or 0) > stream.points[-1][0] / 2 for stream in streams)
     outcome.figures = (
         f"{smoked.msg}; client {counted} tokens, server {served:.0f}; {rate:.0f} tok/s from request to last token, "
         f"{held} of {STREAMS} streams came mostly at once"

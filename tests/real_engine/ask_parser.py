@@ -79,12 +79,12 @@ def main(folder: Path) -> None:
     rows = {name: _row(action) for name, action in options.items()}
     rows["reasoning-parser"]["registered"] = sorted(ReasoningParserManager.list_registered())
     ranges = dict(_ranges(set(options)))
-    asked = [name for name in options if name not in LEFT_OUT]
-    letters = {name: "".join(_letter(parser, name, value, ranges.get(name)) for value in VALUES) for name in asked}
+    request = [name for name in options if name not in LEFT_OUT]
+    letters = {name: "".join(_letter(parser, name, value, ranges.get(name)) for value in VALUES) for name in request}
     choices = {
-        name: {str(one): _letter(parser, name, str(one), ranges.get(name)) for one in _spellings(action)}
+        name: {str(spelling): _letter(parser, name, str(spelling), ranges.get(name)) for spelling in _spellings(action)}
         for name, action in options.items()
-        if action.choices and name in asked
+        if action.choices and name in request
     }
     said = {name: repr(metadata) for name, metadata in ranges.items()}
     _write(folder / "parser.json", rows)
@@ -92,11 +92,11 @@ def main(folder: Path) -> None:
 
 
 def _name(action: argparse.Action) -> str:
-    return next(one for one in action.option_strings if one.startswith("--"))[2:]
+    return next(option_string for option_string in action.option_strings if option_string.startswith("--"))[2:]
 
 
 def _row(action: argparse.Action) -> dict[str, Any]:
-    choices = [str(one) for one in action.choices or () if one is not None]
+    choices = [str(choice) for choice in action.choices or () if choice is not None]
     names = {"names": action.option_strings, "action": type(action).__name__, "type": _type(action.type)}
     return {**names, "nargs": action.nargs, "choices": choices, "metavar": action.metavar and str(action.metavar)}
 
@@ -104,7 +104,7 @@ def _row(action: argparse.Action) -> dict[str, Any]:
 def _type(kind: Any) -> str | None:
     """The name of a type, with that of the one that it wraps."""
     cells = [cell.cell_contents for cell in getattr(kind, "__closure__", None) or ()]
-    inner = [_type(one) for one in cells if callable(one)]
+    inner = [_type(cell) for cell in cells if callable(cell)]
     return None if kind is None else ":".join([kind.__name__, *filter(None, inner)])
 
 
@@ -112,10 +112,10 @@ def _ranges(names: set[str]) -> Any:
     """Of each option that is a field of a config class by its name: the field's type with its limits."""
     classes = (getattr(vllm.config, name) for name in dir(vllm.config))
     nested = ("Speculative", "EPLB", "Profiler", "Attention", "Watermark", "Compilation", "Diffusion", "AuxOutput")
-    for one in (one for one in classes if isinstance(one, type) and dataclasses.is_dataclass(one)):
-        for name, held in getattr(one, "__pydantic_fields__", {}).items():
+    for item in (item for item in classes if isinstance(item, type) and dataclasses.is_dataclass(item)):
+        for name, held in getattr(item, "__pydantic_fields__", {}).items():
             limits = [limit for limit in held.metadata if type(limit).__name__ in ("Ge", "Gt", "Le", "Lt")]
-            if limits and name.replace("_", "-") in names and not one.__name__.startswith(nested):
+            if limits and name.replace("_", "-") in names and not item.__name__.startswith(nested):
                 yield name.replace("_", "-"), Annotated[held.annotation, *limits]
 
 
@@ -142,7 +142,7 @@ def _letter(parser: FlexibleArgumentParser, name: str, value: Any, limits: Any) 
 
 
 def _spellings(action: argparse.Action) -> list[str]:
-    words = [str(one) for one in action.choices or () if one is not None]
+    words = [str(choice) for choice in action.choices or () if choice is not None]
     return [*words, *(word.upper() for word in words[:2]), *(word.replace("_", "-") for word in words if "_" in word)][
         :60
     ]

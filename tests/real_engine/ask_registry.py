@@ -70,7 +70,7 @@ def kind_of(model: Any) -> str | None:
             found = _ModelInfo.from_model_cls(model.load_model_cls())
         except ModuleNotFoundError as error:
             name = (error.name or "vllm").partition(".")[0]
-            if name in MISSING or name == "vllm" or not any(isinstance(one, StandIns) for one in sys.meta_path):
+            if name in MISSING or name == "vllm" or not any(isinstance(item, StandIns) for item in sys.meta_path):
                 return None
             MISSING.add(name)
         except Exception:

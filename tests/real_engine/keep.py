@@ -56,5 +56,5 @@ def neutral(text: str, engine: Engine) -> str:
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:]:
-        keep(one, installed())
+    for item in sys.argv[1:]:
+        keep(item, installed())

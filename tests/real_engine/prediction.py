@@ -21,13 +21,13 @@ def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST
     """The prediction for these flags and this model's config.json (empty when there is no such model: nothing is said then)."""
     if not model_config or case.words:
         return Prediction(None)
-    asked = rules.Asked(case.settings())
+    options = rules.Asked(case.settings())
     kind, version = classify(model_config), versions.parse(release)
-    findings = rules.check(asked, kind, version)
-    errors = [one for one in findings if one.severity == "error"]
+    findings = rules.check(options, kind, version)
+    errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         return Prediction(False, why=f"{errors[0].rule}: {errors[0].sentence}")
-    if any(MAY_REFUSE in one.sentence for one in findings):
+    if any(MAY_REFUSE in finding.sentence for finding in findings):
         return Prediction(None)
-    found = predict.effective(asked, kind, version)
+    found = predict.effective(options, kind, version)
     return Prediction(True, found.chunked_prefill, found.prefix_caching, found.mamba_cache_mode)

@@ -32,7 +32,7 @@ def outcomes(engine: Engine, answers: Answers) -> Iterator[list[agreement.Outcom
     """Of all cases the report is kept and the page in docs/ written anew; of some it goes beside their logs."""
     found: list[agreement.Outcome] = []
     yield found
-    whole = {one.case.name for one in found} == {case.name for case in cases.ALL}
+    whole = {item.case.name for item in found} == {case.name for case in cases.ALL}
     kept.save(record.report(found, answers, engine), kept.DATA if whole else RUNS)
     if whole:
         page.DOCUMENT.write_text(page.text())

@@ -49,8 +49,8 @@ def chunks_meanwhile(server: Server, load: Load) -> float:
     """What a stream that decodes gets while a long prompt is computed, the median of TIMES: until the engine gets to the long one
     it is the processor's turn that is measured, and this one has few."""
     found = [measured(server, load)["derived"] for _ in range(TIMES)]
-    assert all(one["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for one in found)
-    return median(one["chunks_meanwhile"] for one in found)
+    assert all(item["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for item in found)
+    return median(item["chunks_meanwhile"] for item in found)
 
 
 def dump(server: Server) -> dict[str, str]:
@@ -73,7 +73,7 @@ def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
             lambda: server_metrics.read(HTTP, server.base_url, "")[0],
             timeout_s=60,
         )
-        assert [bool(one.hits) for one in sightings] == [False, True, True]
+        assert [bool(sighting.hits) for sighting in sightings] == [False, True, True]
 
 
 def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -> None:

@@ -98,8 +98,8 @@ def test_a_parser_that_is_missing_or_anothers_is_named(
     words = flags.command(str(model), given)
     with serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
-        args = Probes.Args(server.base_url, "m", probes=[one for one in expected if "," not in one], timeout_s=60)
-        found = {one["check"]: one for one in Probes().run(args, RecordingContext(tmp_path)).data["checks"]}
+        args = Probes.Args(server.base_url, "m", probes=[item for item in expected if "," not in item], timeout_s=60)
+        found = {check["check"]: check for check in Probes().run(args, RecordingContext(tmp_path)).data["checks"]}
     for probe, (verdict, evidence, cause) in expected.items():
         row = found[probe]
         assert row["verdict"] == verdict and evidence in row["evidence"] and cause in row["fix"], row

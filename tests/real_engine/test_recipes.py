@@ -25,9 +25,9 @@ OF_VLLM = tuple(name for name in recipe.names(TOP) if recipe.load(TOP, name).eng
 def said(engine: Engine) -> dict[str, dict[str, str]]:
     """What the engine objects to: {recipe: {"parser": …, "model": …}}."""
     env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
-    asked = json.dumps({name: {"argv": words(name), "config": config(name)} for name in OF_VLLM})
+    options = json.dumps({name: {"argv": words(name), "config": config(name)} for name in OF_VLLM})
     line = [str(engine.python), str(ASK)]
-    ran = subprocess.run(line, input=asked, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True)
+    ran = subprocess.run(line, input=options, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True)
     answer: dict[str, dict[str, str]] = json.loads(ran.stdout)
     return answer
 

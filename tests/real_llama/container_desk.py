@@ -61,8 +61,8 @@ DESCRIPTION = {
 def mounts() -> list[str]:
     """What the entry points need of this machine, read-only, each once."""
     needed = sorted({"/usr", sys.base_prefix, sys.prefix, str(TOP)})
-    outer = [one for one in needed if not any(one.startswith(f"{other}/") for other in needed)]
-    return [f"{one}:{one}:ro" for one in outer]
+    outer = [item for item in needed if not any(item.startswith(f"{other}/") for other in needed)]
+    return [f"{item}:{item}:ro" for item in outer]
 
 
 def rootfs(salt: str) -> bytes:

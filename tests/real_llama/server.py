@@ -105,7 +105,7 @@ class Server:
     def _listens(self) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             open_ones = psutil.Process(self.process.pid).net_connections("tcp")
-            return any(one.status == psutil.CONN_LISTEN and one.laddr.port == self.port for one in open_ones)
+            return any(item.status == psutil.CONN_LISTEN and item.laddr.port == self.port for item in open_ones)
         return False
 
     def _open(self, path: str, body: Any, key: str) -> Any:

@@ -34,11 +34,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 @pytest.fixture
 def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Desk]:
-    one = Desk(tmp_path, images, hub_url)
+    value = Desk(tmp_path, images, hub_url)
     try:
-        yield one
+        yield value
     finally:
-        one.close()
+        value.close()
 
 
 def deployed(desk: Desk) -> Said:
@@ -127,10 +127,10 @@ def test_a_long_stream_is_no_stall(desk: Desk) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "ignore_eos": True, "max_tokens": 8000}
     with ExitStack() as opened:
         streams = [opened.enter_context(closing(HTTPConnection("127.0.0.1", desk.port, timeout=60))) for _ in range(3)]
-        for number, one in enumerate(streams):
-            one.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        for number, stream in enumerate(streams):
+            stream.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             if number == 0:  # the others wait, so that its end does not free the slot
-                one.getresponse().readline()
+                stream.getresponse().readline()
         while_it_runs = desk.run("health.check", "--host", "here")
         assert while_it_runs.code == 0, while_it_runs.out
         assert "it generates" in while_it_runs.out, "the one slot is taken: the heartbeat tells"
@@ -202,7 +202,7 @@ def test_a_container_of_a_person_keeps_its_name_and_its_life(desk: Desk) -> None
     desk.llama()
     deployed(desk)
     before, taken = id_and_policy(desk), f"{desk.name}-previous"
-    binds = [word for one in mounts() for word in ("-v", one)]
+    binds = [word for mount in mounts() for word in ("-v", mount)]
     image = desk.images.name("llama.cpp:server-b11549")
     docker("run", "-d", "--name", taken, "--restart", "always", *binds, "--entrypoint", "sleep", image, "1000")
     shown = "{{.Id}} {{.State.StartedAt}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}"

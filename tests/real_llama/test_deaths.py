@@ -45,6 +45,8 @@ def test_a_start_that_fails_ends_with_1_and_says_why(
         assert line in server.log
     given = {"model": "a.gguf", "n-gpu-layers": "all", **command_words.parsed(words.split()).flags}
     errors = [
-        one.rule for one in advice.check(ServerRequest(given), {}, advice.version("b11549")) if one.severity == "error"
+        item.rule
+        for item in advice.check(ServerRequest(given), {}, advice.version("b11549"))
+        if item.severity == "error"
     ]
     assert errors == ([rule] if rule else [])

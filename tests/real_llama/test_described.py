@@ -147,7 +147,7 @@ def test_a_recipes_files_are_placed_by_content_and_another_content_is_a_swap(des
     assert (again.code, again.recap["changed"]) == (0, 0), again.out
     with_files(desk, chat=TEMPLATE, greeting="two")
     told = desk.run("plan", "--host", "here", "--json").task("Compare running container with recipe")["diff"]
-    assert [(one["field"], one["before"], one["after"]) for one in told] == [
+    assert [(item["field"], item["before"], item["after"]) for item in told] == [
         ("file /etc/sparkwright/options.yml", "served: tiny # one\n", "served: tiny # two\n")
     ]
     deployed(desk)

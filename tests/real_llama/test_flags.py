@@ -32,16 +32,20 @@ def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
 
 def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> None:
     """Beyond that, a number must be one: the parser takes 1.5 for 1 and 12k for 12."""
-    cases = [(one, text) for one in asked() if one.kind in ("int", "float", "layers", "on", "json") for text in VALUES]
-    cases += [(one, text) for one in asked() if one.kind == "text" and one.choices for text in (*VALUES, *one.choices)]
-    answers = ask([[one.words[0], text] for one, text in cases])
+    cases = [
+        (item, text) for item in asked() if item.kind in ("int", "float", "layers", "on", "json") for text in VALUES
+    ]
+    cases += [
+        (item, text) for item in asked() if item.kind == "text" and item.choices for text in (*VALUES, *item.choices)
+    ]
+    answers = ask([[case.words[0], text] for case, text in cases])
     let_through, refused_alone = [], []
-    for (one, text), answer in zip(cases, answers, strict=True):
-        why = flag_values.misfit(one.name, text)
-        if answer is None and not why and not (one.kind in ("int", "float") and flag_values._FLOAT.fullmatch(text)):
-            let_through.append((one.name, text))
+    for (value, text), answer in zip(cases, answers, strict=True):
+        why = flag_values.misfit(value.name, text)
+        if answer is None and not why and not (value.kind in ("int", "float") and flag_values._FLOAT.fullmatch(text)):
+            let_through.append((value.name, text))
         if answer is not None and why:
-            refused_alone.append((one.name, text))
+            refused_alone.append((value.name, text))
     assert let_through == []
     numbers = [pair for pair in refused_alone if pair[1] in ("1.5", "12k")]
     assert [pair for pair in refused_alone if pair not in numbers and pair[0] not in options.AT_LEAST] == []
@@ -49,14 +53,14 @@ def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> Non
 
 
 def test_every_option_is_written_as_the_parser_takes_it() -> None:
-    switches = [one for one in asked() if one.kind in ("switch", "bare")]
-    cases = [{one.name: value} for one in switches for value in (True, False)]
+    switches = [item for item in asked() if item.kind in ("switch", "bare")]
+    cases = [{switch.name: value} for switch in switches for value in (True, False)]
     answers = ask([flags.argv(case) for case in cases])
     assert [case for case, answer in zip(cases, answers, strict=True) if answer is None] == []
 
 
 def test_every_word_of_an_option_is_one() -> None:
-    words = [word for one in asked() if one.kind in ("switch", "bare") for word in (*one.words, *one.off)]
+    words = [word for item in asked() if item.kind in ("switch", "bare") for word in (*item.words, *item.off)]
     assert [word for word, answer in zip(words, ask([[word] for word in words]), strict=True) if answer is None] == []
 
 

@@ -27,7 +27,7 @@ def test_while_it_loads_every_path_says_so(tiny: Path, tmp_path: Path) -> None:
     with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1") as server:
         assert server.until_served()
         assert server.loading
-        assert {one.status for one in server.loading} <= set(HTTP.loading)
+        assert {item.status for item in server.loading} <= set(HTTP.loading)
         assert server.loading[0].body["error"]["message"] == "Loading model"
 
 
@@ -39,15 +39,15 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
     before, seen = counters(llama), []
     chunks = llama.stream({**BODY, "max_tokens": 3000})
     next(chunks)
-    while len({one[roles.HEARTBEAT] for one in seen}) < 5:  # it generates on whether or not the chunks are read
+    while len({item[roles.HEARTBEAT] for item in seen}) < 5:  # it generates on whether or not the chunks are read
         seen.append(counters(llama))
         assert seen[-1][roles.RUNNING] == 1
     for _ in chunks:
         pass
     after = counters(llama)
     assert HTTP.apart
-    assert {one[roles.GENERATED] for one in seen} == {before[roles.GENERATED]}
-    beats = [one[roles.HEARTBEAT] for one in seen]
+    assert {item[roles.GENERATED] for item in seen} == {before[roles.GENERATED]}
+    beats = [item[roles.HEARTBEAT] for item in seen]
     assert beats == sorted(beats) and beats[0] > before[roles.HEARTBEAT]
     assert after[roles.RUNNING] == 0
     assert after[roles.GENERATED] - before[roles.GENERATED] == 3000
@@ -67,16 +67,16 @@ def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers
 
 def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
     open_streams = [llama.stream({**BODY, "max_tokens": tokens}) for tokens in (*[6000] * SLOTS, 40)]
-    for one in open_streams[:SLOTS]:
-        next(one)
+    for open_stream in open_streams[:SLOTS]:
+        next(open_stream)
     # it gets its headers only when a slot is free
     third = threading.Thread(target=lambda: list(open_streams[SLOTS]))
     third.start()
     waiting = 0.0
     while third.is_alive() and not waiting:
         waiting = counters(llama)[roles.WAITING]
-    for one in open_streams[:SLOTS]:
-        one.close()
+    for open_stream in open_streams[:SLOTS]:
+        open_stream.close()
     third.join()
     assert waiting == 1
 
@@ -84,7 +84,7 @@ def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
 def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> None:
     chunks = list(llama.stream(BODY))
     assert chunks[-1]["usage"]["completion_tokens"] == chunks[-1]["timings"]["predicted_n"] == 40
-    cumulative = [one["timings"]["predicted_n"] for one in chunks if one["choices"] and "timings" in one]
+    cumulative = [chunk["timings"]["predicted_n"] for chunk in chunks if chunk["choices"] and "timings" in chunk]
     assert cumulative == sorted(set(cumulative)) and cumulative[-1] <= 40
     found = stream.run(llama.base_url, BODY, counted=HTTP.counted)
     assert (found.tokens, found.approximate) == (40, False)

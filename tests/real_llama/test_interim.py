@@ -46,12 +46,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 @pytest.fixture
 def desk(tmp_path: Path, images: Images, tiny: Path) -> Iterator[Desk]:
     with own_hub.serving({GGUF_REPO: {GOOD: tiny.read_bytes()}}) as hub:
-        one = Desk(tmp_path, images, hub)
+        value = Desk(tmp_path, images, hub)
         try:
-            yield one
+            yield value
         finally:
-            one.close()
-            for name in (f"{one.name}-interim", "gateway", "gateway-previous"):
+            value.close()
+            for name in (f"{value.name}-interim", "gateway", "gateway-previous"):
                 docker("rm", "-fv", name, check=False)
 
 

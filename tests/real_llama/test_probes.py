@@ -33,7 +33,7 @@ def probed(server: servers.Server, folder: Path, *probes: Any) -> Result:
 
 
 def verdicts(found: Result) -> dict[str, str]:
-    return {one["check"]: one["verdict"] for one in found.data["checks"]}
+    return {check["check"]: check["verdict"] for check in found.data["checks"]}
 
 
 def test_json_of_a_schema_is_proved_and_a_picture_refused_by_name(tiny: Path, tmp_path: Path) -> None:

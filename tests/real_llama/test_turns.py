@@ -42,8 +42,8 @@ class Turns(Desk):
     def boxes(self) -> dict[str, tuple[str, bool, str]]:
         found = {recipe: json.loads(docker("inspect", name))[0] for recipe, name in self.names.items()}
         return {
-            recipe: (one["Id"], one["State"]["Running"], one["HostConfig"]["RestartPolicy"]["Name"])
-            for recipe, one in found.items()
+            recipe: (value["Id"], value["State"]["Running"], value["HostConfig"]["RestartPolicy"]["Name"])
+            for recipe, value in found.items()
         }
 
     def close(self) -> None:
@@ -53,11 +53,11 @@ class Turns(Desk):
 
 @pytest.fixture
 def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Turns]:  # noqa: F811
-    one = Turns(tmp_path, images, hub_url)
+    value = Turns(tmp_path, images, hub_url)
     try:
-        yield one
+        yield value
     finally:
-        one.close()
+        value.close()
 
 
 def test_they_take_turns_in_the_same_containers(desk: Turns) -> None:
@@ -68,7 +68,7 @@ def test_they_take_turns_in_the_same_containers(desk: Turns) -> None:
     there = desk.switch(VLLM)
     assert there.proved, there.out[-3000:]
     after = desk.boxes()
-    assert {recipe: one[1:] for recipe, one in after.items()} == {
+    assert {recipe: value[1:] for recipe, value in after.items()} == {
         LLAMA: (False, "no"),
         VLLM: (True, "unless-stopped"),
     }
@@ -76,7 +76,9 @@ def test_they_take_turns_in_the_same_containers(desk: Turns) -> None:
     assert desk.run("health.check", "--host", "here").code == 0
     back = desk.switch(LLAMA)
     assert back.proved, back.out[-3000:]
-    assert {recipe: one[0] for recipe, one in desk.boxes().items()} == {recipe: one[0] for recipe, one in after.items()}
+    assert {recipe: box[0] for recipe, box in desk.boxes().items()} == {
+        recipe: value[0] for recipe, value in after.items()
+    }
     assert desk.states() == {LLAMA: "up", VLLM: "asleep"}
 
 

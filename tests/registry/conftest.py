@@ -18,17 +18,17 @@ from tests.registry.server import PROGRAM, Proxy, Registry
 def registry(tmp_path: Path) -> Iterator[Registry]:
     if PROGRAM is None:
         pytest.skip("no docker-registry (Debian's package of that name)")
-    one = Registry(tmp_path / "registry")
-    one.start()
-    yield one
-    one.stop()
+    value = Registry(tmp_path / "registry")
+    value.start()
+    yield value
+    value.stop()
 
 
 @pytest.fixture
 def proxy(registry: Registry) -> Iterator[Proxy]:
-    one = Proxy(registry)
-    yield one
-    one.close()
+    value = Proxy(registry)
+    yield value
+    value.close()
 
 
 @pytest.fixture

@@ -32,16 +32,16 @@ def pull(context: RecordingContext, ref: str, entry: dict[str, Any], **given: An
 
 
 def notes(context: RecordingContext) -> str:
-    return "\n".join(one["text"] for one in context.said if one["event"] == "note")
+    return "\n".join(item["text"] for item in context.said if item["event"] == "note")
 
 
 def biggest_layer(entry: dict[str, Any], registry: Registry, repository: str) -> str:
     import requests
 
-    digest = next(one["digest"] for one in entry["manifests"] if one["platform"] == "linux/amd64")
+    digest = next(manifest["digest"] for manifest in entry["manifests"] if manifest["platform"] == "linux/amd64")
     kind = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
     manifest = requests.get(f"http://{registry.address}/v2/{repository}/manifests/{digest}", headers=kind, timeout=5)
-    return str(max(manifest.json()["layers"], key=lambda one: one["size"])["digest"])
+    return str(max(manifest.json()["layers"], key=lambda value: value["size"])["digest"])
 
 
 def test_a_pull_by_digest_shows_its_bytes_and_the_second_asks_nobody(
@@ -52,12 +52,12 @@ def test_a_pull_by_digest_shows_its_bytes_and_the_second_asks_nobody(
     entry = locked(context, ref)
     first = pull(context, ref, entry)
     assert (first.changed, first.data["engine_version"]) == (True, "0.32.0")
-    progress = [one for one in context.said if one["event"] == "progress" and one["unit"] == "bytes"]
+    progress = [item for item in context.said if item["event"] == "progress" and item["unit"] == "bytes"]
     assert progress and progress[-1]["done"] <= progress[-1]["total"] <= 1_500_000
     registry.stop()
-    asked = len(proxy.seen)
+    options = len(proxy.seen)
     assert not pull(context, ref, entry).changed
-    assert len(proxy.seen) == asked
+    assert len(proxy.seen) == options
 
 
 def test_a_moved_tag_changes_nothing_for_a_locked_host(

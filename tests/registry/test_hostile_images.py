@@ -216,7 +216,7 @@ def test_a_registry_that_answers_another_manifest_is_refused_for_the_lock_and_fo
         LockImage().run(LockImage.Args(f"{ref}@{entry['digest']}"), context)
     with pytest.raises(Failed):
         pull(context, ref, entry)
-    mine = next(one for one in entry["manifests"] if one["platform"] == "linux/amd64")
+    mine = next(manifest for manifest in entry["manifests"] if manifest["platform"] == "linux/amd64")
     assert image_names.inspect(engine, mine["config"]) == {}
 
 
@@ -226,7 +226,9 @@ def test_a_lock_whose_hashes_are_not_the_images_stops_the_pull(
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
     entry = locked(context, ref)
-    false = [{**one, "config": "sha256:" + "1" * 64, "digest": "sha256:" + "2" * 64} for one in entry["manifests"]]
+    false = [
+        {**manifest, "config": "sha256:" + "1" * 64, "digest": "sha256:" + "2" * 64} for manifest in entry["manifests"]
+    ]
     with pytest.raises(Failed, match="does not match the lock"):
         pull(context, ref, {**entry, "manifests": false})
 

@@ -72,9 +72,9 @@ class Liar:
 @pytest.fixture
 def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    one = Liar()
-    yield one
-    one.close()
+    value = Liar()
+    yield value
+    value.close()
 
 
 def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(liar: Liar, tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    one = Liar(context)
-    yield one
-    one.close()
+    value = Liar(context)
+    yield value
+    value.close()
 
 
 def registry(liar: Liar) -> Registry:

@@ -90,8 +90,8 @@ def test_files_of_a_model_are_named_as_added_removed_and_changed() -> None:
 
 
 def test_the_lock_is_sorted_and_says_the_same_again(tmp_path: Path) -> None:
-    one = {"digest": "sha256:" + "a" * 64}
-    lockfile.Lock().with_image("z:1", one).with_image("a:1", one).save(tmp_path)
+    value = {"digest": "sha256:" + "a" * 64}
+    lockfile.Lock().with_image("z:1", value).with_image("a:1", value).save(tmp_path)
     first = (tmp_path / "spark.lock").read_text()
     assert list(yaml.safe_load(first)["images"]) == ["a:1", "z:1"]
     lockfile.load(tmp_path).save(tmp_path)

@@ -26,8 +26,8 @@ def test_the_entry_names_every_platform_and_what_is_in_it_without_pulling(
     assert (entry["digest"], entry["engine_version"]) == (digest, "0.31.0")
     assert entry["platforms"] == ["linux/amd64", "linux/arm64"]
     assert entry["created"] == "2026-10-01T00:00:00Z"
-    assert [one["platform"] for one in entry["manifests"]] == entry["platforms"]
-    assert len({one[key] for one in entry["manifests"] for key in ("digest", "config")}) == 4
+    assert [manifest["platform"] for manifest in entry["manifests"]] == entry["platforms"]
+    assert len({manifest[key] for manifest in entry["manifests"] for key in ("digest", "config")}) == 4
     assert 120_000 < entry["size_bytes"] < 122_000
     assert sum(sent for _, sent in proxy.seen) < 10_000
 

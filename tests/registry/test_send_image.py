@@ -31,10 +31,10 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
     if SSHD is None or not shutil.which("docker"):
         pytest.skip("needs sshd and the docker command")
     (tmp_path / "id.pub").write_text("")
-    one = Sshd(tmp_path / "sshd", tmp_path / "there")
-    one.start()
-    yield one
-    one.stop()
+    value = Sshd(tmp_path / "sshd", tmp_path / "there")
+    value.start()
+    yield value
+    value.stop()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
     sender = RecordingContext(tmp_path / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
     done = SendImage().run(asked(image, sshd), sender)
     assert done.data["sent_bytes"] > 500_000
-    assert [one for one in sender.said if one["event"] == "progress"]
+    assert [item for item in sender.said if item["event"] == "progress"]
     incoming = f"{Name.parse(image).repository}:incoming-1"
     args = AdoptImage.Args(incoming, image, about["layers"], about["platform"], [about["id"]], about["names"])
     engine.remove_image(f"{Name.parse(image).repository}@{Name.parse(image).digest}", force=True)

@@ -68,11 +68,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.fixture
 def name(repository: str, engine: Any) -> Iterator[str]:
     """A container's name; it and its volumes are removed."""
-    one = repository.partition("/")[0]
-    yield one
-    for row in engine.containers(all=True, filters={"name": one}):
+    value = repository.partition("/")[0]
+    yield value
+    for row in engine.containers(all=True, filters={"name": value}):
         engine.remove_container(row["Id"], force=True, v=True)
-    for row in engine.volumes(filters={"name": one})["Volumes"] or ():
+    for row in engine.volumes(filters={"name": value})["Volumes"] or ():
         engine.remove_volume(row["Name"])
 
 
@@ -83,7 +83,7 @@ def spec_of(registry: Registry, context: RecordingContext, repository: str, name
     entry = locked(context, ref)
     pull(context, ref, entry)
     wanted = {
-        key: [_here(one, name) for one in value] if key in ("ports", "volumes") else value
+        key: [_here(item, name) for item in value] if key in ("ports", "volumes") else value
         for key, value in wanted.items()
     }
     spec = ContainerSpec(name, f"{ref}@{entry['digest']}", gpus="", image_ids=locked_ids(entry)).to_json()
@@ -114,7 +114,7 @@ def test_what_is_taken_from_a_recipe_again_is_a_difference(
     plain = {**spec, "env": {}, "labels": {}, "entrypoint": None}
     looked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
     found = Container().run(Container.Args(plain), looked)
-    assert {one.field for one in found.diff} >= {"env", "labels", "entrypoint"}
+    assert {item.field for item in found.diff} >= {"env", "labels", "entrypoint"}
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_container_whose_image_is_gone_is_judged_by_what_is_asked_for(
     assert made is not None
     assert container_options.differences(spec, made, {}) == []
     other = ContainerSpec.from_json({**spec.to_json(), "env": {"LEVEL": "DEBUG"}})
-    assert [one.field for one in container_options.differences(other, made, {})] == ["env"]
+    assert [difference.field for difference in container_options.differences(other, made, {})] == ["env"]

@@ -34,11 +34,11 @@ class Lab:
         self.sshd = self.another("one")
 
     def another(self, name: str) -> Sshd:
-        one = Sshd(self.folder / name, self.folder / f"home-{name}")
-        self.started.append(one)
-        one.start()
-        self.trust(one)
-        return one
+        value = Sshd(self.folder / name, self.folder / f"home-{name}")
+        self.started.append(value)
+        value.start()
+        self.trust(value)
+        return value
 
     def trust(self, one: Sshd) -> None:
         with self.known_hosts.open("a") as file:
@@ -62,7 +62,9 @@ class Lab:
 def packed(path: Path) -> None:
     """A runtime with no wheels but those that a play needs: a tenth of the time, and all but an engine's client starts."""
     python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
-    parts = [one for one in wheels.fetched(python, machine) if one.name.lower().startswith(("jinja2-", "markupsafe-"))]
+    parts = [
+        item for item in wheels.fetched(python, machine) if item.name.lower().startswith(("jinja2-", "markupsafe-"))
+    ]
     with path.open("wb") as out:
         runtime._pack(parts, f"{python}-{machine}\n", out)
 
@@ -86,12 +88,12 @@ def in_folder(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Lab]:
         pytest.skip("no sshd here (Debian: openssh-server)")
     if os.geteuid() != 0:
         pytest.skip("an sshd with its own HOME needs root")
-    one = Lab(folder)
+    value = Lab(folder)
     wrapper = folder / "bin" / "ssh"
     wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{one.config}" "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{value.config}" "$@"\n')
     wrapper.chmod(0o755)
     patch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
-    yield one
-    for sshd in one.started:
+    yield value
+    for sshd in value.started:
         sshd.stop()

@@ -28,7 +28,7 @@ class Hostile:
         """What it answers from now on: events, or bytes as they are. It says `ready` first, unless it says that it can't be."""
         first = answers[0].get("event") if answers and isinstance(answers[0], dict) else ""
         answers = answers if first in ("runtime_missing", "no_python") else ({"event": "ready"}, *answers)
-        lines = [one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n" for one in answers]
+        lines = [answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n" for answer in answers]
         (self.folder / "answer").write_bytes(b"".join(lines))
         self.lab.sshd.start()
 

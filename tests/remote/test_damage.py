@@ -67,7 +67,7 @@ def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None
     (there,) = [path for path in (lab.sshd.home / bootstrap.FOLDER).iterdir() if path.name[0] != "."]
     for what, damage in reversed(DAMAGE.items()):
         damage(there)
-        said = [one["text"] for one in runs(lab) if one["event"] == "note"]
+        said = [run["text"] for run in runs(lab) if run["event"] == "note"]
         assert [text for text in said if text.startswith("the runtime on the host does not start: ")], what
         assert [text for text in said if text.startswith("shipping the runtime for ")], what
         assert runs(lab) == [], what
@@ -79,7 +79,7 @@ def test_the_operator_reads_what_was_wrong(lab: Lab) -> None:
     runs(lab)
     (there,) = [path for path in (lab.sshd.home / bootstrap.FOLDER).iterdir() if path.name[0] != "."]
     (there / "lib/sparkwright/shell.py").write_bytes(b"")
-    said = [one["text"] for one in runs(lab) if one["event"] == "note"]
+    said = [run["text"] for run in runs(lab) if run["event"] == "note"]
     assert said[0] == (
         f"the runtime on the host does not start: cannot use the runtime {there}: lib/sparkwright/shell.py is damaged"
     )

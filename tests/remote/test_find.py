@@ -17,7 +17,7 @@ from sparkwright.remote.find import candidates, dns_message, mdns, ssh_names
 
 
 def name(text: str) -> bytes:
-    return b"".join(bytes([len(one)]) + one.encode() for one in text.split(".")) + b"\0"
+    return b"".join(bytes([len(word)]) + word.encode() for word in text.split(".")) + b"\0"
 
 
 def record(owner: bytes, kind: int, data: bytes) -> bytes:
@@ -51,16 +51,16 @@ class Responder:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             self.asked, asker = self.socket.recvfrom(9000)
-            for one in self.packets:
-                self.socket.sendto(one, asker)
+            for packet in self.packets:
+                self.socket.sendto(packet, asker)
 
 
 @pytest.fixture
 def responding() -> Iterator[list[Responder]]:
     started: list[Responder] = []
     yield started
-    for one in started:
-        one.socket.close()
+    for item in started:
+        item.socket.close()
 
 
 def hosts_of(responding: list[Responder], *packets: bytes) -> list[str]:
@@ -114,7 +114,7 @@ def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path:
         "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"
     )
     found = candidates.find(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
-    assert [(one.address, one.source) for one in found] == [
+    assert [(item.address, item.source) for item in found] == [
         ("spark1", "ssh configuration"),
         ("spark-9.local", "mDNS"),
         ("spark-7", "known_hosts"),

@@ -57,8 +57,8 @@ def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_fro
     with screen("init", cwd=project, env=laptop) as seen:
         assert "spark-1a2b" in seen.wait_for("Which host?").split("github.com")[0]
         seen.type("1\n")
-        asked = seen.wait_for("(yes/no)")
-        assert lab.fingerprint() in asked
+        options = seen.wait_for("(yes/no)")
+        assert lab.fingerprint() in options
         seen.type("yes\n")
         found = seen.wait_for("Which recipe?")
         assert f"1  {RECIPE} " in found and str(model) in found

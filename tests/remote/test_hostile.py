@@ -129,9 +129,9 @@ def test_json_stays_json(lab: Lab, hostile: Hostile, project: Path, capsys: pyte
     hostile.says(finished(msg="\x1b[2J\ud800", data={"\x1b": float("nan")}), recap(ok=1e999), recap())
     assert code_of(runs.attach, host="spark1", json=True) == 0
     said = capsys.readouterr().out
-    one, wrong, last = (json.loads(line, parse_constant=pytest.fail) for line in said.splitlines())
-    assert one["msg"] == "\\x1b[2J\\ud800"
-    assert one["data"] == {"\\x1b": None}
+    value, wrong, last = (json.loads(line, parse_constant=pytest.fail) for line in said.splitlines())
+    assert value["msg"] == "\\x1b[2J\\ud800"
+    assert value["data"] == {"\\x1b": None}
     assert wrong["event"] == "raw"
     assert last["exit"] == 0
     assert "\x1b" not in said

@@ -36,9 +36,9 @@ def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
     program.write_text(request.param)
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    one = LocalLink(Host("here", "here", connection="local"))
-    yield one
-    one.close()
+    value = LocalLink(Host("here", "here", connection="local"))
+    yield value
+    value.close()
 
 
 @pytest.mark.parametrize("link", [LOUD], indirect=True, ids=["loud"])
@@ -47,7 +47,7 @@ def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
     asking = threading.Thread(target=lambda: found.extend(link.request({"verb": "x"}, {})), daemon=True)
     asking.start()
     asking.join(20)
-    assert [one["event"] for one in found] == ["alive"]
+    assert [item["event"] for item in found] == ["alive"]
 
 
 @pytest.mark.parametrize("link", [DEAF], indirect=True, ids=["deaf"])
@@ -64,7 +64,7 @@ def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     link = LocalLink(Host("here", "here", connection="local"))
-    assert [one["event"] for one in link.request({"verb": "lock"}, {})] == ["lock"]
+    assert [item["event"] for item in link.request({"verb": "lock"}, {})] == ["lock"]
 
 
 def test_dockers_sdk_comes_without_ssh(tmp_path: Path) -> None:

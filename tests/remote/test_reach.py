@@ -29,22 +29,22 @@ def key_of(link: object) -> str:
 
 
 def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -> None:
-    chosen = connect.reach("spark1", "light")
-    (member,) = chosen.fleet.members
+    selection = connect.reach("spark1", "light")
+    (member,) = selection.fleet.members
     link = member.link
     assert lab.sshd.known_hosts_line().split()[2] in key_of(link)
     assert member.open() is link
-    chosen.fleet.close()
+    selection.fleet.close()
     assert (lab.sshd.folder / "log").read_text().count("Accepted publickey") == 1
 
 
 def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     other = lab.another("two")
     monkeypatch.setattr(glance, "hosts", lambda project, pattern: [lab.host(port=other.port)])
-    chosen = connect.reach("spark1", "light")
-    (member,) = chosen.fleet.members
+    selection = connect.reach("spark1", "light")
+    (member,) = selection.fleet.members
     assert lab.sshd.known_hosts_line().split()[2] in key_of(member.link)
-    chosen.fleet.close()
+    selection.fleet.close()
 
 
 def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

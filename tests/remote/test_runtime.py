@@ -122,19 +122,19 @@ def starts(home: Path, name: str = "abc") -> bool:
 @pytest.fixture
 def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Starts the runner of a runtime, which then waits for its request and holds its runtime."""
-    begun: list[subprocess.Popen[bytes]] = []
+    pending: list[subprocess.Popen[bytes]] = []
 
     def begin(name: str) -> subprocess.Popen[bytes]:
         words = ["sh", "-c", bootstrap.start(name, "light")]
         env = {**os.environ, "HOME": str(home)}
         process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        begun.append(process)
+        pending.append(process)
         assert process.stdout is not None
         assert b'{"event": "ready"}\n' in (process.stdout.readline(), process.stdout.readline())
         return process
 
     yield begin
-    for process in begun:
+    for process in pending:
         process.communicate()
 
 
@@ -184,10 +184,10 @@ def test_a_byte_that_flips_on_the_way_is_noticed(home: Path) -> None:
 
 def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_not(home: Path) -> None:
     killed, working = shipping(home), shipping(home)
-    for one in (killed, working):
-        assert one.stdin is not None
-        one.stdin.write(bootstrap.unpacker() + small()[:50_000])
-        one.stdin.flush()
+    for item in (killed, working):
+        assert item.stdin is not None
+        item.stdin.write(bootstrap.unpacker() + small()[:50_000])
+        item.stdin.flush()
     assert eventually(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
     killed.kill()
     killed.communicate()

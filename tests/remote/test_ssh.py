@@ -101,7 +101,7 @@ def _linked(source: str, target: str) -> None:
 
 def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: Lab) -> None:
     events = ask(lab, plan(say("printenv", "HOME")))
-    finished = next(one for one in events if one["event"] == "task_finished")
+    finished = next(event for event in events if event["event"] == "task_finished")
     assert finished["data"]["out"] == str(lab.sshd.home)
     assert events[-1]["event"] == "recap"
     assert events[-1]["exit"] == 0
@@ -109,7 +109,7 @@ def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: Lab) -> None:
 
 def test_the_runtime_is_shipped_once(lab: Lab) -> None:
     first, second = ask(lab, {"verb": "runs"}), ask(lab, {"verb": "runs"})
-    assert any("shipping" in one.get("text", "") for one in first)
+    assert any("shipping" in item.get("text", "") for item in first)
     assert second == []
 
 
@@ -117,7 +117,7 @@ def test_a_runtime_for_another_python_is_replaced(lab: Lab) -> None:
     ask(lab, {"verb": "runs"})
     tag = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/tag"))
     tag.write_text("3.9-x86_64\n")
-    assert any("shipping" in one.get("text", "") for one in ask(lab, {"verb": "runs"}))
+    assert any("shipping" in item.get("text", "") for item in ask(lab, {"verb": "runs"}))
 
 
 def test_an_alias_with_include_is_resolved_as_ssh_does(lab: Lab) -> None:
@@ -175,7 +175,7 @@ def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: Lab) -> Non
 def test_an_accepted_new_key_is_said(lab: Lab) -> None:
     lab.known_hosts.write_text("# mine, without a newline at the end")
     lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
-    notes = [one["text"] for one in ask(lab, {"verb": "runs"}) if one["event"] == "note"]
+    notes = [item["text"] for item in ask(lab, {"verb": "runs"}) if item["event"] == "note"]
     assert f"the new key of [127.0.0.1]:{lab.sshd.port} is now in {lab.known_hosts}" in notes[0]
     assert lab.known_hosts.read_text().splitlines()[1] + "\n" == lab.sshd.known_hosts_line()
 
@@ -282,8 +282,8 @@ def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab:
     link = SshLink(lab.host())
     events = link.request(plan(say("sleep", "60")), {})
     with pytest.raises(Unreachable, match="silent for 4 s.*invoke attach --host spark1"):
-        for one in events:
-            if one["event"] == "task_started":
+        for event in events:
+            if event["event"] == "task_started":
                 lab.sshd.signal(signal.SIGSTOP)
     lab.sshd.signal(signal.SIGCONT)
     link.close()
@@ -313,14 +313,14 @@ def test_a_run_survives_its_connection_and_can_be_followed_again(lab: Lab) -> No
     slow = say("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done; echo survived")
     link = SshLink(lab.host())
     with pytest.raises(Unreachable, match="invoke attach --host spark1"):
-        for one in link.request(plan(slow), {}):
-            if one["event"] == "task_started":
+        for item in link.request(plan(slow), {}):
+            if item["event"] == "task_started":
                 for pid in lab.sshd.sessions():
                     os.kill(pid, signal.SIGKILL)
     link.close()
     wait_for.touch()
     again = ask(lab, {"verb": "attach", "run": "run-1"})
-    assert [one["data"]["out"] for one in again if one["event"] == "task_finished"] == ["survived"]
+    assert [item["data"]["out"] for item in again if item["event"] == "task_finished"] == ["survived"]
     assert again[-1]["exit"] == 0
 
 
@@ -328,8 +328,8 @@ def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: Lab) -> None:
     wait_for = lab.folder / "go"
     slow = say("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done")
     link = SshLink(lab.host())
-    for one in link.request(plan(slow, who="ann@desk"), {}):
-        if one["event"] == "task_started":
+    for item in link.request(plan(slow, who="ann@desk"), {}):
+        if item["event"] == "task_started":
             other = ask(lab, plan(say("true"), run_id="run-2"))
             wait_for.touch()
     assert other[-1]["exit"] == 5

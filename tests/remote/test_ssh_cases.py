@@ -85,10 +85,10 @@ class Bench:
         return agent
 
     def _server(self, name: str) -> Sshd:
-        one = Sshd(self.lab.folder / name, self.lab.folder / f"home-{name}")
-        one.more = f"HostKey {self.made}/rsa\nTrustedUserCAKeys {self.made}/ca.pub\n"
-        one.folder.mkdir()
-        one.new_host_key()
+        value = Sshd(self.lab.folder / name, self.lab.folder / f"home-{name}")
+        value.more = f"HostKey {self.made}/rsa\nTrustedUserCAKeys {self.made}/ca.pub\n"
+        value.folder.mkdir()
+        value.new_host_key()
         if name == "certified":
             words = [
                 "ssh-keygen",
@@ -100,13 +100,13 @@ class Bench:
                 "-h",
                 "-n",
                 "127.0.0.1",
-                str(one.host_key),
+                str(value.host_key),
             ]
             subprocess.run(words, check=True, capture_output=True)
-            one.more += f"HostCertificate {one.host_key}-cert.pub\n"
+            value.more += f"HostCertificate {value.host_key}-cert.pub\n"
         if name == "jump":
-            one.more += "ListenAddress ::1\n"
-        one.start()
+            value.more += "ListenAddress ::1\n"
+        value.start()
         keys = [self.lab.folder / "id.pub", self.made / "held.pub", self.made / "expired.pub"]
         lines = [path.read_text() for path in keys]
         lines.append(
@@ -118,9 +118,9 @@ class Bench:
                 check=True,
             ).stdout
         )
-        (one.folder / "authorized_keys").write_text("".join(lines))
-        self.lab.started.append(one)
-        return one
+        (value.folder / "authorized_keys").write_text("".join(lines))
+        self.lab.started.append(value)
+        return value
 
     def filled(self, text: str, server: Sshd) -> str:
         """The text of a case with what it names."""
@@ -181,15 +181,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with pytest.MonkeyPatch.context() as patch:
         for lab in conftest.in_folder(tmp_path_factory.mktemp("cases"), patch):
             lab.base = ""
-            one = Bench(lab)
-            one.files.mkdir()
-            patch.chdir(one.files)
-            patch.setenv("SSH_AUTH_SOCK", str(one.made / AGENT))
-            patch.setenv("LAB_AGENT", str(one.made / AGENT))
-            patch.setenv("LAB_DIR", str(one.made))
-            yield one
-            one.agent.kill()
-            one.agent.wait()
+            value = Bench(lab)
+            value.files.mkdir()
+            patch.chdir(value.files)
+            patch.setenv("SSH_AUTH_SOCK", str(value.made / AGENT))
+            patch.setenv("LAB_AGENT", str(value.made / AGENT))
+            patch.setenv("LAB_DIR", str(value.made))
+            yield value
+            value.agent.kill()
+            value.agent.wait()
 
 
 def by_ssh(bench: Bench) -> str:

@@ -59,7 +59,7 @@ def checked(sshd: Sshd, record: Record) -> None:
     record = replace(record, time_s=now_s, since_s=now_s - 900, container=container, speed=speed)
     state.write("health", record.to_json())
     rows = [replace(record, time_s=record.time_s - 600 * n) for n in range(20, -1, -1)]
-    (state.path / HISTORY).write_text("".join(json.dumps(one.to_json()) + "\n" for one in rows))
+    (state.path / HISTORY).write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
 
 
 def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
@@ -68,7 +68,7 @@ def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 def connections(lab: Lab) -> list[int]:
-    return [(one.folder / "log").read_text().count("Accepted publickey") for one in lab.started]
+    return [(item.folder / "log").read_text().count("Accepted publickey") for item in lab.started]
 
 
 def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: Lab, project: Path) -> None:

@@ -78,8 +78,8 @@ def account(lab: Lab) -> Iterator[Account]:
     try:
         yield Account(lab, name, keys)
     finally:
-        for one in lab.started:
-            one.stop()
+        for item in lab.started:
+            item.stop()
         subprocess.run(["userdel", "--force", "--remove", name], capture_output=True, check=False)
         shutil.rmtree(keys)
 
@@ -95,7 +95,7 @@ def run(*words: str) -> dict[str, Any]:
 
 
 def printed(events: list[Event]) -> str:
-    return "".join(one["text"] for one in events if one["event"] == "raw")
+    return "".join(event["text"] for event in events if event["event"] == "raw")
 
 
 def test_whatever_an_rc_file_prints_the_runner_is_heard(account: Account) -> None:
@@ -104,10 +104,10 @@ def test_whatever_an_rc_file_prints_the_runner_is_heard(account: Account) -> Non
     )
     account.write(".bashrc", noisy)
     events = account.ask(run("printenv", "HOME"))
-    assert [one["data"]["out"] for one in events if one["event"] == "task_finished"] == [str(account.home)]
+    assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == [str(account.home)]
     assert events[-1]["exit"] == 0
     assert "welcome" in printed(events) and "bye" not in printed(events)
-    assert not [one for one in account.ask({"verb": "runs"}) if one["event"] == "progress"], "it is there already"
+    assert not [item for item in account.ask({"verb": "runs"}) if item["event"] == "progress"], "it is there already"
 
 
 @pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/tcsh", "/usr/bin/zsh", "/bin/sh"])
@@ -118,7 +118,7 @@ def test_any_login_shell_will_do(account: Account, shell: str) -> None:
     account.write(".cshrc", "echo csh is here\n")
     account.write(".zshenv", "echo zsh is here\n")
     events = account.ask(run("printenv", "HOME"))
-    assert [one["data"]["out"] for one in events if one["event"] == "task_finished"] == [str(account.home)]
+    assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == [str(account.home)]
     assert account.ask({"verb": "runs"})[-1]["event"] == "run"
 
 
@@ -215,8 +215,8 @@ def test_a_connection_that_is_cut_while_the_runtime_is_sent_leaves_nothing_and_t
 ) -> None:
     link = SshLink(account.lab.host(port=account.sshd.port, user=account.name), "light")
     with pytest.raises(SparkwrightError) as caught:
-        for one in link.request({"verb": "runs"}, {}):
-            if one["event"] == "progress" and one["done"] < one["total"]:
+        for item in link.request({"verb": "runs"}, {}):
+            if item["event"] == "progress" and item["done"] < item["total"]:
                 account.cut()
     assert isinstance(caught.value, Unreachable)
     link.close()

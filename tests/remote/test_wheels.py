@@ -100,33 +100,33 @@ def test_a_first_deploy_without_internet_says_what_to_do(
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     subprocess.run(COMMAND, check=True, stdout=subprocess.DEVNULL)
     unplug(monkeypatch)
-    assert any("shipping" in one.get("text", "") for one in ask(lab, {"verb": "runs"}))
+    assert any("shipping" in item.get("text", "") for item in ask(lab, {"verb": "runs"}))
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
 def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: object) -> None:
     wheels.fetched(PYTHON, MACHINE)
-    one = next(kept().glob("idna-*.whl"))
-    whole = one.read_bytes()
-    one.write_bytes(damage(whole))  # type: ignore[operator]
-    asked: list[str] = []
-    assert one in wheels.fetched(PYTHON, MACHINE, lambda done, total, name: asked.append(name))
-    assert one.read_bytes() == whole
-    assert [name[:5] for name in asked if name] == ["idna-"]
+    value = next(kept().glob("idna-*.whl"))
+    whole = value.read_bytes()
+    value.write_bytes(damage(whole))  # type: ignore[operator]
+    options: list[str] = []
+    assert value in wheels.fetched(PYTHON, MACHINE, lambda done, total, name: options.append(name))
+    assert value.read_bytes() == whole
+    assert [name[:5] for name in options if name] == ["idna-"]
 
 
 def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheels.fetched(PYTHON, MACHINE)
-    one = next(kept().glob("idna-*.whl"))
-    one.write_bytes(one.read_bytes()[:100])
+    value = next(kept().glob("idna-*.whl"))
+    value.write_bytes(value.read_bytes()[:100])
     unplug(monkeypatch)
     with pytest.raises(Failed, match="no package index can be reached"):
         runtime.archive(PYTHON, MACHINE)
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
-    one = next(index.glob("idna-*.whl"))
-    with zipfile.ZipFile(one, "a") as wheel:
+    value = next(index.glob("idna-*.whl"))
+    with zipfile.ZipFile(value, "a") as wheel:
         wheel.writestr("idna/evil.py", "raise SystemExit\n")
     with pytest.raises(Failed, match="the package index offers a wheel that is not the pinned one"):
         runtime.archive(PYTHON, MACHINE)

@@ -50,7 +50,7 @@ DEEP = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_can_not_be_evaluated_fails_its_task_and_the_block_is_rescued(stage: Stage, what: str) -> None:
     recap = stage.run(swap(stage, BROKEN[what](stage)), stage.task("next"), open_vars={"a": "{{ b }}", "b": "{{ a }}"})
-    assert [one for one in stage.said() if one != "stop"] == ["put back", "tidy", "next"]
+    assert [item for item in stage.said() if item != "stop"] == ["put back", "tidy", "next"]
     assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
 
 
@@ -151,4 +151,4 @@ def test_text_that_is_no_unicode_is_told_all_the_same(stage: Stage) -> None:
     stage.run(stage.task("a\udcff"))
     from sparkwright.protocol.events import decode, encode
 
-    assert [decode(encode(one))["event"] for one in stage.events] == ["task_started", "task_finished"]
+    assert [decode(encode(event))["event"] for event in stage.events] == ["task_started", "task_finished"]

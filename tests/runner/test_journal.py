@@ -62,11 +62,11 @@ def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_pat
 
 def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    begun = [begin(state, f"run-{n}") for n in range(KEPT_RUNS + 10)]
-    for book in begun:
+    pending = [begin(state, f"run-{n}") for n in range(KEPT_RUNS + 10)]
+    for book in pending:
         book.open()
         book.write(event("recap", host="spark1"))
-    assert [list(journal.follow(book.folder))[-1]["event"] for book in begun] == ["recap"] * len(begun)
+    assert [list(journal.follow(book.folder))[-1]["event"] for book in pending] == ["recap"] * len(pending)
 
 
 def test_a_run_at_work_stays_however_old_it_is(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) 
         Journal.begin(state, name, plan, ()).leave()
 
     def listed(**request: object) -> set[str]:
-        return {one["run"] for one in main._runs(request, Machine(), state)}
+        return {run["run"] for run in main._runs(request, Machine(), state)}
 
     assert listed() == {"deploy"}
     assert listed(all=True) == set(plans)

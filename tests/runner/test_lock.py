@@ -170,8 +170,8 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(state: StateFol
     book.write(event("note", task="", text="after"))
     book.write(event("note", task="", text="and after that"))
     said = [decode(line) for line in events.read_bytes().splitlines()]
-    assert [one["text"] for one in said if one["event"] == "note"] == ["before", "after", "and after that"]
-    assert [one["event"] for one in said].count("raw") == 1, "the piece of the lost one stands alone"
+    assert [item["text"] for item in said if item["event"] == "note"] == ["before", "after", "and after that"]
+    assert [item["event"] for item in said].count("raw") == 1, "the piece of the lost one stands alone"
 
 
 def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:

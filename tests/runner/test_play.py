@@ -67,10 +67,10 @@ class Stage:
         return Task(id=name, name=name, module=module, args={"msg": name} if module == "fail" else args, **fields)
 
     def run(self, *steps: Step, **plan: Any) -> Event:
-        one = Plan(run_id="r1", host="spark1", play="Test", steps=steps, **plan)
+        value = Plan(run_id="r1", host="spark1", play="Test", steps=steps, **plan)
         state = StateFolder(self.folder / "state")
         machine = Machine(home=self.folder)
-        run = PlayRun(one, machine, state, {"TOKEN": Secret("s3cret")}, self.events.append, lambda: self._stopped())
+        run = PlayRun(value, machine, state, {"TOKEN": Secret("s3cret")}, self.events.append, lambda: self._stopped())
         return run.run()
 
     def _stopped(self) -> bool:
@@ -81,7 +81,7 @@ class Stage:
         return path.read_text().splitlines() if path.exists() else []
 
     def finished(self, name: str) -> Event:
-        return next(one for one in self.events if one["event"] == "task_finished" and one["name"] == name)
+        return next(event for event in self.events if event["event"] == "task_finished" and event["name"] == name)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_a_stop_between_tasks_still_puts_things_back(stage: Stage) -> None:
 
 def test_no_log_hides_message_diff_and_data(stage: Stage) -> None:
     stage.run(stage.task("a", args={"word": "s3cret"}, register="a", no_log=True))
-    assert "s3cret" not in str([one for one in stage.events if one["event"] == "task_finished"])
+    assert "s3cret" not in str([event for event in stage.events if event["event"] == "task_finished"])
     assert stage.finished("a")["msg"] == "hidden by no_log"
 
 

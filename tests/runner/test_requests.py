@@ -32,7 +32,7 @@ def ask(home: Path, line: bytes, module: str = "main") -> tuple[list[Event], str
         check=True,
         timeout=60,
     )
-    return [decode(one) for one in done.stdout.splitlines()], done.stderr.decode()
+    return [decode(item) for item in done.stdout.splitlines()], done.stderr.decode()
 
 
 MALFORMED: dict[str, bytes] = {
@@ -66,7 +66,7 @@ MALFORMED: dict[str, bytes] = {
 def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: str, module: str) -> None:
     said, errors = ask(tmp_path, MALFORMED[what], module)
     assert errors == ""
-    assert [one["event"] for one in said] == ["recap"]
+    assert [item["event"] for item in said] == ["recap"]
     assert "invalid" in said[0]["msg"] or "is not valid" in said[0]["msg"]
     assert said[0]["exit"] in (1, 5)
     assert "\x1b" not in said[0]["msg"]
@@ -80,7 +80,7 @@ def test_a_proxy_with_a_password_is_a_secret_that_programs_of_the_run_have_and_n
     said, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
     assert (tmp_path / "proxy").read_text() == "http://ops:Tr0ub4dor-3@proxy:3128 \n"
     assert said[-1]["exit"] == 0
-    (done,) = (one for one in said if one["event"] == "task_finished")
+    (done,) = (item for item in said if item["event"] == "task_finished")
     assert done["data"]["out"] == "•••• \n••••"
     kept = b"".join(path.read_bytes() for path in (tmp_path / ".local").rglob("*") if path.is_file())
     assert b"Tr0ub4dor" not in kept
@@ -112,8 +112,8 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
 
 def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path: Path) -> None:
     state = StateFolder.of(tmp_path)
-    one, ended = begun(state, "one", 60), begun(state, "newest", 1)
-    one.open()
+    value, ended = begun(state, "one", 60), begun(state, "newest", 1)
+    value.open()
     ended.leave()
     os.utime(ended.folder, (0, 0))
     assert stop(tmp_path)["text"] == "run one will stop at the next safe point"
@@ -123,7 +123,7 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     assert (said["exit"], "several runs in progress: two, one" in said["msg"]) == (5, True)
     assert stop(tmp_path, "two")["text"].startswith("run two will stop")
     assert "no run three" in stop(tmp_path, "three")["msg"]
-    assert journal.lives(one.folder)
+    assert journal.lives(value.folder)
 
 
 def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path: Path) -> None:
@@ -134,7 +134,9 @@ def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path
     ).to_json()
     said, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
     assert said[-1]["event"] == "recap"
-    written = [one.read_text() for one in tmp_path.rglob("*") if one.is_file() and one.name not in ("ballast", "alive")]
+    written = [
+        path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("ballast", "alive")
+    ]
     for text in (json.dumps(said, ensure_ascii=False), *written):
         assert "zqx" not in text, text
     refused, _ = ask(tmp_path, json.dumps({"verb": "attach", "run": secret, "secrets": {"KEY": secret}}).encode())

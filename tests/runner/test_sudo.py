@@ -38,15 +38,23 @@ ASKS, ASKS_EVERY_TIME, ASKS_NOT = "ALL=(ALL) ALL", "ALL=(ALL) ALL", "ALL=(ALL) N
 
 def usable_python() -> str:
     """One that another user may run, with what the runner needs."""
-    for one in (sys.executable, "/usr/bin/python3"):
+    for item in (sys.executable, "/usr/bin/python3"):
         version = subprocess.run(
-            ["setpriv", "--reuid", USER, "--clear-groups", one, "-c", "import sys; print(sys.version_info >= (3, 11))"],
+            [
+                "setpriv",
+                "--reuid",
+                USER,
+                "--clear-groups",
+                item,
+                "-c",
+                "import sys; print(sys.version_info >= (3, 11))",
+            ],
             capture_output=True,
             text=True,
             check=False,
         )
         if version.stdout.strip() == "True":
-            return one
+            return item
     pytest.skip("no Python 3.11 that another user may run")
 
 
@@ -128,7 +136,7 @@ def account() -> Iterator[Account]:
 
 
 def out(events: list[Event]) -> str:
-    done = next(one for one in events if one["event"] == "task_finished")
+    done = next(event for event in events if event["event"] == "task_finished")
     return str(done["data"].get("out", done["msg"]))
 
 
@@ -162,7 +170,9 @@ def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(
     assert out(account.become(PASSWORD)) == "0"
     told = subprocess.run(["journalctl", "-q", "-t", "sudo"], capture_output=True, text=True, check=False).stdout
     kept = [
-        one.read_text(errors="replace") for one in account.home.rglob("*") if one.is_file() and one.name != "ballast"
+        path.read_text(errors="replace")
+        for path in account.home.rglob("*")
+        if path.is_file() and path.name != "ballast"
     ]
     for text in (told, *kept):
         assert TOKEN not in text and WRONG not in text and PASSWORD not in text
@@ -212,7 +222,7 @@ def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account
     finally:
         os.umask(before)
     assert out(said) == "0022"
-    assert {one.stat().st_uid for one in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
+    assert {path.stat().st_uid for path in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
 
 
 def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(account: Account) -> None:

@@ -21,9 +21,9 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     both = Path(tempfile.mkdtemp(prefix="spark-")), Path(tempfile.mkdtemp(prefix="spark-"))
     yield both
-    for one in both:
-        control.down(one)
-        shutil.rmtree(one, ignore_errors=True)
+    for item in both:
+        control.down(item)
+        shutil.rmtree(item, ignore_errors=True)
 
 
 def pid(folder: Path) -> int:
@@ -54,7 +54,11 @@ def test_a_sandbox_that_was_killed_is_down(folders: tuple[Path, Path]) -> None:
 
 
 def listener(port: int) -> psutil.Process | None:
-    rows = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
+    rows = [
+        net_connection
+        for net_connection in psutil.net_connections("tcp")
+        if net_connection.status == "LISTEN" and net_connection.laddr.port == port
+    ]
     return psutil.Process(rows[0].pid) if rows else None
 
 

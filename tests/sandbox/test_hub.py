@@ -40,19 +40,19 @@ class Pretend:
 
 @pytest.fixture
 def pretend() -> Iterator[Pretend]:
-    one = Pretend()
-    yield one
-    one.server.stop()
+    value = Pretend()
+    yield value
+    value.server.stop()
 
 
 def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
     status, _, data = pretend.ask(f"/api/models/{MODEL}/tree/main?recursive=1")
     rows: dict[str, Any] = {row["path"]: row for row in json.loads(data)}
     assert status == 200 and sorted(rows) == sorted(hub.files(MODEL))
-    info = {one.rfilename: one for one in pretend.api.model_info(MODEL, files_metadata=True).siblings or ()}
+    info = {sibling.rfilename: sibling for sibling in pretend.api.model_info(MODEL, files_metadata=True).siblings or ()}
     assert rows[SHARD]["lfs"] == {"oid": info[SHARD].lfs.sha256, "size": 2_500_000, "pointerSize": 135}  # type: ignore[union-attr]
     assert "lfs" not in rows["config.json"] and rows["config.json"]["oid"] == info["config.json"].blob_id
-    assert {one.path for one in pretend.api.list_repo_tree(MODEL, recursive=True)} == set(rows)
+    assert {item.path for item in pretend.api.list_repo_tree(MODEL, recursive=True)} == set(rows)
 
 
 def test_a_large_files_headers_tell_what_it_is(pretend: Pretend) -> None:

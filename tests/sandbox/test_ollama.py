@@ -42,7 +42,7 @@ class Pretend:
             return error.code, json.loads(error.read())
 
     def loaded(self) -> list[str]:
-        return [one["name"] for one in self.ask("/api/ps")[1]["models"]]
+        return [model["name"] for model in self.ask("/api/ps")[1]["models"]]
 
     def until_loaded(self, *names: str, timeout_s: float = 5) -> None:
         end_s = time.monotonic() + timeout_s
@@ -55,15 +55,15 @@ class Pretend:
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX_SPEED", raising=False)
     monkeypatch.setattr(ollama, "LOAD_S", 0.8)
-    one = Pretend()
-    yield one
-    one.server.stop()
+    value = Pretend()
+    yield value
+    value.server.stop()
 
 
 def test_one_large_model_is_loaded_and_two_more_are_known(pretend: Pretend) -> None:
     tags = pretend.ask("/api/tags")[1]["models"]
-    assert [one["name"] for one in tags] == ["qwen3:32b", "gpt-oss:20b", "llama3.1:8b"]
-    assert len({one["digest"] for one in tags}) == 3
+    assert [tag["name"] for tag in tags] == ["qwen3:32b", "gpt-oss:20b", "llama3.1:8b"]
+    assert len({tag["digest"] for tag in tags}) == 3
     assert pretend.loaded() == ["qwen3:32b"]
     row = pretend.ask("/api/ps")[1]["models"][0]
     assert row["size"] == row["size_vram"] == 20 * GIB and row["digest"] == tags[0]["digest"]
@@ -105,16 +105,16 @@ def test_unloading_what_is_not_loaded_is_a_200_that_does_nothing(pretend: Preten
 
 
 def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:
-    asked = threading.Thread(
+    options = threading.Thread(
         target=pretend.ask,
         args=("/api/generate", {"model": "qwen3:32b", "prompt": "x", "options": {"num_predict": 80}}),
     )
-    asked.start()
+    options.start()
     time.sleep(0.2)
     pretend.ask("/api/generate", UNLOAD)
     time.sleep(1.0)
-    assert pretend.loaded() == ["qwen3:32b"] and asked.is_alive()
-    asked.join()
+    assert pretend.loaded() == ["qwen3:32b"] and options.is_alive()
+    options.join()
     pretend.until_loaded()
 
 

@@ -40,17 +40,17 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_end_is_read_as_what_it_is(
     tmp_path: Path, flags: tuple[str, ...], fault: str, code: int, sentence: str
 ) -> None:
-    one = Pretend(fault=fault)
-    assert ended(one.server(tmp_path, *flags)) == code
-    assert sentence in str(read(one.log, LOG).failure.value)
+    value = Pretend(fault=fault)
+    assert ended(value.server(tmp_path, *flags)) == code
+    assert sentence in str(read(value.log, LOG).failure.value)
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
-    one = Pretend()
-    process = one.server(tmp_path)
+    value = Pretend()
+    process = value.server(tmp_path)
     (tmp_path / "config.json").unlink()
     assert ended(process) == 1
-    assert "HFValidationError" in str(read(one.log, LOG).failure.value)
+    assert "HFValidationError" in str(read(value.log, LOG).failure.value)
 
 
 def test_its_image_tells_its_version_and_its_options() -> None:

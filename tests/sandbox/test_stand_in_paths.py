@@ -53,8 +53,8 @@ def stand_in() -> Iterator[StandIn]:
 
 def test_a_response_is_asked_of_the_server_that_made_it(stand_in: StandIn) -> None:
     made = [stand_in.respond().json for _ in range(4)]
-    assert [stand_in.ask("GET", f"/v1/responses/{one['id']}").json["from"] for one in made] == [
-        one["from"] for one in made
+    assert [stand_in.ask("GET", f"/v1/responses/{item['id']}").json["from"] for item in made] == [
+        item["from"] for item in made
     ]
     unknown = stand_in.ask("GET", "/v1/responses/resp_ffffffffffffffff")
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "response_not_found")

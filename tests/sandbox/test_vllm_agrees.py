@@ -96,14 +96,14 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
     path = str(laid(kind, tmp_path))
     model = json.loads((tmp_path / "config.json").read_text())
     for flags in FLAGS:
-        asked = rules.Asked({"max-model-len": 4096, **flags})
-        found = rules.check(asked, classify(model), versions.parse(version))
-        errors = [one.sentence for one in found if one.severity == "error" and one.rule not in NOT_REFUSED]
-        case = Case("", kind, Prediction(None), dict(asked.flags))
+        options = rules.Asked({"max-model-len": 4096, **flags})
+        found = rules.check(options, classify(model), versions.parse(version))
+        errors = [item.sentence for item in found if item.severity == "error" and item.rule not in NOT_REFUSED]
+        case = Case("", kind, Prediction(None), dict(options.flags))
         settings, said = stand_in(case.argv(path), tmp_path, version)
         assert bool(errors) == (settings is None), f"{flags}: {errors} against {said[-300:]}"
         if settings is not None:
-            foretold = predict.effective(asked, classify(model), versions.parse(version))
+            foretold = predict.effective(options, classify(model), versions.parse(version))
             assert foretold.chunked_prefill == settings.chunked_prefill
             assert foretold.prefix_caching == settings.prefix_caching
 

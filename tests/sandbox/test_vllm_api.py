@@ -112,15 +112,15 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return running[-1]
 
     yield begin
-    for one in running:
-        one.stop()
+    for item in running:
+        item.stop()
 
 
 def shape(value: Any) -> Any:
     """The keys in their order, and the types of what is no text or number."""
     if isinstance(value, dict):
         return {key: shape(one) for key, one in value.items()}
-    return [shape(one) for one in value] if isinstance(value, list) else None
+    return [shape(item) for item in value] if isinstance(value, list) else None
 
 
 def test_plain_endpoints_are_as_recorded(serve: Callable[..., Server]) -> None:
@@ -169,10 +169,10 @@ def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., Server], 
     assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert shape(found[0]) == shape(real[0])
     assert shape(found[1]) == shape(real[1])
-    assert [shape(one) for one in found[-3:]] == [shape(one) for one in real[-3:]]
+    assert [shape(item) for item in found[-3:]] == [shape(item) for item in real[-3:]]
     assert len(found) == 1 + tokens + usage + 1  # the role, a chunk a token, the usage, the end
     assert found[-1] == real[-1] == "[DONE]"
-    assert any("usage" in one for one in found[:-1]) is usage
+    assert any("usage" in item for item in found[:-1]) is usage
     if usage:
         assert found[-2]["choices"] == [] and found[-2]["usage"]["completion_tokens"] == 16
     assert found[-3 if usage else -2]["choices"][0]["finish_reason"] == "length"
@@ -181,14 +181,14 @@ def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., Server], 
 def test_usage_can_come_with_each_chunk(serve: Callable[..., Server]) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     found = serve().events("/v1/chat/completions", {**SAY, "max_tokens": 3, "stream_options": options})
-    assert [one["usage"]["completion_tokens"] for one in found[:-1]] == [0, 1, 2, 3, 3]
-    assert len({one["usage"]["prompt_tokens"] for one in found[:-1]}) == 1
+    assert [item["usage"]["completion_tokens"] for item in found[:-1]] == [0, 1, 2, 3, 3]
+    assert len({item["usage"]["prompt_tokens"] for item in found[:-1]}) == 1
 
 
 def test_a_plain_completion_streams_text(serve: Callable[..., Server]) -> None:
     found = serve().events("/v1/completions", {"model": NAME, "prompt": "abc", "max_tokens": 3})
-    assert [one["choices"][0]["finish_reason"] for one in found[:-1]] == [None, None, "length"]
-    assert all(one["object"] == "text_completion" and one["choices"][0]["text"] for one in found[:-1])
+    assert [item["choices"][0]["finish_reason"] for item in found[:-1]] == [None, None, "length"]
+    assert all(item["object"] == "text_completion" and item["choices"][0]["text"] for item in found[:-1])
 
 
 def test_it_ends_by_itself_when_nobody_says_how_many(serve: Callable[..., Server]) -> None:
@@ -202,8 +202,8 @@ def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., Serve
     messages = [
         server.json("POST", "/v1/chat/completions", {**SAY, **more})[1]["choices"][0]["message"] for more in ({}, off)
     ]
-    assert [bool(one["content"]) for one in messages] == [False, True]
-    assert [bool(one["reasoning"]) for one in messages] == [True, False]
+    assert [bool(message["content"]) for message in messages] == [False, True]
+    assert [bool(message["reasoning"]) for message in messages] == [True, False]
 
 
 def test_a_default_of_the_chat_template_is_kept(serve: Callable[..., Server]) -> None:
@@ -236,7 +236,7 @@ def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., Server]) -> None:
     assert server.json("GET", "/v1/models") == (status, json.loads(text))
     assert server.json("POST", "/v1/chat/completions", SAY, Authorization="Bearer wrong")[0] == 401
     for key in ("secret", "other"):
-        names = [one["id"] for one in server.json("GET", "/v1/models", Authorization=f"Bearer {key}")[1]["data"]]
+        names = [item["id"] for item in server.json("GET", "/v1/models", Authorization=f"Bearer {key}")[1]["data"]]
         assert names == ["acme/tiny", "second"]
     assert (
         server.ask("GET", "/health")[0] == server.ask("GET", "/version")[0] == server.ask("GET", "/metrics")[0] == 200
@@ -405,8 +405,8 @@ def counters(server: Server) -> dict[str, float]:
 
 
 def streamed(server: Server, tokens: int) -> list[Any]:
-    asked = {**SAY, "max_tokens": tokens, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    return server.events("/v1/chat/completions", asked)[1:-2]
+    options = {**SAY, "max_tokens": tokens, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    return server.events("/v1/chat/completions", options)[1:-2]
 
 
 def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(

@@ -47,7 +47,7 @@ def shape(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: "free" if key in FREE and one else shape(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [shape(one) for one in value]
+        return [shape(item) for item in value]
     return value if isinstance(value, bool) or value is None else type(value).__name__
 
 
@@ -59,7 +59,7 @@ def events(text: str) -> list[tuple[str, Any]]:
 
 
 def kinds(body: Any) -> list[str]:
-    return [one["type"] for one in body.get("content") or body.get("output") or ()]
+    return [item["type"] for item in body.get("content") or body.get("output") or ()]
 
 
 def asked(body: Any) -> Any:
@@ -76,8 +76,8 @@ def test_an_answer_is_as_recorded(servers: dict[bool, Server], name: str) -> Non
     if real["type"].startswith("text/event-stream"):
         ours, theirs = events(data.decode()), events(real["text"])
         assert [kind for kind, _ in ours] == [kind for kind, _ in theirs]
-        for (_, one), (_, other) in zip(ours, theirs, strict=True):
-            assert shape(one) == shape(other)
+        for (_, value), (_, other) in zip(ours, theirs, strict=True):
+            assert shape(value) == shape(other)
         return
     ours, theirs = json.loads(data), json.loads(real["text"])
     assert shape(ours) == shape(theirs)

@@ -52,10 +52,10 @@ def test_it_says_its_images_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for one in flags.options(NOW) for name in one.names if "help" not in name and name != "-h"]
+    "name", [name for option in flags.options(NOW) for name in option.names if "help" not in name and name != "-h"]
 )
 def test_each_spelling_is_taken(name: str) -> None:
-    option = next(one for one in flags.options(NOW) if name in one.names)
+    option = next(option for option in flags.options(NOW) if name in option.names)
     value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
     more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
     parse([name, *([value] if value is not None else []), *more], NOW)

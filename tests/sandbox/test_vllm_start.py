@@ -82,7 +82,7 @@ def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     assert code == 0, log
     assert asked(log) == asked(real_log)
     real, ours = read(real_log, LOG), read(log, LOG)
-    known = {name for name, one in real.readings.items() if one.value is not None}
+    known = {name for name, reading in real.readings.items() if reading.value is not None}
     assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
     for name in ("version", "architecture", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "kv_cache_dtype",
                  "quantization", "max_model_len"):  # fmt: skip

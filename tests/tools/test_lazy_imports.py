@@ -34,7 +34,7 @@ def test_any_other_is_refused_with_its_line(tmp_path: Path, statement: str) -> N
 
 def test_a_group_speaks_for_its_files_only(tmp_path: Path) -> None:
     found = findings(tmp_path, cli__a=LAZY.format("pass"))
-    assert [one.partition(": ")[0] for one in found] == ["src/sparkwright/cli/a.py:2", "tools/lazy_imports.py"]
+    assert [item.partition(": ")[0] for item in found] == ["src/sparkwright/cli/a.py:2", "tools/lazy_imports.py"]
 
 
 def test_a_group_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:

@@ -231,18 +231,18 @@ def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
 ) -> None:
     """Each of its answers comes in time; there are just too many of them."""
     monkeypatch.setattr(drain_record, "TELL_S", LIMIT_S)
-    asked: list[str] = []
+    options: list[str] = []
     servers = [server_operations.Server(f"be_{n}", "one", "up", 0) for n in range(256)]
     monkeypatch.setattr(server_operations, "servers", lambda gateway, key: servers)
 
     def slow(gateway: server_operations.Gateway, key: str, action: str, server: server_operations.Server) -> None:
-        asked.append(server.backend)
+        options.append(server.backend)
         threading.Event().wait(LIMIT_S / 3)
 
     monkeypatch.setattr(server_operations, "ask", slow)
     with pytest.raises(server_operations.Unheard, match="takes longer than"):
         drain_record.tell(server_operations.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
-    assert len(asked) < len(servers)
+    assert len(options) < len(servers)
 
 
 IMAGE = 1000

@@ -110,7 +110,7 @@ def test_the_words_of_a_command_hide_as_its_text_does(name: str) -> None:
 
 
 def test_json_stays_json() -> None:
-    for text in (one for one in WILD.values() if one.startswith(("{", '["'))):
+    for text in (item for item in WILD.values() if item.startswith(("{", '["'))):
         json.loads(secret_patterns.text(text))
 
 

@@ -49,9 +49,9 @@ def test_every_spelling_becomes_dots(secret: str, spelling: str) -> None:
 @pytest.mark.parametrize("secret", SECRETS, ids=["token", "quotes", "no ASCII", "lines"])
 def test_an_event_with_it_is_still_that_event(secret: str, spelling: str) -> None:
     written = SPELLINGS[spelling](secret)
-    one = event("task_finished", task="t1", status="ok", msg=f"got {written}", data={written: [written, 7]})
-    told = decode(encode(one, Redactor([secret])))
-    assert (told["event"], told["task"], told["status"], told["time"]) == ("task_finished", "t1", "ok", one["time"])
+    value = event("task_finished", task="t1", status="ok", msg=f"got {written}", data={written: [written, 7]})
+    told = decode(encode(value, Redactor([secret])))
+    assert (told["event"], told["task"], told["status"], told["time"]) == ("task_finished", "t1", "ok", value["time"])
     assert written not in json.dumps(told, ensure_ascii=False)
     assert told["msg"].startswith("got ") and next(iter(told["data"].values()))[1] == 7
 
@@ -62,16 +62,16 @@ def test_a_line_of_a_secret_of_several_is_hidden_too() -> None:
 
 @pytest.mark.parametrize("secret", ["ok", "task_finished", "status", "event", "t1", "1", '"', ":", "true"])
 def test_a_secret_that_is_a_common_word_leaves_every_event_readable(secret: str) -> None:
-    one = event("task_finished", task="t1", status="ok", module="facts", exit=1, msg="ok", changed=True)
-    told = decode(encode(one, Redactor([secret])))
+    value = event("task_finished", task="t1", status="ok", module="facts", exit=1, msg="ok", changed=True)
+    told = decode(encode(value, Redactor([secret])))
     assert {key: told[key] for key in ("event", "task", "status", "module", "exit", "time")} == {
-        key: one[key] for key in ("event", "task", "status", "module", "exit", "time")
+        key: value[key] for key in ("event", "task", "status", "module", "exit", "time")
     }
 
 
 def test_without_secrets_nothing_changes() -> None:
-    one = event("note", task="", text="a • b")
-    assert encode(one, Redactor()) == encode(one) == encode(one, Redactor([""]))
+    value = event("note", task="", text="a • b")
+    assert encode(value, Redactor()) == encode(value) == encode(value, Redactor([""]))
 
 
 def test_the_password_of_a_url_is_hidden_by_itself() -> None:

@@ -80,31 +80,31 @@ class Fleet:
     def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
         """The inventory. Asks no host."""
         return tuple(
-            HostInfo(one.name, one.connection, one.address, tuple(one.groups), one.recipe)
-            for one in choose(hosts).hosts
+            HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
+            for host in choose(hosts).hosts
         )
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
         """What every host does, from its last scheduled check. hosts: all but sandboxes, unless it says which."""
-        chosen = reach(hosts or everyone(), "light")
+        selection = reach(hosts or everyone(), "light")
         from sparkwright.app.questions import fleet_status
 
         try:
-            return tuple(fleet_status.ask(chosen, fleet_status.pinned(chosen)))
+            return tuple(fleet_status.ask(selection, fleet_status.pinned(selection)))
         finally:
-            hang_up(chosen.fleet.members)
+            hang_up(selection.fleet.members)
 
     @_in_project
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
         """Why a host is slow or down; an idle server is measured, up to a minute. token_s: how long a token may take, seconds."""
         from sparkwright.app.questions import diagnosis
 
-        chosen = choose(hosts)
+        selection = choose(hosts)
         try:
-            rows = diagnosis.ask(chosen, token_s)
+            rows = diagnosis.ask(selection, token_s)
         finally:
-            hang_up(chosen.fleet.members)
+            hang_up(selection.fleet.members)
         return tuple(
             Diagnosis(**{**row, "exit": Exit(row["exit"]), "causes": tuple(map(_cause, row["causes"]))}) for row in rows
         )
@@ -115,8 +115,8 @@ class Fleet:
         from sparkwright.app.questions import log_source
 
         return tuple(
-            Log(one.source["host"], one.text, one.state, one.known, one.error, one.exit)
-            for one in log_source.of_hosts(hosts, tail)
+            Log(of_host.source["host"], of_host.text, of_host.state, of_host.known, of_host.error, of_host.exit)
+            for of_host in log_source.of_hosts(hosts, tail)
         )
 
     @_in_project
@@ -124,13 +124,13 @@ class Fleet:
         """What was done to each server, newest first. last: how many."""
         from sparkwright.app.questions import host_records
 
-        chosen = choose(hosts)
-        answers, errors = host_records.asked(chosen, {"verb": "history"}), chosen.fleet.errors()
+        selection = choose(hosts)
+        answers, errors = host_records.asked(selection, {"verb": "history"}), selection.fleet.errors()
         return tuple(
             History(host.name, **_error(errors[host.name]))
             if host.name in errors
             else History(host.name, tuple(host_records.acts(answers[host.name], last)))
-            for host in chosen.hosts
+            for host in selection.hosts
         )
 
     @_in_project
@@ -138,8 +138,8 @@ class Fleet:
         """What was kept of a failure, in memory: no file is written. run: which one; empty for the newest."""
         from sparkwright.app.questions import host_records
 
-        chosen = choose(hosts)
-        answers, errors = host_records.asked(chosen, {"verb": "incident", "run": run}), chosen.fleet.errors()
+        selection = choose(hosts)
+        answers, errors = host_records.asked(selection, {"verb": "incident", "run": run}), selection.fleet.errors()
 
         def of(host: str) -> Incident:
             try:
@@ -149,7 +149,7 @@ class Fleet:
             except SparkwrightError as error:
                 return Incident(host, **_error(error))
 
-        return tuple(of(host.name) for host in chosen.hosts)
+        return tuple(of(host.name) for host in selection.hosts)
 
     @_in_project
     def report(self, hosts: str = "", *, since: str = "7d") -> tuple[Report, ...]:
@@ -160,10 +160,10 @@ class Fleet:
         now_s = time.time()
         found = host_report.ask(reach(hosts or everyone(), "light"), now_s - span_s, now_s)
         return tuple(
-            Report(one.name, one.span_s, 0, error=one.error, exit=Exit(one.error_exit))
-            if one.error
-            else Report(one.name, one.span_s, len(one.checks), tuple(asdict(span) for span in one.spans))
-            for one in found
+            Report(host.name, host.span_s, 0, error=host.error, exit=Exit(host.error_exit))
+            if host.error
+            else Report(host.name, host.span_s, len(host.checks), tuple(asdict(span) for span in host.spans))
+            for host in found
         )
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
@@ -218,21 +218,21 @@ class Fleet:
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
         given = {**USUAL, **options, **own, "host": hosts}
-        return Run(self.root, lambda hears: playbooks.run(playbook, playbook, hears=hears, **given))
+        return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, on_event=on_event, **given))
 
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
         """Check the servers' health now. smoke: measure the decode rate too. token_s: how long a token may take, seconds."""
         header = {"verb": "health", "smoke": smoke, "token_s": token_s}
         from sparkwright.app.runs import session
 
-        return Run(self.root, lambda hears: session.ask(choose(hosts), header, json=True, hears=hears))
+        return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
 
     def attach(self, hosts: str, *, run: str = "") -> Run:
         """Follow a run again, from its first event. run: its id; empty for the newest."""
         from sparkwright.app.runs import session
 
         header = {"verb": "attach", "run": run}
-        return Run(self.root, lambda hears: session.ask(choose(hosts), header, json=True, hears=hears))
+        return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
 
 
 def _cause(row: dict[str, Any]) -> Cause:

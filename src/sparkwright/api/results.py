@@ -107,7 +107,7 @@ class RunResult:
     @property
     def changes(self) -> tuple[TaskResult, ...]:
         """The tasks that changed something; of a plan those that would."""
-        return tuple(one for one in self.tasks if one.status == "changed")
+        return tuple(task for task in self.tasks if task.status == "changed")
 
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
@@ -126,9 +126,9 @@ class RunResult:
 
     def check(self) -> RunResult:
         """The result itself. Raises the typed error of the first host that did not end well."""
-        for one in self.hosts.values():
-            if one.exit in _ERRORS:
-                raise _ERRORS[one.exit](one.msg or f"exit code {int(one.exit)}.", where=one.host)
+        for host in self.hosts.values():
+            if host.exit in _ERRORS:
+                raise _ERRORS[host.exit](host.msg or f"exit code {int(host.exit)}.", where=host.host)
         if not self.ok:
             raise _ERRORS[self.exit](self.stopped or f"exit code {int(self.exit)}.")
         return self

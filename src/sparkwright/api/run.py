@@ -44,8 +44,8 @@ class Run:
         """The events as they come. Raises at the end what `result` would raise."""
         ended = False
         try:
-            while (one := self._heard.get()) is not None:
-                yield _event(one)
+            while (event := self._heard.get()) is not None:
+                yield _event(event)
             ended = True
         finally:
             if not ended:
@@ -97,8 +97,8 @@ class Run:
 class _Listener:
     """Hears the events in the run's thread, keeps what the result needs, and passes them on."""
 
-    def __init__(self, heard: queue.Queue[events.Event | None]) -> None:
-        self._passed_on = heard
+    def __init__(self, received: queue.Queue[events.Event | None]) -> None:
+        self._passed_on = received
         self._fleet: Fleet | None = None
         self._interrupted = self._stops = False
         self._lock = threading.Lock()
@@ -135,17 +135,19 @@ class _Listener:
         return RunResult(code, dict(self._hosts), tuple(self._tasks), self._stopped)
 
 
-def _event(one: events.Event) -> Event:
-    rest = {name: value for name, value in one.items() if name not in ("event", "host", "time")}
-    return Event(one["event"], one.get("host", ""), one.get("time", 0.0), rest)
+def _event(event: events.Event) -> Event:
+    rest = {name: value for name, value in event.items() if name not in ("event", "host", "time")}
+    return Event(event["event"], event.get("host", ""), event.get("time", 0.0), rest)
 
 
-def _task(one: events.Event) -> TaskResult:
-    given: dict[str, Any] = {field.name: one[field.name] for field in fields(TaskResult) if field.name in one}
-    diff = tuple(Change(row["field"], row["before"], row["after"], row.get("why", "")) for row in one.get("diff") or ())
+def _task(event: events.Event) -> TaskResult:
+    given: dict[str, Any] = {field.name: event[field.name] for field in fields(TaskResult) if field.name in event}
+    diff = tuple(
+        Change(row["field"], row["before"], row["after"], row.get("why", "")) for row in event.get("diff") or ()
+    )
     return TaskResult(**{**given, "diff": diff})
 
 
-def _host(one: events.Event) -> HostResult:
-    given: dict[str, Any] = {field.name: one[field.name] for field in fields(HostResult) if field.name in one}
-    return HostResult(**{**given, "exit": Exit(one["exit"])})
+def _host(event: events.Event) -> HostResult:
+    given: dict[str, Any] = {field.name: event[field.name] for field in fields(HostResult) if field.name in event}
+    return HostResult(**{**given, "exit": Exit(event["exit"])})

@@ -74,7 +74,7 @@ class Row:
     def weights_gb(self) -> float:
         """Of the locked files, else as the catalogue says; 0 for not known."""
         files = self.locked.get("files") or ()
-        total = sum(int(one.get("size_bytes") or 0) for one in files)
+        total = sum(int(file.get("size_bytes") or 0) for file in files)
         return total / 1e9 if total else self.known.weights_gb
 
     @property
@@ -104,8 +104,8 @@ class Row:
 
     def _newest(self, *, simulated: bool) -> Proof | None:
         """The newest proof with a figure, of hosts or of sandboxes."""
-        measured = [one for one in self.proofs if one.tok_per_s and one.simulated == simulated]
-        return max(measured, key=lambda one: one.at, default=None)
+        measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
+        return max(measured, key=lambda proof: proof.at, default=None)
 
     @property
     def aged(self) -> str:
@@ -114,7 +114,7 @@ class Row:
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
         """The hosts, or sandboxes, on which a server of this image and model was verified."""
-        return sorted({one.host for one in self.proofs if one.simulated == simulated})
+        return sorted({proof.host for proof in self.proofs if proof.simulated == simulated})
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -153,17 +153,17 @@ def rows(
     for error in refused:
         say_error(error, json=as_json)
     found = []
-    for one in recipes:
+    for item in recipes:
         proofs = (
             proof
             for host, events in answers.items()
-            for arguments in [_arguments(project, hosts[host], one)]
+            for arguments in [_arguments(project, hosts[host], item)]
             if events
             for event in events
-            for proof in _proof(one, hosts[host], arguments, event)
+            for proof in _proof(item, hosts[host], arguments, event)
         )
         found.append(
-            Row(one, catalogue.of(one.name, one.file.model.id), entries(lock, one)["model"] or {}, tuple(proofs))
+            Row(item, catalogue.of(item.name, item.file.model.id), entries(lock, item)["model"] or {}, tuple(proofs))
         )
     return found, [int(error.exit) for error in refused]
 
@@ -177,10 +177,10 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
     found, broken = rows(answers, hosts, as_json=as_json)
     codes += broken
     if as_json:
-        say_json({"recipes": [one.to_json() for one in found]})
+        say_json({"recipes": [row.to_json() for row in found]})
         return codes
-    for one in found:
-        say("\n".join(_lines(one, asked=bool(answers))))
+    for row in found:
+        say("\n".join(_lines(row, prompted=bool(answers))))
     say(f"{count(len(found), 'recipe')}.")
     return codes
 
@@ -276,36 +276,51 @@ def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
     return proposal.fit(row.recipe, host, weights, row.locked, start)
 
 
-def _lines(one: Row, *, asked: bool) -> list[str]:
-    data = one.to_json()
+def _lines(candidate: Row, *, prompted: bool) -> list[str]:
+    data = candidate.to_json()
     size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size not known before it is pinned"
     memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
     context = f"context {data['context']}" if data["context"] else ""
-    hosts = count(one.hosts, "host")
+    hosts = count(candidate.hosts, "host")
     places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
-    nowhere = "not proved on the hosts that answered" if asked else ""
+    nowhere = "not proved on the hosts that answered" if prompted else ""
     proved = f"image and model proved on {', '.join(places)}" if places else nowhere
-    shown = (one.recipe.engine.title, size, memory, context, hosts, "/".join(one.known.uses), one.aged)
+    shown = (
+        candidate.recipe.engine.title,
+        size,
+        memory,
+        context,
+        hosts,
+        "/".join(candidate.known.uses),
+        candidate.aged,
+    )
     about = ", ".join(filter(None, shown))
     tail = [f"  {proved}"] if proved else []
-    return [f"{one.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
+    return [f"{candidate.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
 
 
-def _arguments(project: Project, host: Host, one: Recipe) -> str:
+def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
     """The fingerprint of the arguments that a host would start a recipe with."""
-    if one.split is not None and host.cluster is None:
+    if candidate.split is not None and host.cluster is None:
         return ""
-    return fingerprint(recipe.scope(host, user_of(host), one, entries(lock_of(project, host), one))["container"])
+    return fingerprint(
+        recipe.scope(host, user_of(host), candidate, entries(lock_of(project, host), candidate))["container"]
+    )
 
 
-def _proof(one: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
+def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
     """What an act of a host's history proves of a recipe: a verified server of the same tag and model.
 
     What that server gave is the recipe's own only with the same arguments.
     """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")
-    if image != one.image or event.get("model") != one.file.model.id or not isinstance(measured, dict) or not measured:
+    if (
+        image != recipe.image
+        or event.get("model") != recipe.file.model.id
+        or not isinstance(measured, dict)
+        or not measured
+    ):
         return []
     rate = measured.get("tok_per_s")
     known = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
@@ -322,21 +337,21 @@ def _asked(
     """
     if not pattern:
         return {}, {}, []
-    chosen = reach(pattern, "plan")
-    chosen = machines(chosen) if once else chosen
+    selection = reach(pattern, "plan")
+    selection = machines(selection) if once else selection
 
     def answer(member: Member) -> list[Event]:
-        events = chosen.fleet.request(member, header, counted=False)
+        events = selection.fleet.request(member, header, counted=False)
         if refused := recap.of(events):
             raise recap.error(refused)
-        return [one for one in events if one["event"] == kind]
+        return [event for event in events if event["event"] == kind]
 
     try:
-        answers = chosen.fleet.ask(answer)
+        answers = selection.fleet.ask(answer)
     finally:
-        hang_up(chosen.fleet.members)
-    for name, error in chosen.fleet.errors().items():
+        hang_up(selection.fleet.members)
+    for name, error in selection.fleet.errors().items():
         say_error(error, json=as_json, host=name)
-    titles = {host.name: host.title for host in chosen.hosts}
+    titles = {host.name: host.title for host in selection.hosts}
     answers = {titles[name]: events for name, events in answers.items()}
-    return answers, {host.title: host for host in chosen.hosts}, [code for code in chosen.fleet.codes() if code]
+    return answers, {host.title: host for host in selection.hosts}, [code for code in selection.fleet.codes() if code]

@@ -34,17 +34,19 @@ def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> 
 
     Raises Refused where the server of one member of a cluster would be removed, and those of others not.
     """
-    chosen = machines(reach(pattern))
+    selection = machines(reach(pattern))
     if scope.server and not check:
-        clusters.refuse_parts(chosen)
-    return in_turn(chosen, lambda member: _host(chosen, member, scope, check=check, yes=yes, json=json), json=json)
+        clusters.refuse_parts(selection)
+    return in_turn(
+        selection, lambda member: _host(selection, member, scope, check=check, yes=yes, json=json), json=json
+    )
 
 
-def _host(chosen: Selection, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
-    name, fleet = member.host.name, chosen.fleet
-    secrets = chosen.inventory.secrets(member.host)
+def _host(selection: Selection, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
+    name, fleet = member.host.name, selection.fleet
+    secrets = selection.inventory.secrets(member.host)
     member.secrets = {key: secret for key, secret in secrets.items() if key == "BECOME_PASSWORD"}
-    args = {**asdict(scope), **_of_recipe(chosen, member)}
+    args = {**asdict(scope), **_of_recipe(selection, member)}
     found = ask_module(fleet, member, "clean_host", args, check=True)
     going = [row for row in found["items"] if not row["kept"]]
     if not json:
@@ -56,7 +58,7 @@ def _host(chosen: Selection, member: Member, scope: Scope, *, check: bool, yes: 
             raise Refused(f"{name} is in use by run {found['busy']}.", fix=fix)
         removed = agreed(f"Remove these from {name}?", yes=yes)
     if removed:
-        _remove(chosen, member, args, timer=any(row["kind"] == "timer" for row in going))
+        _remove(selection, member, args, timer=any(row["kind"] == "timer" for row in going))
     freed = sum(row["size_bytes"] or 0 for row in going) if removed else None
     if json:
         say_json({"host": name, "items": found["items"], "freed_bytes": freed})
@@ -65,17 +67,17 @@ def _host(chosen: Selection, member: Member, scope: Scope, *, check: bool, yes: 
     return Exit.OK if removed else Exit.CHANGES
 
 
-def _of_recipe(chosen: Selection, member: Member) -> dict[str, Any]:
+def _of_recipe(selection: Selection, member: Member) -> dict[str, Any]:
     """The repositories of the images that the host's recipes name."""
-    hosts = [host for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
-    wanted = [recipes.recipe_of(chosen.project, host) for host in hosts]
-    repositories = dict.fromkeys(Name.parse(one.image).repository for one in wanted)
+    hosts = [host for host in selection.inventory.servers_of(member.host.name) if host.recipe]
+    wanted = [recipes.recipe_of(selection.project, host) for host in hosts]
+    repositories = dict.fromkeys(Name.parse(recipe.image).repository for recipe in wanted)
     return {"repositories": list(repositories)}
 
 
-def _remove(chosen: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
+def _remove(selection: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
     """The timer first, so that no check begins; sparkwright's own folders last, for they hold what does the work."""
-    fleet = chosen.fleet
+    fleet = selection.fleet
     if timer:
         absent: dict[str, Any] = {"state": "absent"}
         left = ask_module(fleet, member, "health_timer", absent, exclusive=True)["elsewhere"]

@@ -22,28 +22,34 @@ def added(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
     """Return recipes with the findings about a client's needs behind their own. Raises Refused for an unknown client."""
     form = client_formats.named(client)
     return [
-        replace(one, served=replace(one.served, findings=(*one.served.findings, *_lacking(client, form, one))))
-        for one in checked
+        replace(
+            checked_recipe,
+            served=replace(
+                checked_recipe.served,
+                findings=(*checked_recipe.served.findings, *_lacking(client, form, checked_recipe)),
+            ),
+        )
+        for checked_recipe in checked
     ]
 
 
-def _lacking(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding]:
+def _lacking(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     """Yield what a recipe lacks for a client; nothing for one that generates no text, which no client of these uses."""
-    if one.recipe.file.task != GENERATE:
+    if checked_recipe.recipe.file.task != GENERATE:
         return
-    own = one.recipe.engine
+    own = checked_recipe.recipe.engine
     if form.path not in api_paths.names(own.http.paths):
         sentence = f"{client} asks {form.path}, which {own.title} is not known to serve."
         yield Finding("error", sentence, (Way("serve it with an engine that does"),), SOURCE)
     if form.agent:
-        yield from _of_agent(client, form, one)
+        yield from _of_agent(client, form, checked_recipe)
 
 
-def _of_agent(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding]:
-    own, flags = one.recipe.engine, dict(one.served.flags)
-    asked = ServerRequest(flags, one.recipe.image)
+def _of_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
+    own, flags = checked_recipe.recipe.engine, dict(checked_recipe.served.flags)
+    request = ServerRequest(flags, checked_recipe.recipe.image)
     effective: Effective = own.advice.effective(
-        asked, (one.pins["model"] or {}).get("config") or {}, one.served.version
+        request, (checked_recipe.pins["model"] or {}).get("config") or {}, checked_recipe.served.version
     )
     context = own.flags.context(flags) or effective.max_model_len
     if context is not None and context < AGENT_CONTEXT:
@@ -64,13 +70,13 @@ def _of_agent(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding
             f"{client} asks for several answers at once, and this server makes {effective.max_num_seqs} at a time."
         )
         yield Finding("warning", sentence, (Way("allow more"),), SOURCE)
-    yield from _unproved(client, form, one)
+    yield from _unproved(client, form, checked_recipe)
 
 
-def _unproved(client: str, form: Format, one: CheckedRecipe) -> Iterator[Finding]:
+def _unproved(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     """Yield the probe that would prove what a client uses, where the recipe does not ask it."""
     dialect = dialects.BY_PATH[form.path]
     probe = dialect.name if dialect.name in dialects.OTHERS else "tool_call"
-    if probe not in one.recipe.file.expect.probes:
+    if probe not in checked_recipe.recipe.file.expect.probes:
         sentence = f"nothing proves that this server answers as {client} asks."
         yield Finding("info", sentence, (Way(f"add `{probe}` to `expect.probes`"),), SOURCE, "probes")

@@ -105,15 +105,15 @@ def reach(pattern: str, need: Need = "engine") -> Selection:
     return checked(PendingConnections(pattern, need))
 
 
-def checked(begun: PendingConnections) -> Selection:
+def checked(pending: PendingConnections) -> Selection:
     """The hosts that connecting has begun to. Raises Refused as `choose` does."""
     try:
-        chosen = choose(begun.pattern)
-        begun.give(chosen.fleet.members)
+        selection = choose(pending.pattern)
+        pending.give(selection.fleet.members)
     finally:
-        begun.close()
-    chosen.fleet.connect()
-    return chosen
+        pending.close()
+    selection.fleet.connect()
+    return selection
 
 
 def choose(pattern: str) -> Selection:
@@ -130,20 +130,20 @@ def choose(pattern: str) -> Selection:
     return Selection(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
 
 
-def machines(chosen: Selection) -> Selection:
+def machines(selection: Selection) -> Selection:
     """The machines of the chosen hosts, each once: for what is asked of a machine, whatever and how many it serves."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member, hang_up
 
-    if not any(host.on for host in chosen.hosts):
-        return chosen
-    hosts = chosen.inventory.machines_of(chosen.hosts)
+    if not any(host.on for host in selection.hosts):
+        return selection
+    hosts = selection.inventory.machines_of(selection.hosts)
     links: dict[str, Member] = {}
-    for member in chosen.fleet.members:
+    for member in selection.fleet.members:
         links.setdefault(member.host.machine, member)
-    hang_up(member for member in chosen.fleet.members if links[member.host.machine] is not member)
+    hang_up(member for member in selection.fleet.members if links[member.host.machine] is not member)
     members = [Member(host, link=links[host.name].link, need=links[host.name].need) for host in hosts]
-    return replace(chosen, hosts=hosts, fleet=Fleet(members))
+    return replace(selection, hosts=hosts, fleet=Fleet(members))
 
 
 def with_recipe(pattern: str, recipe: str) -> str:
@@ -160,4 +160,4 @@ def everyone() -> str:
     from sparkwright.project.inventory.inventory import Inventory
 
     hosts = Inventory.load(Project.here().root).hosts.values()
-    return ",".join([one.name for one in hosts if one.connection != "sandbox"] or [one.name for one in hosts])
+    return ",".join([host.name for host in hosts if host.connection != "sandbox"] or [host.name for host in hosts])

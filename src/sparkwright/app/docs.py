@@ -52,5 +52,5 @@ def _type(wanted: Wanted) -> str:
     if kind == "one of":
         return " or ".join(f"`{value}`" for value in of[0])
     if kind == "or":
-        return " or ".join(_type(one) for one in of[0] if one != ["null"])
+        return " or ".join(_type(item) for item in of[0] if item != ["null"])
     return f"list of {_type(of[0])}" if kind == "list" else kind

@@ -98,15 +98,17 @@ def _version(of: engine.Engine, text: str) -> Version | None:
 
 def print_lines(checked: list[CheckedRecipe], unreadable: int = 0) -> None:
     """A paragraph a recipe; findings with file and line, errors first. unreadable: recipes that could not be read at all."""
-    for one in checked:
-        whose = "; as the sandbox pinned it" if one.simulated else ""
-        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {one.engine}{whose}")
-        for finding in one.served.findings:
-            say(f"  {finding.severity:<{WIDTH}}{where(one.recipe, finding)}: {finding.sentence}")
+    for checked_recipe in checked:
+        whose = "; as the sandbox pinned it" if checked_recipe.simulated else ""
+        say(
+            f"{checked_recipe.recipe.name}: {checked_recipe.served.architecture.sentence}, {checked_recipe.engine}{whose}"
+        )
+        for finding in checked_recipe.served.findings:
+            say(f"  {finding.severity:<{WIDTH}}{where(checked_recipe.recipe, finding)}: {finding.sentence}")
             say(f"  {'':<{WIDTH}}{advice(finding)}")
-        if one.served.note:
-            say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
-    found = [finding.severity for one in checked for finding in one.served.findings]
+        if checked_recipe.served.note:
+            say(f"  {'note':<{WIDTH}}chunked prefill: {checked_recipe.served.note}")
+    found = [finding.severity for checked_recipe in checked for finding in checked_recipe.served.findings]
     counts = ", ".join(count(found.count(kind), kind) for kind in ("error", "warning"))
     missing = f", {unreadable} not readable" if unreadable else ""
     say(f"{count(len(checked) + unreadable, 'recipe')}: {counts}{missing}")
@@ -116,14 +118,17 @@ def print_json(checked: list[CheckedRecipe]) -> None:
     """One object: recipes, each with its findings."""
     rows = [
         {
-            "recipe": one.recipe.name,
-            "engine_version": str(one.served.version) if one.served.version else None,
-            "kind": one.served.architecture.kind,
-            "simulated": one.simulated,
-            "note": one.served.note or None,
-            "findings": [{**finding.to_json(), "where": where(one.recipe, finding)} for finding in one.served.findings],
+            "recipe": checked_recipe.recipe.name,
+            "engine_version": str(checked_recipe.served.version) if checked_recipe.served.version else None,
+            "kind": checked_recipe.served.architecture.kind,
+            "simulated": checked_recipe.simulated,
+            "note": checked_recipe.served.note or None,
+            "findings": [
+                {**finding.to_json(), "where": where(checked_recipe.recipe, finding)}
+                for finding in checked_recipe.served.findings
+            ],
         }
-        for one in checked
+        for checked_recipe in checked
     ]
     say_json({"recipes": rows})
 
@@ -132,7 +137,7 @@ def explain(name: str | None, *, as_json: bool) -> None:
     """Print a rule, or all their names. Raises Refused for an unknown one."""
     titles = rules()
     if name is None:
-        say(json.dumps(titles) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(titles.items())))
+        say(json.dumps(titles) if as_json else "\n".join(f"{key:<40} {title}" for key, title in sorted(titles.items())))
         return
     found = _nearest_first(explained(name))
     if not found:
@@ -147,7 +152,7 @@ def explained(name: str) -> list[Explained]:
         memory_rules.explained(name),
         template_rules.explained(name),
         recipe_age.explained(name),
-        *(one.advice.explained(name) for one in engine.served()),
+        *(engine.advice.explained(name) for engine in engine.served()),
     )
     return [rule for rule in found if rule is not None]
 
@@ -160,8 +165,13 @@ def _nearest_first(found: list[Explained]) -> list[Explained]:
         checked, _ = check("", "", "")
     except SparkwrightError:
         return found
-    used = {one.recipe.engine.name for one in checked}
-    hit = {one.recipe.engine.name for one in checked for row in one.served.findings if row.rule == found[0].name}
+    used = {checked_recipe.recipe.engine.name for checked_recipe in checked}
+    hit = {
+        checked_recipe.recipe.engine.name
+        for checked_recipe in checked
+        for row in checked_recipe.served.findings
+        if row.rule == found[0].name
+    }
     return sorted(found, key=lambda rule: (rule.engine not in hit, rule.engine not in used))
 
 
@@ -172,9 +182,9 @@ def rules() -> dict[str, str]:
         memory_rules.RULES.titles(),
         template_rules.RULES.titles(),
         recipe_age.RULES.titles(),
-        *(one.advice.titles() for one in engine.served()),
+        *(engine.advice.titles() for engine in engine.served()),
     )
-    return {name: title for one in reversed(titles) for name, title in one.items()}
+    return {name: title for row in reversed(titles) for name, title in row.items()}
 
 
 def where(wanted: Recipe, finding: Finding) -> str:
@@ -208,9 +218,9 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
     """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
     where the choices of its release are not known; the image says, once it is there.
     """
-    warnings = [one for one in served.findings if one.severity == "warning"]
-    shown = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
-    return [f"{where(wanted, one)}: {one.sentence}" for one in shown]
+    warnings = [finding for finding in served.findings if finding.severity == "warning"]
+    shown = [warning for warning in warnings if warning.rule == "flag-value" or warning.flag.startswith("container.")]
+    return [f"{where(wanted, finding)}: {finding.sentence}" for finding in shown]
 
 
 def notices(served: Serving) -> list[str]:
@@ -228,7 +238,7 @@ def rule_text(rule: Explained) -> str:
     lines = [f"{rule.name}: {rule.title}", ""]
     for paragraph in rule.reason.split("\n\n"):
         lines += [*textwrap.wrap(paragraph, PAGE), ""]
-    lines += ["Sources:", *(f"  * {one}" for one in rule.sources), ""]
+    lines += ["Sources:", *(f"  * {source}" for source in rule.sources), ""]
     about = ", ".join(filter(None, (serves, rule.image))) or title
     lines += [f"Example ({about}):"]
     lines += [f"  {line}" for line in flags.splitlines()]

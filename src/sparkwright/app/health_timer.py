@@ -91,7 +91,7 @@ def _public(option: str, url: str) -> str:
         well = False
     if not well:
         raise Refused(f"{option} is no http(s) URL.")
-    known = any(f".{at.hostname}".endswith(f".{one}") for one in KNOWN_SECRET)
+    known = any(f".{at.hostname}".endswith(f".{item}") for item in KNOWN_SECRET)
     if at.username or at.password or at.query or known:
         fix = f"Write it into a file on the host, mode 0600, and say `{option}-file PATH`."
         raise Refused(f"the URL of {option} holds a secret, which would stand in a file.", fix=fix)
@@ -110,16 +110,16 @@ _KEEP_TOKEN = Task(id="token", name="Renew the secret of the cluster's checks", 
 def _on_each(
     pattern: str, json: bool, steps: Callable[[Host], tuple[Task, ...]], *, heals: bool = False, removes: bool = False
 ) -> list[int]:
-    chosen = machines(choose(pattern)) if removes or not heals else choose(pattern)
+    selection = machines(choose(pattern)) if removes or not heals else choose(pattern)
     if not removes:
-        clusters.refuse_parts(chosen)
+        clusters.refuse_parts(selection)
     tokens: dict[str, Secret] = defaultdict(new_token)
-    for member in chosen.fleet.members:
-        given = chosen.inventory.secrets(member.host)
+    for member in selection.fleet.members:
+        given = selection.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}
         if heals and member.host.cluster:
             member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
     if heals:
-        restart_plan.give(chosen)
+        restart_plan.give(selection)
     # without the host's lock: the first check would find the lock held by the install itself
-    return session.tasks(chosen, "Health", steps, exclusive=False, json=json)
+    return session.tasks(selection, "Health", steps, exclusive=False, json=json)

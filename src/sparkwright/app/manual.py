@@ -83,28 +83,28 @@ def _named(name: str) -> Iterator[str]:
 
 def _headings(text: str) -> list[re.Match[str]]:
     """Without the comments of a shell's code."""
-    code = [one.span() for one in _FENCED.finditer(text)]
-    return [one for one in _HEADING.finditer(text) if not any(start <= one.start() < end for start, end in code)]
+    code = [match.span() for match in _FENCED.finditer(text)]
+    return [match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code)]
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
     found = _headings(text)
     if not found:
         yield text.partition("\n")[0], text
-    ends = [*(one.start() for one in found[1:]), len(text)]
+    ends = [*(match.start() for match in found[1:]), len(text)]
     for heading, end in zip(found, ends, strict=False):
         yield heading[1], text[heading.end() : end].strip()
 
 
 def _section(text: str, page: str, wanted: str) -> str:
     found = _headings(text)
-    names = [_slug(one[1]) for one in found]
+    names = [_slug(match[1]) for match in found]
     if wanted not in names:
         raise Refused(f"{page} has no section {wanted!r}.", fix=nearest(wanted, names))
     first = found[names.index(wanted)]
     depth = len(first[0]) - len(first[0].lstrip("#"))
     rest = found[names.index(wanted) + 1 :]
-    end = next((one.start() for one in rest if len(one[0]) - len(one[0].lstrip("#")) <= depth), len(text))
+    end = next((match.start() for match in rest if len(match[0]) - len(match[0].lstrip("#")) <= depth), len(text))
     return text[first.start() : end]
 
 

@@ -41,15 +41,17 @@ def install(pattern: str, *, to: str, runbooks: str, textfile: str, system: bool
 
 
 def _files(pattern: str, folder: Path, runbooks: str, *, check: bool, json: bool) -> int:
-    chosen = machines(choose(pattern or everyone()))
+    selection = machines(choose(pattern or everyone()))
     hosts = [
-        scrape.Endpoint(one.name, one.address, scrape.NODE_PORT) for one in chosen.hosts if one.connection != "sandbox"
+        scrape.Endpoint(host.name, host.address, scrape.NODE_PORT)
+        for host in selection.hosts
+        if host.connection != "sandbox"
     ]
-    names = {one.name for one in chosen.hosts}
+    names = {host.name for host in selection.hosts}
     wanted = {
         RULES: alerts.text(runbooks),
         DASHBOARD: dashboard.text(),
-        SCRAPE: scrape.text(SCRAPE, hosts, _gateways(chosen.inventory, names)),
+        SCRAPE: scrape.text(SCRAPE, hosts, _gateways(selection.inventory, names)),
     }
     changed = [name for name, text in wanted.items() if _standing(folder / name) != text]
     if not check:
@@ -79,23 +81,23 @@ def _standing(path: Path) -> str | None:
 def _gateways(inventory: Inventory, names: set[str]) -> list[scrape.Endpoint]:
     return [
         scrape.Endpoint(
-            one.name,
-            inventory.machines[one.host].address,
-            one.file.port,
-            one.file.tls != "none",
-            one.file.key is not None,
+            gateway.name,
+            inventory.machines[gateway.host].address,
+            gateway.file.port,
+            gateway.file.tls != "none",
+            gateway.file.key is not None,
         )
-        for one in inventory.gateways.values()
-        if one.host in names
+        for gateway in inventory.gateways.values()
+        if gateway.host in names
     ]
 
 
-def _wire(chosen: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
+def _wire(selection: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
     """Have the checks of each host write their metrics there; their timer stays otherwise as it is."""
-    for member in chosen.fleet.members:
-        given = chosen.inventory.secrets(member.host)
+    for member in selection.fleet.members:
+        given = selection.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}
     args: dict[str, Any] = {"textfile": textfile, "system": system, "keep": True}
     name = "Write metrics where node_exporter reads them"
     task = Task(id="textfile", name=name, module="health_timer", args=args, become=system)
-    return session.tasks(chosen, "Monitoring", lambda host: (task,), exclusive=False, json=json, check=check)
+    return session.tasks(selection, "Monitoring", lambda host: (task,), exclusive=False, json=json, check=check)

@@ -17,17 +17,17 @@ def tell(taken: Taken, host: str) -> None:
 
     host: the one that asks. Raises Refused when that names none or several.
     """
-    chosen = machines(reach(host))
-    if len(chosen.hosts) != 1:
-        hang_up(chosen.fleet.members)
-        raise Refused(f"--host must name one host to ask, got {len(chosen.hosts)}.")
-    wanted = recipe.load(chosen.project.root, taken.name)
-    found = lock_update.pinned_of(chosen, chosen.fleet.members[0], wanted)
-    lock_update.ask_upstream(chosen, [one for one in found if not one.complete], follow=True)
-    lock_update.write([one for one in found if one.new is not None])
-    keys = {f"{one.kind} {one.key}" for one in found}
+    selection = machines(reach(host))
+    if len(selection.hosts) != 1:
+        hang_up(selection.fleet.members)
+        raise Refused(f"--host must name one host to ask, got {len(selection.hosts)}.")
+    wanted = recipe.load(selection.project.root, taken.name)
+    found = lock_update.pinned_of(selection, selection.fleet.members[0], wanted)
+    lock_update.ask_upstream(selection, [pinned for pinned in found if not pinned.complete], follow=True)
+    lock_update.write([pinned for pinned in found if pinned.new is not None])
+    keys = {f"{pinned.kind} {pinned.key}" for pinned in found}
     before = [row for row in taken.report.rows if row.what not in keys]
-    taken.report.rows = before + [row for one in found for row in _rows(one, taken)]
+    taken.report.rows = before + [row for pinned in found for row in _rows(pinned, taken)]
 
 
 def _lock_name(entry: lock_update.Pinned) -> str:

@@ -30,11 +30,11 @@ def write(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
         simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
         aside = " The sandbox's pins are of no real registry." if simulates else ""
         raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
-    one = export.of(wanted, pins)
-    text = FORMATS[form](one)
+    exported = export.of(wanted, pins)
+    text = FORMATS[form](exported)
     if as_json:
-        return say_json({"recipe": name, "format": form, "text": text, "notes": one.notes})
-    for note in one.notes:
+        return say_json({"recipe": name, "format": form, "text": text, "notes": exported.notes})
+    for note in exported.notes:
         say(f"note: {note}.", file=sys.stderr)
     print(text, end="")
     return None

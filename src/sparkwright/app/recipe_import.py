@@ -52,7 +52,7 @@ def source_of(given: str) -> Source:
 
 def answers_of(given: Sequence[str]) -> dict[str, str]:
     """`--answer KEY=VALUE`, each. Raises Refused for one without a value."""
-    rows = [one.partition("=") for one in given]
+    rows = [item.partition("=") for item in given]
     if wrong := next((key for key, equals, value in rows if not equals or not value), ""):
         raise Refused(
             f"`--answer {one_line(wrong, at_most=80)}` has no value.", fix="As --answer image=REPOSITORY:TAG."
@@ -73,18 +73,18 @@ def of_container(host: str, container: str, name: str, answers: Mapping[str, str
     """The recipe of a container that runs on a host, which goes on serving."""
     if not container:
         raise Refused("say which container: --container NAME.", fix="`docker ps` on the host lists them.")
-    chosen = machines(reach(host))
-    if len(chosen.hosts) != 1:
-        raise Refused(f"--from-host must name one host, got {len(chosen.hosts)}.")
-    member = chosen.fleet.members[0]
+    selection = machines(reach(host))
+    if len(selection.hosts) != 1:
+        raise Refused(f"--from-host must name one host, got {len(selection.hosts)}.")
+    member = selection.fleet.members[0]
     try:
-        settings = ask_module(chosen.fleet, member, "container_settings", {"name": container})
+        settings = ask_module(selection.fleet, member, "container_settings", {"name": container})
     finally:
-        hang_up(chosen.fleet.members)
+        hang_up(selection.fleet.members)
 
     home = f"{home_of(member.host, user_of(member.host))}/"
     settings["volumes"] = [
-        f"~/{one.removeprefix(home)}" if one.startswith(home) else one for one in settings["volumes"]
+        f"~/{volume.removeprefix(home)}" if volume.startswith(home) else volume for volume in settings["volumes"]
     ]
 
     def read(report: Report) -> Taken:
@@ -105,8 +105,8 @@ def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken
             ) from None
         if not taken.report.questions or not sys.stdin.isatty():
             return taken
-        for one in taken.report.questions:
-            known[one.key] = answer_to(one.sentence, one.choices)
+        for question in taken.report.questions:
+            known[question.key] = answer_to(question.sentence, question.choices)
 
 
 def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
@@ -139,7 +139,7 @@ def _say_next(taken: Taken, host: str) -> None:
     lock = "" if host else f"`invoke lock --host {name}` and "
     if taken.hosts == 1:
         return say(f"Next: `recipe: {taken.name}` in hosts/{name}.yml, then {lock}`invoke plan --host {name}`.")
-    names = sorted({one.on or one.name for one in glance.hosts(root, EVERYONE)})[: taken.hosts]
+    names = sorted({item.on or item.name for item in glance.hosts(root, EVERYONE)})[: taken.hosts]
     names += [f"HOST{n}" for n in range(len(names) + 1, taken.hosts + 1)]
     say(
         f"Next: a cluster of {taken.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
@@ -154,13 +154,14 @@ def _refuse_open(taken: Taken, *, as_json: bool) -> None:
         say_json({"recipe": taken.name, "file": None, **taken.report.to_json(), "exit": int(Exit.REFUSED)})
     else:
         _print(taken.report)
-        for one in taken.report.questions:
-            say(f"  {'to answer':<{WIDTH}}  {one.sentence}.", file=sys.stderr)
-            choices = "|".join(one.choices) or "..."
-            say(f"  {'':<{WIDTH}}  --answer {one.key}={choices}", file=sys.stderr)
-    asked = count(len(taken.report.questions), "question")
+        for question in taken.report.questions:
+            say(f"  {'to answer':<{WIDTH}}  {question.sentence}.", file=sys.stderr)
+            choices = "|".join(question.choices) or "..."
+            say(f"  {'':<{WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
+    requested = count(len(taken.report.questions), "question")
     raise Refused(
-        f"{asked} to answer, and stdin is not a terminal.", fix="Nothing was written; pass --answer KEY=VALUE for each."
+        f"{requested} to answer, and stdin is not a terminal.",
+        fix="Nothing was written; pass --answer KEY=VALUE for each.",
     )
 
 

@@ -111,11 +111,11 @@ def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_jso
     """The recipe @REGISTRY/NAME: shown first, and agreed to. Raises Refused where it is not, is not there, or means several."""
     project = Project.here().root
     registry, _, wanted = given.removeprefix("@").partition("/")
-    one = registries.of(project, registry)
-    repository, commit = _ready(project, one, update=False)
-    file = _file(repository, one, commit, wanted)
+    source = registries.of(project, registry)
+    repository, commit = _ready(project, source, update=False)
+    file = _file(repository, source, commit, wanted)
     text = repository.text(file)
-    origin = f"{one.url} at {commit[:SHORT]}, {file.path}"
+    origin = f"{source.url} at {commit[:SHORT]}, {file.path}"
     if not as_json:
         say(f"{origin}\n\n{text.rstrip()}\n", file=sys.stderr)
     if not agreed("Take this recipe?", yes=yes):
@@ -128,30 +128,30 @@ def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_jso
             raise
 
 
-def _ready(project: Path, one: Registry, *, update: bool) -> tuple[Repository, str]:
+def _ready(project: Path, registry: Registry, *, update: bool) -> tuple[Repository, str]:
     """The repository with its pinned commit here; pinned now where it never was, or is to be updated."""
-    repository = Repository(one.url, one.name)
-    if one.commit and not update:
-        if not repository.has(one.commit):
-            repository.fetch(one.commit)
-        return repository, one.commit
-    commit = repository.fetch(one.ref)
-    if commit != one.commit:
-        before = f"{one.commit[:SHORT]} -> " if one.commit else ""
-        say(f"{registries.LOCK}: {one.name} {before}{commit[:SHORT]}.", file=sys.stderr)
-        registries.pin(project, one, commit)
+    repository = Repository(registry.url, registry.name)
+    if registry.commit and not update:
+        if not repository.has(registry.commit):
+            repository.fetch(registry.commit)
+        return repository, registry.commit
+    commit = repository.fetch(registry.ref)
+    if commit != registry.commit:
+        before = f"{registry.commit[:SHORT]} -> " if registry.commit else ""
+        say(f"{registries.LOCK}: {registry.name} {before}{commit[:SHORT]}.", file=sys.stderr)
+        registries.pin(project, registry, commit)
     return repository, commit
 
 
-def _recipes(repository: Repository, one: Registry, commit: str) -> list[File]:
-    files = (file for file in repository.files(commit, one.recipes) if file.path.endswith(ENDINGS))
+def _recipes(repository: Repository, registry: Registry, commit: str) -> list[File]:
+    files = (file for file in repository.files(commit, registry.recipes) if file.path.endswith(ENDINGS))
     return [file for file in files if not any(step[:1] == "." for step in file.path.split("/"))]
 
 
-def _file(repository: Repository, one: Registry, commit: str, wanted: str) -> File:
+def _file(repository: Repository, registry: Registry, commit: str, wanted: str) -> File:
     """Return the one file that a name means: its path, or the last steps of it. Raises Refused for none and for several."""
-    files = {_name(file): file for file in _recipes(repository, one, commit)}
-    full = f"{one.recipes}/{wanted}" if one.recipes else wanted
+    files = {_name(file): file for file in _recipes(repository, registry, commit)}
+    full = f"{registry.recipes}/{wanted}" if registry.recipes else wanted
     if full in files:
         return files[full]
     found = [file for name, file in files.items() if name.lower().endswith(f"/{wanted.lower()}")]
@@ -159,10 +159,10 @@ def _file(repository: Repository, one: Registry, commit: str, wanted: str) -> Fi
         return found[0]
     if found:
         listed = ", ".join(one_line(file.path, at_most=100) for file in found[:5])
-        raise Refused(f"@{one.name}/{wanted} means {len(found)} recipes: {listed}.", fix="Name more of its path.")
+        raise Refused(f"@{registry.name}/{wanted} means {len(found)} recipes: {listed}.", fix="Name more of its path.")
     fix = nearest(wanted, {name.rpartition("/")[2] for name in files})
     raise Refused(
-        f"the registry {one.name} has no recipe '{one_line(wanted, at_most=80)}' at {commit[:SHORT]}.",
+        f"the registry {registry.name} has no recipe '{one_line(wanted, at_most=80)}' at {commit[:SHORT]}.",
         fix=one_line(fix, at_most=300),
     )
 

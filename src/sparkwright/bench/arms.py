@@ -54,8 +54,8 @@ class Arm:
         """The predicted settings."""
         served = self.serving(pinned)
         file = self.recipe.file
-        asked = ServerRequest(served.flags, file.image, file.platform, file.container.env)
-        return served.engine.advice.effective(asked, config_of(pinned), served.version)
+        request = ServerRequest(served.flags, file.image, file.platform, file.container.env)
+        return served.engine.advice.effective(request, config_of(pinned), served.version)
 
 
 def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
@@ -68,14 +68,14 @@ def as_it_runs(base: Recipe) -> Arm:
     return Arm("server", base.name, base)
 
 
-def pair(one: Recipe, other: Recipe) -> list[Arm]:
+def pair(recipe: Recipe, other: Recipe) -> list[Arm]:
     """Two recipes. Raises Refused when their images differ: two things would change at once."""
-    if one.image != other.image:
+    if recipe.image != other.image:
         raise Refused(
-            f"{one.name} runs {one.image} and {other.name} {other.image}: two things would change at once.",
+            f"{recipe.name} runs {recipe.image} and {other.name} {other.image}: two things would change at once.",
             fix="Give both recipes the same image.",
         )
-    return [_arm("a", one.name, one, {}), _arm("b", other.name, other, {})]
+    return [_arm("a", recipe.name, recipe, {}), _arm("b", other.name, other, {})]
 
 
 def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
@@ -167,8 +167,8 @@ def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
 
 def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
     """The recipe with the flags in it that its expectation stands for, so that a changed flag does not decide about them anew."""
-    chosen = base.file_flags(pinned.get("model") or {})
-    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in chosen}
+    selection = base.file_flags(pinned.get("model") or {})
+    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in selection}
     return replace(base, file=base.file.with_flags(words))
 
 
@@ -187,8 +187,8 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
     return [_arm("a", "chunked prefill on", base, on), _arm("b", "chunked prefill off", base, off)]
 
 
-def changed_flags(one: Arm, other: Arm) -> list[str]:
-    first, second = one.recipe.file.flags, other.recipe.file.flags
+def changed_flags(arm: Arm, other: Arm) -> list[str]:
+    first, second = arm.recipe.file.flags, other.recipe.file.flags
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 

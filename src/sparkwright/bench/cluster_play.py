@@ -46,7 +46,7 @@ OF_ARMS: Mapping[str, Any] = {
 
 def text(tasks: list[Task], cluster: Cluster, name: str) -> str:
     """The playbook of these tasks."""
-    fetches = any(str(one.get("include", "")).endswith(FETCH) for one in tasks)
+    fetches = any(str(task.get("include", "")).endswith(FETCH) for task in tasks)
     return play.text(tasks, cluster.name, name, {**VARS, **(OF_ARMS if fetches else {})})
 
 

@@ -88,9 +88,9 @@ def of_arm(found: Sequence[Row], name: str) -> list[Row]:
     return [row for row in found if row.arm == name]
 
 
-def two_files(one: Results, other: Results) -> list[Difference]:
+def two_files(results: Results, other: Results) -> list[Difference]:
     """Two results, arm by arm where both have the same arms."""
-    first, second = rows(one), rows(other)
+    first, second = rows(results), rows(other)
     shared = {row.arm for row in first} & {row.arm for row in second}
     if len(shared) < 2:
         return _pairs(first, second)
@@ -119,7 +119,7 @@ def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row,
     left, right = list(first), list(second)
     for key in keys:
         for row in list(left):
-            other = next((one for one in right if key(one) == key(row)), None)
+            other = next((item for item in right if key(item) == key(row)), None)
             if other is not None:
                 left.remove(row)
                 right.remove(other)
@@ -129,20 +129,20 @@ def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row,
 
 
 def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, bool | None]]:
-    one, two = row.values(name), other.values(name)
+    value, two = row.values(name), other.values(name)
     first, second = row.figure(name), other.figure(name)
     if first is not None and second is not None:
-        many = len(one) > 1 and len(two) > 1
-        yield first, second, (max(one) < min(two) or max(two) < min(one)) if many else None
+        many = len(value) > 1 and len(two) > 1
+        yield first, second, (max(value) < min(two) or max(two) < min(value)) if many else None
 
 
 def _blind(*sides: Row) -> bool:
     """Whether some side stalls in fewer than one of a hundred gaps."""
     cells = [shown(cell) for row in sides for cell in row.cells]
-    return any(one.stalls and one.itl_count and one.stalls < one.itl_count / 100 for one in cells)
+    return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
 
 
-def unmatched(one: Results, other: Results) -> list[str]:
+def unmatched(results: Results, other: Results) -> list[str]:
     """Loads that only one of two results has."""
-    words = [{load_words(row.load) for row in rows(each)} for each in (one, other)]
+    words = [{load_words(row.load) for row in rows(each)} for each in (results, other)]
     return sorted(words[0] ^ words[1])

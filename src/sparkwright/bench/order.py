@@ -147,8 +147,8 @@ class Room:
     @classmethod
     def of(cls, arms: Sequence[Effective]) -> Room:
         """Over all arms. One that does not cut prompts has no budget that counts."""
-        budgets = [one.budget for one in arms if one.budget and one.chunked_prefill is not False]
-        lengths = [one.max_model_len for one in arms if one.max_model_len]
+        budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
+        lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
         return cls(max(budgets, default=None), min(lengths, default=None))
 
 

@@ -96,7 +96,7 @@ def after(when: str = "host.gateways") -> Iterator[Task]:
 
 def place(experiment: Experiment, arm: str) -> int:
     """An arm's place among the arms."""
-    return [one.name for one in experiment.arms].index(arm)
+    return [item.name for item in experiment.arms].index(arm)
 
 
 def title(experiment: Experiment, arm: str) -> str:
@@ -107,7 +107,7 @@ def title(experiment: Experiment, arm: str) -> str:
 def distinct(experiment: Experiment, names: Sequence[str]) -> Iterator[Arm]:
     """One arm for each image and model that these arms have."""
     seen: set[str] = set()
-    for arm in (one for one in experiment.arms if one.name in names):
+    for arm in (arm for arm in experiment.arms if arm.name in names):
         file = arm.recipe.file
         what = f"{file.image} {file.model.id} {file.model.revision} {file.model.dir}"
         if what not in seen:

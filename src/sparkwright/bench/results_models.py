@@ -142,7 +142,7 @@ class Results(Part):
 
     def arm(self, name: str) -> Arm:
         """The arm of this name; one that nothing is known of when there is none."""
-        return next((one for one in self.arms if one.name == name), Arm.model_validate({"name": name}))
+        return next((arm for arm in self.arms if arm.name == name), Arm.model_validate({"name": name}))
 
     @property
     def sides(self) -> list[str]:

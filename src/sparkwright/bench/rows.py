@@ -23,7 +23,8 @@ class Row:
     def values(self, name: str) -> list[float]:
         """A figure of each cell that has it: of the group that this load is there for, or a derived one."""
         found = (
-            getattr(shown(one), name) if name in Figures.model_fields else one.derived.get(name) for one in self.cells
+            getattr(shown(cell), name) if name in Figures.model_fields else cell.derived.get(name)
+            for cell in self.cells
         )
         return [float(value) for value in found if value is not None]
 

@@ -85,7 +85,7 @@ def switches(effective: dict[str, Any]) -> tuple[str, ...]:
 def figures(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
     """The titles of the figures that some row has, and each row with its own of them."""
     found = rows(results)
-    names = [one for one in FIGURES if any(row.values(one[1]) for row in found)]
+    names = [figure for figure in FIGURES if any(row.values(figure[1]) for row in found)]
     cells = [[number(row.figure(name), digits) for _, name, digits in names] for row in found]
     return [title for title, _, _ in names], list(zip(found, cells, strict=True))
 
@@ -142,7 +142,9 @@ def _by_group(row: Row) -> Iterable[str]:
     for group in ("short", "long"):
         found = [cell.groups[group] for cell in row.cells if group in cell.groups]
         if found:
-            p50, p99 = (max(getattr(one, name) or 0 for one in found) for name in ("ttft_p50_ms", "ttft_p99_ms"))
+            p50, p99 = (
+                max(getattr(figures, name) or 0 for figures in found) for name in ("ttft_p50_ms", "ttft_p99_ms")
+            )
             yield f"{group}: TTFT p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
 
 
@@ -164,12 +166,19 @@ def show_differences(found: Sequence[Difference], first: str, second: str, out: 
         table.add_column(title, justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     before = ""
-    for one in found:
-        ratio = "-" if one.ratio is None else f"{one.ratio:.3f}"
-        sides = (number(one.first, one.digits), number(one.second, one.digits))
-        style = {"better": "green", "worse": "red"}.get(one.verdict, "")
-        table.add_row(one.load if one.load != before else "", one.figure, *sides, ratio, one.verdict, style=style)
-        before = one.load
+    for difference in found:
+        ratio = "-" if difference.ratio is None else f"{difference.ratio:.3f}"
+        sides = (number(difference.first, difference.digits), number(difference.second, difference.digits))
+        style = {"better": "green", "worse": "red"}.get(difference.verdict, "")
+        table.add_row(
+            difference.load if difference.load != before else "",
+            difference.figure,
+            *sides,
+            ratio,
+            difference.verdict,
+            style=style,
+        )
+        before = difference.load
     console.print(table)
 
 

@@ -75,9 +75,9 @@ def printed(text: str) -> dict[str, Any]:
         if key is not None:
             value = _number(line["value"])
             found |= {} if value is None else {key: value}
-    for one in LIST.finditer(text):
+    for match in LIST.finditer(text):
         try:
-            found[one["name"]] = _parsed(re.sub(r",\s*\]", "]", one["list"]))
+            found[match["name"]] = _parsed(re.sub(r",\s*\]", "]", match["list"]))
         except ValueError:
             continue
     return found
@@ -151,8 +151,8 @@ def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
 def _flat(values: Any) -> list[float]:
     """The numbers of a list, or of a list of lists."""
     listed = values if isinstance(values, list) else []
-    rows = (one if isinstance(one, list) else [one] for one in listed)
-    return [found for row in rows for one in row if (found := _number(one)) is not None]
+    rows = (item if isinstance(item, list) else [item] for item in listed)
+    return [found for row in rows for item in row if (found := _number(item)) is not None]
 
 
 def _json(text: str) -> dict[str, Any]:

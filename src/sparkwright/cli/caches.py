@@ -16,10 +16,10 @@ def list_caches(host: str = "", json: bool = False) -> list[Exit]:
     """
     from sparkwright.app.connect import machines, reach
 
-    chosen = machines(reach(host))
+    selection = machines(reach(host))
     from sparkwright.app.stores import caches
 
-    return caches.show(chosen, json=json)
+    return caches.show(selection, json=json)
 
 
 @command(
@@ -37,10 +37,10 @@ def prune(host: str = "", check: bool = False, yes: bool = False, json: bool = F
     """
     from sparkwright.app.connect import machines, reach
 
-    chosen = machines(reach(host))
+    selection = machines(reach(host))
     from sparkwright.app.stores import caches
 
-    return caches.prune(chosen, check=check, yes=yes, json=json)
+    return caches.prune(selection, check=check, yes=yes, json=json)
 
 
 TASKS = {"caches": [list_caches, prune]}

@@ -120,7 +120,7 @@ def _switch(to: str, **given: Any) -> list[int]:
 TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
 #: of one server, whole: there is no part of a switch
 SWITCH = (
-    *(one for one in OPTIONS if one[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json")),
+    *(option for option in OPTIONS if option[0] in ("host", "check", "dry_run", "diff", "list_tasks", "wait", "json")),
     ANYWAY,
 )
 PARTS = {"tags": "", "skip_tags": "", "start_at_task": ""}

@@ -21,10 +21,10 @@ def prune(host: str = "", all: bool = False, check: bool = False, yes: bool = Fa
     """
     from sparkwright.app.connect import machines, reach
 
-    chosen = machines(reach(host))
+    selection = machines(reach(host))
     from sparkwright.app.stores import images
 
-    return images.prune(chosen, everything=all, check=check, yes=yes, json=json)
+    return images.prune(selection, everything=all, check=check, yes=yes, json=json)
 
 
 @command(

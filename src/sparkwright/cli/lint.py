@@ -31,7 +31,10 @@ def lint(recipe: str = "", engine_version: str = "", model: str = "", for_: str 
     for error in refused:
         say_error(error, json=json)
     findings.print_json(checked) if json else findings.print_lines(checked, len(refused))
-    return [*(one.exit for one in refused), *(Exit.FAILED for one in checked if one.served.errors)]
+    return [
+        *(refused.exit for refused in refused),
+        *(Exit.FAILED for checked_recipe in checked if checked_recipe.served.errors),
+    ]
 
 
 @command(word="rule", help={"rule": "a rule's name (default: list them)", "json": "one JSON object"})

@@ -35,19 +35,19 @@ def lock(
         raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
     from sparkwright.app.connect import everyone, reach
 
-    chosen = reach(host or everyone())
+    selection = reach(host or everyone())
     from sparkwright.app.stores import lock_update
 
     follow = bool(update) or check
-    entries = lock_update.pinned_by(chosen, update if isinstance(update, str) else "")
-    asked = [entry for entry in entries if follow or not entry.complete]
-    lock_update.ask_upstream(chosen, asked, follow=follow)
-    for entry in asked:
+    entries = lock_update.pinned_by(selection, update if isinstance(update, str) else "")
+    options = [entry for entry in entries if follow or not entry.complete]
+    lock_update.ask_upstream(selection, options, follow=follow)
+    for entry in options:
         _show(entry, json=json)
-    failed = [entry.error.exit for entry in asked if entry.error is not None]
+    failed = [entry.error.exit for entry in options if entry.error is not None]
     if check:
-        return [*failed, *(Exit.CHANGES for entry in asked if entry.state in ("moved", "new"))]
-    fresh = [entry for entry in asked if entry.state in ("new", "moved", "completed")]
+        return [*failed, *(Exit.CHANGES for entry in options if entry.state in ("moved", "new"))]
+    fresh = [entry for entry in options if entry.state in ("new", "moved", "completed")]
     if any(entry.state == "moved" for entry in fresh) and not agreed("Write this to spark.lock?", yes=yes):
         say("spark.lock unchanged.", file=sys.stderr)
         return [*failed, Exit.CHANGES]

@@ -25,17 +25,17 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
     """
     from sparkwright.app.connect import everyone, reach, with_recipe
 
-    chosen = reach(with_recipe(host or everyone(), recipe), "light")
+    selection = reach(with_recipe(host or everyone(), recipe), "light")
     from sparkwright.app.questions import fleet_status
 
     if watch and not json:
         from sparkwright.app.questions import watch as console
 
         if console.possible():
-            return [console.watch(chosen, every_s=every)]
+            return [console.watch(selection, every_s=every)]
     if watch:
-        return [fleet_status.again(chosen, every_s=every, json=json)]
-    return fleet_status.once(chosen, json=json)
+        return [fleet_status.again(selection, every_s=every, json=json)]
+    return fleet_status.once(selection, json=json)
 
 
 @command(
@@ -55,10 +55,10 @@ def report(
     """
     from sparkwright.app.connect import everyone, reach, with_recipe
 
-    chosen = reach(with_recipe(host or everyone(), recipe), "light")
+    selection = reach(with_recipe(host or everyone(), recipe), "light")
     from sparkwright.app.questions import host_report
 
-    return host_report.write(chosen, since, to, json=json)
+    return host_report.write(selection, since, to, json=json)
 
 
 @command(
@@ -123,10 +123,10 @@ def client(
     """Print a client's settings: URL, model, context, key."""
     from sparkwright.app.connect import reach, with_recipe
 
-    chosen = reach(with_recipe(host, recipe))
+    selection = reach(with_recipe(host, recipe))
     from sparkwright.app.questions import client_settings
 
-    return client_settings.show(chosen, json=json, wanted=client_settings.Wanted(for_, write, file, check))
+    return client_settings.show(selection, json=json, wanted=client_settings.Wanted(for_, write, file, check))
 
 
 TASKS = {"": [status, report, logs, client]}

@@ -41,33 +41,33 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
     style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(row["exit"]), "failed")
     yield style, f"{row['host']}: {summary}" if named else summary
     causes = row["causes"]
-    if row["fix"] and row["fix"] not in [one["fix"] for one in causes]:
+    if row["fix"] and row["fix"] not in [cause["fix"] for cause in causes]:
         yield "fix", f"→ {row['fix']}"
     if causes:
         yield "", ""
     for verdict in LISTED:
-        for one in causes:
-            if one["verdict"] == verdict:
-                yield from _cause(one, width)
+        for cause in causes:
+            if cause["verdict"] == verdict:
+                yield from _cause(cause, width)
     for verdict, title in SUMMED.items():
-        reported = "; ".join(_short(one) for one in causes if one["verdict"] == verdict)
+        reported = "; ".join(_short(cause) for cause in causes if cause["verdict"] == verdict)
         if reported:
             yield from (("muted", text) for text in _wrapped(reported, title, width))
     if row["sandbox"]:
         yield "muted", words.simulated(row["host"])
 
 
-def _cause(one: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
-    style = STYLES.get(str(one["verdict"]), "plain")
-    yield from ((style, text) for text in _wrapped(str(one["cause"]), str(one["verdict"]), width))
-    yield from (("plain", text) for text in _wrapped(str(one["evidence"]), "", width))
-    if one["fix"]:
-        yield from (("fix", text) for text in _wrapped(f"→ {one['fix']}", "", width))
+def _cause(cause: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
+    style = STYLES.get(str(cause["verdict"]), "plain")
+    yield from ((style, text) for text in _wrapped(str(cause["cause"]), str(cause["verdict"]), width))
+    yield from (("plain", text) for text in _wrapped(str(cause["evidence"]), "", width))
+    if cause["fix"]:
+        yield from (("fix", text) for text in _wrapped(f"→ {cause['fix']}", "", width))
 
 
-def _short(one: Mapping[str, Any]) -> str:
+def _short(cause: Mapping[str, Any]) -> str:
     """What was ruled out needs no evidence here; `--json` has it."""
-    return f"{one['cause']}: {one['evidence']}" if one["verdict"] == "unknown" else str(one["cause"])
+    return f"{cause['cause']}: {cause['evidence']}" if cause["verdict"] == "unknown" else str(cause["cause"])
 
 
 def _wrapped(text: str, title: str, width: int) -> list[str]:

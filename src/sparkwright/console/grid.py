@@ -32,7 +32,7 @@ class Column:
 
 def columns(*given: tuple[str, int]) -> tuple[Column, ...]:
     """The columns of a table from (title, leaves)."""
-    return tuple(Column(*one) for one in given)
+    return tuple(Column(*item) for item in given)
 
 
 def width() -> int | None:
@@ -47,18 +47,18 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | 
     A newline in it begins a line of its own.
     A column in which no row says anything is left out, but for those that stay.
     """
-    kept = [n for n, one in enumerate(columns[:-1]) if not one.leaves or _says(rows, n)]
+    kept = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _says(rows, n)]
     reported = _says(rows, len(columns) - 1)
     longest = max((len(row[-1]) for row in rows), default=0)
-    beside = room is None or not reported or room - _taken(columns, rows, kept) >= min(LEAST, longest)
-    while room is not None and _taken(columns, rows, kept, last=not beside or not reported) > room:
+    wide = room is None or not reported or room - _taken(columns, rows, kept) >= min(LEAST, longest)
+    while room is not None and _taken(columns, rows, kept, last=not wide or not reported) > room:
         leaving = max(kept, key=lambda n: columns[n].leaves)
         if not columns[leaving].leaves:
             break
         kept.remove(leaving)
-    ragged = room is not None and _taken(columns, rows, kept, last=not beside or not reported) > room
-    shape = _Shape(columns, [(n, 0 if ragged else _wide(columns, rows, n)) for n in kept], room, beside and not ragged)
-    titles = [*(one.title for one in columns[:-1]), columns[-1].title if reported and shape.beside else ""]
+    ragged = room is not None and _taken(columns, rows, kept, last=not wide or not reported) > room
+    shape = _Shape(columns, [(n, 0 if ragged else _wide(columns, rows, n)) for n in kept], room, wide and not ragged)
+    titles = [*(column.title for column in columns[:-1]), columns[-1].title if reported and shape.beside else ""]
     return [list(shape.of(row)) for row in (titles, *rows)]
 
 
@@ -78,7 +78,7 @@ class _Shape:
         if not self.beside:
             first, rest = "", [first, *rest] if first else []
         yield from self._cells(row, first)
-        yield from ([("", " " * start), (self.columns[-1].title, one)] for one in rest)
+        yield from ([("", " " * start), (self.columns[-1].title, item)] for item in rest)
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
         """The columns that are shown, and what stands beside them; in a narrow window on as many lines as they need."""
@@ -116,4 +116,4 @@ def _folded(sentence: str, room: int | None) -> list[str]:
     own = sentence.split("\n")
     if room is None:
         return own
-    return [line for one in own for line in textwrap.wrap(one, room, break_on_hyphens=False) or [""]]
+    return [line for item in own for line in textwrap.wrap(item, room, break_on_hyphens=False) or [""]]

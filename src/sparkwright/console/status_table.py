@@ -40,34 +40,36 @@ def show(rows: Sequence[Row]) -> None:
 def table(rows: Sequence[Row], room: int | None = None) -> Text:
     """The table. room: columns of the terminal; None where nothing limits a line. States and their reasons are never cut."""
     cells = [_cells(row) for row in rows]
-    title, *shown = grid.lines(COLUMNS, [[one[column.title] for column in COLUMNS] for one in cells], room)
+    title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], room)
     styles = [style_of(row.state) for row in rows]
     return Text("\n").join([*_drawn(title, shown, styles), *gateways(rows, room)])
 
 
 def gateways(rows: Sequence[Row], room: int | None) -> list[Text]:
     """The gateways of these hosts: an empty line, the titles, a line for each model; nothing where there is none."""
-    found = [one for row in rows if row.gateway is not None for one in _routed(row.host, row.gateway)]
+    found = [pair for row in rows if row.gateway is not None for pair in _routed(row.host, row.gateway)]
     if not found:
         return []
-    title, *shown = grid.lines(GATEWAY_COLUMNS, [list(one) for one in found], room)
-    return [Text(), *_drawn(title, shown, [style_of(one[1]) for one in found])]
+    title, *shown = grid.lines(GATEWAY_COLUMNS, [list(pair) for pair in found], room)
+    return [Text(), *_drawn(title, shown, [style_of(pair[1]) for pair in found])]
 
 
 def _routed(host: str, gateway: GatewayRow) -> Iterator[tuple[str, ...]]:
     at = f"{gateway.name} ({host.partition('/')[0]}:{gateway.port})"
     why = ", ".join(filter(None, (gateway.why, "a stand-in, not HAProxy" if gateway.stand_in else "")))
-    for n, one in enumerate(gateway.models):
-        servers = ", ".join(f"{row.host} {row.state} ({row.running})" for row in one.servers)
-        counts = (str(count) for count in (one.requests, one.running, one.queued, one.errors))
-        yield at if n == 0 else "", gateway.state, one.model, *counts, servers, why if n == 0 else ""
+    for n, model in enumerate(gateway.models):
+        servers = ", ".join(f"{row.host} {row.state} ({row.running})" for row in model.servers)
+        counts = (str(count) for count in (model.requests, model.running, model.queued, model.errors))
+        yield at if n == 0 else "", gateway.state, model.model, *counts, servers, why if n == 0 else ""
     if not gateway.models:
         yield at, gateway.state, *("-" for _ in GATEWAY_COLUMNS[2:-1]), gateway.why
 
 
 def _drawn(title: Sequence[grid.Line], shown: Sequence[Sequence[grid.Line]], styles: Sequence[str]) -> list[Text]:
     lines = [Text(grid.text(line), style="dim") for line in title]
-    return lines + [styled_line(line, "STATE", style) for style, one in zip(styles, shown, strict=True) for line in one]
+    return lines + [
+        styled_line(line, "STATE", style) for style, value in zip(styles, shown, strict=True) for line in value
+    ]
 
 
 def style_of(state: str) -> str:

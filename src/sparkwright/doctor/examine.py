@@ -28,12 +28,12 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
             return [Finding(name, "unknown", f"internal error in the check: {type(error).__name__}: {error}")]
 
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        found = [finding for several in pool.map(one, checks.items()) for finding in several]
+        found = [finding for group in pool.map(one, checks.items()) for finding in group]
     pretended = host.context.machine.sandbox  # its `sudo` would be this machine's
     return [replace(finding, repair="") for finding in found] if pretended else found
 
 
 def sentence(findings: Sequence[Finding]) -> str:
     """How many are bad, warnings, unknown and ok."""
-    counts = Counter(one.verdict for one in findings)
+    counts = Counter(finding.verdict for finding in findings)
     return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

@@ -63,15 +63,15 @@ def links(host: Host) -> list[Link]:
 def ports(found: list[Link]) -> dict[str, list[Link]]:
     """The links by the port that they share, the one of PCI domain 0 first."""
     by_port: dict[str, list[Link]] = {}
-    for one in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
-        by_port.setdefault(one.port, []).append(one)
+    for item in sorted(found, key=lambda link: "P" in link.adapter.removeprefix("roce")):
+        by_port.setdefault(item.port, []).append(item)
     return by_port
 
 
 def only_slower(name: str, found: Sequence[Link]) -> bool:
     """Whether an interface that is down is half of a port whose other half is up: the ranks meet, at half the rate."""
-    down = next((one for one in found if one.interface == name), None)
-    return down is not None and any(one.active and one.port == down.port for one in found if one is not down)
+    down = next((link for link in found if link.interface == name), None)
+    return down is not None and any(link.active and link.port == down.port for link in found if link is not down)
 
 
 def _link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:

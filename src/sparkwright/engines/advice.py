@@ -121,7 +121,7 @@ class Advice(Protocol):
 
     def decide(
         self,
-        asked: ServerRequest,
+        request: ServerRequest,
         model: Mapping[str, Any],
         version: Version | None,
         wanted: Wanted,
@@ -130,11 +130,11 @@ class Advice(Protocol):
         """The flags that bring about what is expected of chunked prefill, or why they can't be had."""
 
     def check(
-        self, asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+        self, request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
     ) -> list[Finding]:
         """All findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
 
-    def effective(self, asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+    def effective(self, request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
         """The settings that follow from flags, model and version."""
 
     def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
@@ -152,11 +152,13 @@ class Advice(Protocol):
         """A rule; None where there is none of this name."""
 
 
-def cannot_be_asked(asked: ServerRequest, title: str, wanted: Wanted, impossible: WhenImpossible, why: str) -> Decision:
+def cannot_be_asked(
+    request: ServerRequest, title: str, wanted: Wanted, impossible: WhenImpossible, why: str
+) -> Decision:
     """The decision about chunked prefill of an engine that takes no order about it. title: the engine's. why: a clause, what it does instead."""
     if wanted == "any":
-        return Decision(asked.flags, "any")
+        return Decision(request.flags, "any")
     sentence = f"{title} cannot be asked for chunked_prefill: {why}."
     if impossible == "refuse":
-        return Decision(asked.flags, "any", "", Finding("error", sentence, rule=EXPECTED))
-    return Decision(asked.flags, "any", why, Finding("info", sentence, rule=EXPECTED))
+        return Decision(request.flags, "any", "", Finding("error", sentence, rule=EXPECTED))
+    return Decision(request.flags, "any", why, Finding("info", sentence, rule=EXPECTED))

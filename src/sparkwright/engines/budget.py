@@ -241,7 +241,9 @@ def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
         size = min(memory.host_bytes, total_bytes // HOST_SIDE_PART)
         yield Row(HOST_SIDE, size, "5.4 to 6.7 GiB elsewhere", assumed=True)
     else:
-        yield from (Row(HOST_SIDE, one.size_bytes, one.source, assumed=one.assumed) for one in memory.parts if one.host)
+        yield from (
+            Row(HOST_SIDE, part.size_bytes, part.source, assumed=part.assumed) for part in memory.parts if part.host
+        )
 
 
 def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:

@@ -60,9 +60,9 @@ class CompileCaches:
 
     def _holds(self, folder: str) -> bool:
         inside = folder.rstrip("/")
-        above = (one.rpartition("/")[0] for one in self.usual)
-        within = any(f"{one}/" in f"{inside}/" for one in self.usual)
-        return within or inside in ("/root", MOUNT) or any(one and inside.endswith(one) for one in above)
+        above = (item.rpartition("/")[0] for item in self.usual)
+        within = any(f"{item}/" in f"{inside}/" for item in self.usual)
+        return within or inside in ("/root", MOUNT) or any(item and inside.endswith(item) for item in above)
 
     def that_matter(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """The flags on which what is compiled may depend."""

@@ -111,7 +111,7 @@ def of(name: str) -> str:
     """The concept that some engine has a flag of this name for; empty for none."""
     wanted = _plain(name)
     return next(
-        (concept for concept, row in CONCEPTS.items() if any(wanted in map(_plain, one) for one in row.values())), ""
+        (concept for concept, row in CONCEPTS.items() if any(wanted in map(_plain, pair) for pair in row.values())), ""
     )
 
 
@@ -141,7 +141,7 @@ def elsewhere(engine: str, name: str) -> str:
     if not theirs or engine in theirs:
         return ""
     own = counterpart(engine, name)
-    whose = " and ".join(f"{TITLES[one]}'s" for one in theirs)
+    whose = " and ".join(f"{TITLES[item]}'s" for item in theirs)
     has = f"has {own} for {concept}" if own else f"has no flag for {concept}"
     return f"{name} is {whose}; {TITLES.get(engine, engine)} {has}"
 

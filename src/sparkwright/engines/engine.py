@@ -231,7 +231,7 @@ def of(name: str) -> Engine:
 
 def served() -> tuple[Engine, ...]:
     """The engines that this release serves with."""
-    return tuple(one for one in map(of, TITLES) if one.served)
+    return tuple(engine for engine in map(of, TITLES) if engine.served)
 
 
 def of_name(name: object) -> Engine:
@@ -243,7 +243,7 @@ def of_models(answer: Any) -> Engine:
     """The engine of a server that nobody described, by who owns the models that it lists."""
     rows = answer.get("data") if isinstance(answer, dict) else None
     owners = [row.get("owned_by") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return of(next((OWNERS[one] for one in owners if isinstance(one, str) and one in OWNERS), USUAL))
+    return of(next((OWNERS[owner] for owner in owners if isinstance(owner, str) and owner in OWNERS), USUAL))
 
 
 def of_labels(labels: Mapping[str, Any] | None) -> Engine:
@@ -252,4 +252,4 @@ def of_labels(labels: Mapping[str, Any] | None) -> Engine:
     described, task = (labels or {}).get(DESCRIPTION), (labels or {}).get(TASK)
     if isinstance(described, str) and found.needs_description:
         found = replace(found, described=described)
-    return next((replace(found, task=one) for one in TASKS if one == task), found)
+    return next((replace(found, task=item) for item in TASKS if item == task), found)

@@ -129,14 +129,14 @@ def _object(given: Any) -> Mapping[str, Any] | None:
 
 def spelling(flags: Flags, written: Iterable[str], name: str) -> str:
     """How a flag's own name is spelled among these; "" when it is not there."""
-    return next((one for one in reversed(list(written)) if flags.canonical(one) == name), "")
+    return next((item for item in reversed(list(written)) if flags.canonical(item) == name), "")
 
 
 def twice(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
     """Two spellings of one flag; None when there are none."""
     seen: dict[str, str] = {}
-    for one in written:
-        before = seen.setdefault(flags.canonical(one), one)
-        if before != one:
-            return before, one
+    for item in written:
+        before = seen.setdefault(flags.canonical(item), item)
+        if before != item:
+            return before, item
     return None

@@ -108,14 +108,14 @@ class Memory:
         """As a plan carries it; what is usual is left out."""
         usual = Memory()
         found = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
-        return {**found, **({"parts": [asdict(one) for one in self.parts]} if self.parts else {})}
+        return {**found, **({"parts": [asdict(part) for part in self.parts]} if self.parts else {})}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Memory:
         """The memory model that `to_json` made; other keys are left out."""
-        names = {one.name for one in fields(cls)} - {"parts"}
+        names = {field.name for field in fields(cls)} - {"parts"}
         known = {name: value for name, value in data.items() if name in names}
-        return cls(**known, parts=tuple(Part(**one) for one in data.get("parts") or ()))
+        return cls(**known, parts=tuple(Part(**part) for part in data.get("parts") or ()))
 
 
 def of_share(share: float, needs_bytes: int) -> Memory:
@@ -127,6 +127,6 @@ def of_share(share: float, needs_bytes: int) -> Memory:
 
 def weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
     """Bytes of a locked model's files with one of these endings; of the first ending that any has. 0 while it is not pinned."""
-    rows = [(str(one.get("path")).lower(), int(one.get("size_bytes") or 0)) for one in locked.get("files") or ()]
+    rows = [(str(file.get("path")).lower(), int(file.get("size_bytes") or 0)) for file in locked.get("files") or ()]
     sizes = (sum(size for path, size in rows if path.endswith(suffix)) for suffix in suffixes)
     return next((size for size in sizes if size), 0)

@@ -105,9 +105,9 @@ def _ways(memory: Memory, found: Budget, over: int, shm: int) -> Iterator[Way]:
 
 def explained(name: str) -> Explained | None:
     """A rule; None where there is none of this name."""
-    one = RULES.get(name)
-    if one is None:
+    rule = RULES.get(name)
+    if rule is None:
         return None
-    case = one.example
-    found = next(iter(one.findings(case)))
-    return Explained("", one.name, one.title, one.reason, one.sources, {}, "", None, found, case.container)
+    case = rule.example
+    found = next(iter(rule.findings(case)))
+    return Explained("", rule.name, rule.title, rule.reason, rule.sources, {}, "", None, found, case.container)

@@ -86,10 +86,10 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     return {**about, "input_schema": function["parameters"]}
 
 
-def _choice(chosen: Any) -> dict[str, Any]:
-    if isinstance(chosen, str):
-        return {"type": CHOICES[chosen]}
-    return {"type": "tool", "name": chosen["function"]["name"]}
+def _choice(selection: Any) -> dict[str, Any]:
+    if isinstance(selection, str):
+        return {"type": CHOICES[selection]}
+    return {"type": "tool", "name": selection["function"]["name"]}
 
 
 def answer(body: Any) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _closed(block: dict[str, Any]) -> dict[str, Any]:
     text, kind = "".join(block["pieces"]), block.get("type")
     if kind == "tool_use":
         return {**block, "input": text or block.get("input")}
-    begun = block.get(str(kind))
-    return {**block, str(kind): f"{begun if isinstance(begun, str) else ''}{text}"}
+    pending = block.get(str(kind))
+    return {**block, str(kind): f"{pending if isinstance(pending, str) else ''}{text}"}
 
 
 def _add_usage(body: dict[str, Any], event: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ def logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
     """
     try:
         rows = answer["choices"][0]["logprobs"]["content"]
-        return [[(_token(one), one["logprob"]) for one in row["top_logprobs"]] for row in rows]
+        return [[(_token(top_logprob), top_logprob["logprob"]) for top_logprob in row["top_logprobs"]] for row in rows]
     except (KeyError, IndexError, TypeError, AttributeError):
         return []
 
@@ -150,7 +150,7 @@ def _token(choice: Mapping[str, Any]) -> str:
 
 def bytes_name(given: Sequence[Any]) -> str:
     """Bytes as text, those of no character escaped."""
-    return bytes(one for one in given if isinstance(one, int) and 0 <= one < 256).decode(errors="backslashreplace")
+    return bytes(item for item in given if isinstance(item, int) and 0 <= item < 256).decode(errors="backslashreplace")
 
 
 def tokens_of(answer: Any) -> int:

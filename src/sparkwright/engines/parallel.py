@@ -100,7 +100,7 @@ class Parallel(Protocol):
     def TRACE(self) -> str:
         """The environment variable that makes a member's log tell how the members are connected."""
 
-    def share(self, seat: ClusterMember) -> Share:
+    def share(self, member: ClusterMember) -> Share:
         """What this member is started with."""
 
     def check(

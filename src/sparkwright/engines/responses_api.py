@@ -32,9 +32,9 @@ def request(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str,
         body["max_output_tokens"] = chat["max_tokens"]
     if chat.get("tools"):
         body["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
-        chosen = chat.get("tool_choice") or "auto"
-        named = None if isinstance(chosen, str) else {"type": "function", "name": chosen["function"]["name"]}
-        body["tool_choice"] = named or chosen
+        selection = chat.get("tool_choice") or "auto"
+        named = None if isinstance(selection, str) else {"type": "function", "name": selection["function"]["name"]}
+        body["tool_choice"] = named or selection
     if thinks:
         body["reasoning"] = {"effort": "medium"}
     return body
@@ -74,15 +74,15 @@ def answer(body: Any) -> dict[str, Any]:
 def _text(items: Sequence[Mapping[str, Any]], kind: str, part: str) -> str | None:
     """Return the text of the items of a kind, in their parts of a kind."""
     contents = [item.get("content") for item in items if item.get("type") == kind]
-    parts = [one for content in contents if isinstance(content, list) for one in content]
-    texts = [one.get("text") for one in parts if isinstance(one, dict) and one.get("type") == part]
+    parts = [value for content in contents if isinstance(content, list) for value in content]
+    texts = [value.get("text") for value in parts if isinstance(value, dict) and value.get("type") == part]
     return "".join(text for text in texts if isinstance(text, str)) or None
 
 
 def _summary(items: Sequence[Mapping[str, Any]]) -> str | None:
     summaries = [item.get("summary") for item in items if item.get("type") == "reasoning"]
-    parts = [one for summary in summaries if isinstance(summary, list) for one in summary]
-    return "".join(str(one.get("text") or "") for one in parts if isinstance(one, dict)) or None
+    parts = [value for summary in summaries if isinstance(summary, list) for value in summary]
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict)) or None
 
 
 def _call(item: Mapping[str, Any]) -> dict[str, Any]:

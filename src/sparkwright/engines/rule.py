@@ -53,9 +53,9 @@ class Rules(dict[str, Rule[C, E]]):
 
     def titles(self) -> dict[str, str]:
         """The rules by name, with what each says."""
-        return {one.name: one.title for one in self.values()}
+        return {rule.name: rule.title for rule in self.values()}
 
 
 def _paragraphs(text: str) -> str:
     """A text without its line breaks, except for those between paragraphs."""
-    return "\n\n".join(" ".join(one.split()) for one in text.split("\n\n"))
+    return "\n\n".join(" ".join(word.split()) for word in text.split("\n\n"))

@@ -56,7 +56,7 @@ def _vector(answer: Any) -> Judged:
         return Judged(why_not="without a vector")
     if not isinstance(given, list) or not 0 < len(given) <= MOST_NUMBERS:
         return Judged(why_not="without a vector")
-    if any(_number(one) is None for one in given):
+    if any(_number(item) is None for item in given):
         return Judged(why_not="with a vector of something else than numbers")
     if not any(given):
         return Judged(why_not="with a vector of zeros")

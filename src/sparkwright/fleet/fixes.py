@@ -22,6 +22,6 @@ def named(text: str, host: Host) -> str:
     return _COMMAND.sub(lambda found: f"{found[0]} --host {members if found[1] in AS_ONE else host.name}", text)
 
 
-def of_host(one: Event, host: Host) -> Event:
+def of_host(event: Event, host: Host) -> Event:
     """An event of a host with the host in the commands of its message and its fix."""
-    return {**one, **{key: named(one[key], host) for key in ("msg", "fix") if isinstance(one.get(key), str)}}
+    return {**event, **{key: named(event[key], host) for key in ("msg", "fix") if isinstance(event.get(key), str)}}

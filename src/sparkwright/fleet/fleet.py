@@ -84,7 +84,9 @@ class Fleet:
         roll: how fast, and who must go on serving. preview: a host's plan in check mode, for a roll that looks first.
         """
         taking_part = {host.name for host in hosts}
-        waiting = {one.host.name: one for one in self.members if one.host.name in taking_part and not one.failed}
+        waiting = {
+            member.host.name: member for member in self.members if member.host.name in taking_part and not member.failed
+        }
         if not waiting or self.stopped:
             return
         rolls = roll.policy.rolls(len(waiting))
@@ -130,13 +132,13 @@ class Fleet:
         running = len(members)
         while running:
             try:
-                one = self._events.get()
-                if one is None:
+                event = self._events.get()
+                if event is None:
                     running -= 1
-                elif callable(one):
-                    one()
+                elif callable(event):
+                    event()
                 else:
-                    self._say(one)
+                    self._say(event)
             except KeyboardInterrupt:
                 self._interrupted([member for member in members if member.recap is None])
         pool.shutdown()
@@ -157,11 +159,11 @@ class Fleet:
     def close(self) -> None:
         """Report the outcome on every host, and close every connection."""
         while not self._events.empty():
-            one = self._events.get()
-            if isinstance(one, dict):
-                self._say(one)
-        for one in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
-            self._say(one)
+            event = self._events.get()
+            if isinstance(event, dict):
+                self._say(event)
+        for event in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
+            self._say(event)
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.close)
         hang_up(self.members)
@@ -185,13 +187,13 @@ class Fleet:
         member.noted.add(text)
         self._events.put(event("note", task="", host=member.host.name, text=text))
 
-    def say_later(self, one: Event) -> None:
+    def say_later(self, event: Event) -> None:
         """Hand an event to the subscribers, from whatever thread this is."""
-        self._events.put(one)
+        self._events.put(event)
 
-    def say_last(self, one: Event) -> None:
+    def say_last(self, event: Event) -> None:
         """Hand an event to the subscribers at the end, before the recaps."""
-        self._last.append(one)
+        self._last.append(event)
 
     def request(
         self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
@@ -209,24 +211,26 @@ class Fleet:
 
     def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
         seen = []
-        for one in member.request(header):
+        for row in member.request(header):
             # with the commands as they are typed here, for this host; but not in what the host only passes on
-            one = {
-                **(one if one["event"] in PASSED_ON else typed_in(fixes.of_host(one, member.host))),
+            row = {
+                **(row if row["event"] in PASSED_ON else typed_in(fixes.of_host(row, member.host))),
                 "host": member.host.name,
             }
-            seen.append(one)
+            seen.append(row)
             if held:
-                if one["event"] == "progress":
-                    self._events.put(one)
-            elif counted or one["event"] != "recap":
-                self._note(member, one)
-        if header["verb"] in END_IN_A_RECAP and not any(one["event"] == "recap" for one in seen):
+                if row["event"] == "progress":
+                    self._events.put(row)
+            elif counted or row["event"] != "recap":
+                self._note(member, row)
+        if header["verb"] in END_IN_A_RECAP and not any(row["event"] == "recap" for row in seen):
             raise Failed("the host did not report a result.", where=member.host.name)
         return seen
 
     def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        self.each(batch, lambda one: self.request(one, run_request(one, plan_for(one))), then=self._finished)
+        self.each(
+            batch, lambda member: self.request(member, run_request(member, plan_for(member))), then=self._finished
+        )
 
     def _run_as_one(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         """Run the plans of a cluster's members, all made before one is sent: a run would wait in vain for one that has none."""
@@ -243,7 +247,7 @@ class Fleet:
         for member in without:
             self._finished(member)
         if len(without) < len(batch):
-            self.stopped = f"there is no plan for {names([one.host.name for one in without])}, so nothing was begun"
+            self.stopped = f"there is no plan for {names([item.host.name for item in without])}, so nothing was begun"
 
     def _checked(
         self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
@@ -258,8 +262,8 @@ class Fleet:
         def check(member: Member) -> None:
             seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, held=True)
             if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
-                for one in seen:
-                    self._note(member, one)
+                for row in seen:
+                    self._note(member, row)
 
         def then(member: Member) -> None:
             if member.recap is before[member.host.name]:
@@ -286,20 +290,20 @@ class Fleet:
             self._note(member, recap.of_error(member.host.name, broke(error)))
         then(member)
 
-    def _note(self, member: Member, one: Event) -> None:
+    def _note(self, member: Member, event: Event) -> None:
         """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
-        if one["event"] == "recap":
-            member.recap = recap.added(member.recap, one)
+        if event["event"] == "recap":
+            member.recap = recap.added(member.recap, event)
             return
-        if one["event"] == "task_finished":
-            member.learn(one)
-        self._events.put(one)
+        if event["event"] == "task_finished":
+            member.learn(event)
+        self._events.put(event)
 
     def _interrupted(self, running: Sequence[Member]) -> None:
         """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
         hosts = ",".join(member.host.name for member in running)
         if self.ask_stop(hosts):
-            for member in (one for one in running if one.run_id):
+            for member in (member for member in running if member.run_id):
                 threading.Thread(target=here.carried(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
@@ -310,10 +314,12 @@ class Fleet:
         """Ask a member to stop the run that this command began there, and no other."""
         collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
-    def _say(self, one: Event) -> None:
-        one = typed_in(clean(one))  # a host's is already; a play's name, and a reason, come from files and libraries
+    def _say(self, event: Event) -> None:
+        event = typed_in(
+            clean(event)
+        )  # a host's is already; a play's name, and a reason, come from files and libraries
         for subscriber in self.subscribers:
-            self._guarded_from(subscriber, subscriber.on, one)
+            self._guarded_from(subscriber, subscriber.on, event)
 
     def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
         """A subscriber's error is its own: it is told once, and neither the others nor the hosts miss anything by it."""

@@ -62,7 +62,7 @@ class Guard:
 
 
 def floors(
-    groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], chosen: Sequence[str], everyone: str
+    groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], selection: Sequence[str], everyone: str
 ) -> list[Floor]:
     """The groups that a run on the chosen hosts must keep up.
 
@@ -71,7 +71,7 @@ def floors(
     """
     found = []
     for group, hosts in groups.items():
-        touched = set(hosts) & set(chosen)
+        touched = set(hosts) & set(selection)
         machines = {name.partition("/")[0] for name in touched}
         usual = 1 if len(machines) > 1 and group != everyone else 0
         least = explicit.get(group, usual)

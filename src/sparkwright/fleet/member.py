@@ -61,17 +61,17 @@ class Member:
         about = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **about, "env": dict(self.host.env)}, given)
 
-    def learn(self, one: Event) -> None:
+    def learn(self, event: Event) -> None:
         """Keep what a finished task says that the next play needs."""
-        data = one.get("data") or {}
+        data = event.get("data") or {}
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
             self.engine_version = version
         with contextlib.suppress(ValueError):  # it tells none that can be kept
             self.engine_options = engine_options(data.get("options")) or self.engine_options
-        self.proved |= one["module"] in PROOFS and one["status"] == "ok" and data.get("serves") is not False
-        if one.get("register"):
-            self.registered[one["register"]] = one["registered"]
+        self.proved |= event["module"] in PROOFS and event["status"] == "ok" and data.get("serves") is not False
+        if event.get("register"):
+            self.registered[event["register"]] = event["registered"]
 
 
 def hang_up(members: Iterable[Member]) -> None:
@@ -84,8 +84,8 @@ def hang_up(members: Iterable[Member]) -> None:
 
 def run_request(member: Member, plan: Plan) -> dict[str, Any]:
     """The request that runs a plan on a member, with the restart plan that goes with it."""
-    beside = {} if member.restart is None or plan.check else {"restart": member.restart}
-    return {"verb": "run", "plan": plan.to_json(), **beside}
+    extra = {} if member.restart is None or plan.check else {"restart": member.restart}
+    return {"verb": "run", "plan": plan.to_json(), **extra}
 
 
 def broke(error: Exception) -> SparkwrightError:

@@ -102,10 +102,10 @@ class RecordFile:
         return Record(**data)
 
 
-def refuse_other_hosts(record: Record, chosen: Sequence[str]) -> None:
+def refuse_other_hosts(record: Record, selection: Sequence[str]) -> None:
     """Raises Refused when --host means other hosts now than those of the run that was left."""
-    if set(chosen) != set(record.hosts):
-        hosts = f"{', '.join(record.hosts)}, not for {', '.join(chosen)}"
+    if set(selection) != set(record.hosts):
+        hosts = f"{', '.join(record.hosts)}, not for {', '.join(selection)}"
         fix = "Omit --host to resume it, or omit --resume to start another."
         raise Refused(f"the unfinished {record.playbook} is for {hosts}.", fix=fix)
 

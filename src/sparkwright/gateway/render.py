@@ -178,7 +178,7 @@ def _listed(gateway: Gateway) -> Iterator[str]:
     for model in gateway.models:
         rows = (json.dumps(_row(model, name), separators=(",", ":")) for name in model.names)
         row = ",".join(rows).replace("%", "%%")
-        up = f"if {' or '.join(f'{{ path {MODELS} }} {{ {one} }}' for one in _up(gateway, model))}"
+        up = f"if {' or '.join(f'{{ path {MODELS} }} {{ {item} }}' for item in _up(gateway, model))}"
         yield f"http-request set-var-fmt(txn.models) {quoted(f'%[var(txn.models)],{row}')} {up}"
     listed = quoted('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
     yield f"http-request return status 200 {answers.JSON} lf-string {listed} if {{ path {MODELS} }}"
@@ -190,7 +190,7 @@ def _up(gateway: Gateway, model: Model) -> Iterator[str]:
         yield f"nbsrv({model.backend}) gt 0"
         yield "stopping"
         return
-    yield from (f"srv_is_up({model.backend}/{name})" for one in model.upstreams for name in one.names)
+    yield from (f"srv_is_up({model.backend}/{name})" for upstream in model.upstreams for name in upstream.names)
 
 
 def _row(model: Model, name: str) -> dict[str, object]:
@@ -236,12 +236,12 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     soon_s = min(FAST_CHECK_S, gateway.check_s)
     spaced = f"inter {gateway.check_s}s fastinter {soon_s}s downinter {soon_s}s rise 1 fall 3"
     yield f"default-server check {spaced} init-addr last,libc,none"
-    for one in model.upstreams:
-        limit = f" maxconn {one.slots}" if one.slots else ""
-        first, *interim = (f" id {requests.number(model, name)}" for name in one.names)
-        yield f"server {one.name} {one.address}:{one.port}{limit}{first}"
+    for upstream in model.upstreams:
+        limit = f" maxconn {upstream.slots}" if upstream.slots else ""
+        first, *interim = (f" id {requests.number(model, name)}" for name in upstream.names)
+        yield f"server {upstream.name} {upstream.address}:{upstream.port}{limit}{first}"
         for number in interim:
-            yield f"server {one.name}{INTERIM} {one.address}:{one.interim_port}{limit}{number} disabled"
+            yield f"server {upstream.name}{INTERIM} {upstream.address}:{upstream.interim_port}{limit}{number} disabled"
     if gateway.waits:
         yield f"server {WAITING} {NOBODY} backup no-check"
 

@@ -43,15 +43,19 @@ def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
 def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     name = row.get("pxname", "")
     others = (BACKEND, FRONTEND, WAITING)
-    own = [one for one in rows if one.get("pxname") == name and one.get("svname") not in others and not _rests(one)]
-    running = sum(_count(one, "scur") for one in own)
+    own = [
+        entry
+        for entry in rows
+        if entry.get("pxname") == name and entry.get("svname") not in others and not _rests(entry)
+    ]
+    running = sum(_count(entry, "scur") for entry in own)
     return {
         "model": model_of(name),
         "requests": _count(row, "stot"),
         "running": running,
         "queued": max(0, _count(row, "scur") - running),
         "errors": _count(row, "hrsp_5xx"),
-        "servers": [{"host": one.get("svname", ""), **server(one)} for one in own],
+        "servers": [{"host": entry.get("svname", ""), **server(entry)} for entry in own],
     }
 
 

@@ -55,7 +55,7 @@ class Check:
             host_lost.settle(self.context)
             service_guard.settle(self.context)
         with store.one_at_a_time(self.context.state):
-            record, remembered, decision = self._once()
+            record, history, decision = self._once()
         if not self.scheduled:
             return record
         gateway_return.give_back(self.context, record)
@@ -63,8 +63,8 @@ class Check:
         if found.plan is None:
             return record if found is decision else self._again(found.message)
         with store.one_at_a_time(self.context.state):
-            remembered = CheckHistory.of(self.context.state)
-        answer = heal.restart(self.context, found, remembered, found.why or record.why, self.now(), self.run_plan)
+            history = CheckHistory.of(self.context.state)
+        answer = heal.restart(self.context, found, history, found.why or record.why, self.now(), self.run_plan)
         return self._again(answer, restarted=True)
 
     def _agreed(self, record: Record, decision: heal.Decision) -> heal.Decision:
@@ -79,32 +79,32 @@ class Check:
     def _again(self, healed: str, *, restarted: bool = False) -> Record:
         """Check once more, after what was done about the first."""
         with store.one_at_a_time(self.context.state):
-            record, remembered, _ = self._once(healed=healed)
+            record, history, _ = self._once(healed=healed)
             if restarted:
-                heal.remember_outcome(record, remembered, self.context.state)
+                heal.remember_outcome(record, history, self.context.state)
         return record
 
     def _once(self, healed: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
         """One check: what was seen, what it leaves to the next, and whether the server may be restarted now."""
         started_s, cpu = time.monotonic(), _cpu_s()
-        remembered = CheckHistory.of(self.context.state)
-        prober = Prober(self.context, remembered, self.settings.limits, self.now, self.pause)
+        history = CheckHistory.of(self.context.state)
+        prober = Prober(self.context, history, self.settings.limits, self.now, self.pause)
         busy = _who_works(self.context)
         observed = self._observed(prober, busy)
         judgement = judge(observed, self.settings.limits)
         if not busy:
-            observed = replace(observed, speed=self._speed(observed, judgement, remembered))
+            observed = replace(observed, speed=self._speed(observed, judgement, history))
             came = _who_works(self.context)  # who began meanwhile is what was seen
             observed = self._observed(prober, came) if came else observed
             judgement = judge(observed, self.settings.limits)
-        judgement = self._break_loop(observed, judgement, remembered)
-        record = self._record(observed, judgement, remembered, prober)
-        decision = heal.decide(record, remembered, self.settings, self.context.state, observed.time_s)
+        judgement = self._break_loop(observed, judgement, history)
+        record = self._record(observed, judgement, history, prober)
+        decision = heal.decide(record, history, self.settings, self.context.state, observed.time_s)
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
         record = replace(record, healed=healed or decision.message, cost=cost)
-        self._leave(observed, record, remembered, prober)
+        self._leave(observed, record, history, prober)
         self._tell_the_guard(observed)
-        return record, remembered, decision
+        return record, history, decision
 
     def _observed(self, prober: Prober, busy: str) -> Observation:
         """What the prober finds, with what is known of the periodic hash of the model's files."""
@@ -113,21 +113,21 @@ class Check:
             return observed
         return replace(observed, model_files=model_hashes.observed(self.context, self.settings, observed.time_s))
 
-    def _record(self, observed: Observation, judgement: Judgement, remembered: CheckHistory, prober: Prober) -> Record:
+    def _record(self, observed: Observation, judgement: Judgement, history: CheckHistory, prober: Prober) -> Record:
         """The record, after damping. Somebody who works on the host is no check: what was seen before still stands."""
-        before = remembered.state
+        before = history.state
         if observed.busy:
             reported, flapping = judgement.state, False
             since_s = observed.time_s
         else:
-            remembered.seen.append(judgement.state)
-            result = damp(before, remembered.seen)
+            history.seen.append(judgement.state)
+            result = damp(before, history.seen)
             reported, flapping = result.state, result.flapping
-            since_s = remembered.since_s if reported == before else observed.time_s
-            remembered.state, remembered.since_s = reported, since_s
-            remembered.cures = remembered.cures + 1 if judgement.cure == "restart" else 0
-            remembered.failed = 0 if judgement.state == "ok" else remembered.failed
-        server = replace(observed.server, served_tok_per_s=_served(observed, remembered))
+            since_s = history.since_s if reported == before else observed.time_s
+            history.state, history.since_s = reported, since_s
+            history.cures = history.cures + 1 if judgement.cure == "restart" else 0
+            history.failed = 0 if judgement.state == "ok" else history.failed
+        server = replace(observed.server, served_tok_per_s=_served(observed, history))
         return Record(
             time_s=round(observed.time_s, 3),
             state=reported,
@@ -151,13 +151,13 @@ class Check:
             sandbox=self.context.machine.sandbox,
         )
 
-    def _leave(self, observed: Observation, record: Record, remembered: CheckHistory, prober: Prober) -> None:
+    def _leave(self, observed: Observation, record: Record, history: CheckHistory, prober: Prober) -> None:
         """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
         if observed.server.health_status == 200:
-            remembered.answered = start_of(observed.container)
+            history.answered = start_of(observed.container)
             frozen = observed.frozen_s is not None
-            remembered.counted = {
-                "time_s": remembered.counted["time_s"] if frozen else observed.time_s,  # since when it is frozen
+            history.counted = {
+                "time_s": history.counted["time_s"] if frozen else observed.time_s,  # since when it is frozen
                 "start": start_of(observed.container),
                 "running": observed.server.running,
                 "token": observed.server.token,
@@ -166,13 +166,15 @@ class Check:
         if self.context.check:
             return
         if self.scheduled:
-            notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
+            notify.tell(record, history, self.settings, note=self.context.note, pause=self.pause)
         try:
-            store.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
-            remembered.save(self.context.state)
+            store.write(
+                self.context.state, record, Redactor(secret.reveal() for secret in self.context.secrets.values())
+            )
+            history.save(self.context.state)
         except OSError as error:
             self.context.note(f"cannot save the check: {error.strerror}")
-        textfile.write(self.context, record, remembered, self.settings)
+        textfile.write(self.context, record, history, self.settings)
 
     def _tell_the_guard(self, observed: Observation) -> None:
         """Tell the guard of the service which containers run now, where one is installed."""
@@ -185,9 +187,9 @@ class Check:
 
     # -- what one observation can't do ------------------------------------------------------------------------------------
 
-    def _speed(self, observed: Observation, judgement: Judgement, remembered: CheckHistory) -> Speed:
+    def _speed(self, observed: Observation, judgement: Judgement, history: CheckHistory) -> Speed:
         """The decode rate: measured when it is due and nothing is wrong, else the last one."""
-        last = remembered.last_speed
+        last = history.last_speed
         every_s = self.settings.smoke_every_s
         due = self.scheduled and bool(every_s) and not 0 <= observed.time_s - (last.measured_s or 0.0) < every_s
         if (
@@ -200,10 +202,10 @@ class Check:
         found = self.measure(self.context, observed, self.settings.smoke_tokens)
         if found.tok_per_s is None:
             return replace(last, verdict=last.verdict if last.tok_per_s is not None else found.verdict)
-        remembered.speed = dataclasses.asdict(found)
+        history.speed = dataclasses.asdict(found)
         return found
 
-    def _break_loop(self, observed: Observation, judgement: Judgement, remembered: CheckHistory) -> Judgement:
+    def _break_loop(self, observed: Observation, judgement: Judgement, previous: CheckHistory) -> Judgement:
         """A loop of starts is broken at once, unless somebody works on the host."""
         if not observed.loop or self.context.check:
             return judgement
@@ -217,7 +219,7 @@ class Check:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return judgement
         since = str(good_states.last(self.context.state).get("since", ""))
-        remembered.broken = {"id": observed.container.id, "why": observed.loop, "since": since}
+        previous.broken = {"id": observed.container.id, "why": observed.loop, "since": since}
         return replace(judgement, why=f"{judgement.why}: stopped, restart policy set to no")
 
 
@@ -229,13 +231,13 @@ def _with_own(observed: Observation, record: Record, prober: Prober) -> dict[str
     if measured or (own and http.apart):
         now = server_metrics.read(http, observed.server.url, prober.key)[0]
         generated, heartbeat, own = now.get(roles.GENERATED), now.get(roles.HEARTBEAT), 0
-    after = (None if one is None else one + own for one in (generated, heartbeat))
+    after = (None if item is None else item + own for item in (generated, heartbeat))
     return dict(zip(("generated", "heartbeat") if http.apart else ("generated",), after, strict=False))
 
 
-def _served(observed: Observation, remembered: CheckHistory) -> float | None:
+def _served(observed: Observation, history: CheckHistory) -> float | None:
     """Tokens a second over all streams since the check before, of the same start."""
-    last, now = remembered.counted, observed.server.generated_tokens
+    last, now = history.counted, observed.server.generated_tokens
     if now is None or last.get("start") != start_of(observed.container) or last.get("generated") is None:
         return None
     seconds = observed.time_s - float(last["time_s"])

@@ -41,13 +41,13 @@ class CheckHistory:
     @classmethod
     def of(cls, state: StateFolder) -> CheckHistory:
         """What the last check left; nothing where there was none, or where it can't be read."""
-        known = {one.name for one in dataclasses.fields(cls)}
+        known = {field.name for field in dataclasses.fields(cls)}
         try:
             found = state.read(NAME) or {}
             past = cls(**{name: value for name, value in found.items() if name in known})
         except (ValueError, TypeError, OSError):
             return cls()
-        past.seen = [one for one in past.seen if one in STATES]
+        past.seen = [item for item in past.seen if item in STATES]
         past.state = past.state if past.state in STATES else None
         return past
 

@@ -95,7 +95,7 @@ class HealVote:
         return by_plan(self.context.state)
 
     def _channel(self, meant: Cluster, ends: ExitStack) -> Channel:
-        hidden = Redactor(one.reveal() for one in self.context.secrets.values())
+        hidden = Redactor(secret.reveal() for secret in self.context.secrets.values())
         stopped = lambda: bool(self.busy())  # noqa: E731
         channel = Channel(meant, self._token, note=self.context.note, hidden=hidden, stopped=stopped)
         ends.callback(channel.close)

@@ -19,9 +19,9 @@ def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) 
         return ("image",)  # what was verified is damaged: no server is as it says
     spec = ContainerSpec.from_json(good["spec"])
     image = containers.image_of(context.docker(), inspected)
-    fields = [one.field for one in container_options.differences(spec, inspected, image)]
+    fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
     if inspected["Id"] == good.get("container_id"):  # a container's image can't change; the names of that image can
-        fields = [one for one in fields if one != "image"]
+        fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
     fields = ["name", *fields] if name != spec.name else fields  # somebody renamed it
     return (*dict.fromkeys(fields), *(f"{FILE}{path}" for path in changed_files(context, good)))

@@ -21,8 +21,8 @@ def give_back(context: Context, record: Record) -> None:
         from sparkwright.host.gateway import drain_record
 
         returned, problems = drain_record.give_back(context.state)
-        for one in (*(f"returned to the gateway {name}" for name in returned), *problems):
-            context.note(f"{one}.")
+        for problem in (*(f"returned to the gateway {name}" for name in returned), *problems):
+            context.note(f"{problem}.")
     if _kept(context.state, INTERIM):
         from sparkwright.host.gateway import interim
 

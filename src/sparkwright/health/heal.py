@@ -49,9 +49,9 @@ class Decision:
     why: str = ""
 
 
-def decide(record: Record, remembered: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
+def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
     """Whether a restart is allowed now, and by which plan."""
-    why_not = forbidden(record, remembered, settings, now_s)
+    why_not = forbidden(record, history, settings, now_s)
     if why_not:
         return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
     return by_plan(state)
@@ -68,9 +68,9 @@ def by_plan(state: StateFolder) -> Decision:
         return Decision(message=f"{NOT}{error}")
 
 
-def forbidden(record: Record, remembered: CheckHistory, settings: Settings, now_s: float) -> str:
+def forbidden(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
     """What forbids a restart; empty when nothing does. Pure."""
-    return next((message for stops, message in _REASONS if stops(record, remembered, settings, now_s)), "")
+    return next((message for stops, message in _REASONS if stops(record, history, settings, now_s)), "")
 
 
 Reason = Callable[[Record, CheckHistory, Settings, float], bool]
@@ -93,19 +93,19 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
     ),
     (lambda record, past, given, now_s: past.failed >= GIVES_UP, "not restarted: the last restarts did not help"),
     (
-        lambda record, past, given, now_s: any(0 <= now_s - one < given.heal_every_s for one in past.heals),
+        lambda record, past, given, now_s: any(0 <= now_s - heal < given.heal_every_s for heal in past.heals),
         "not restarted: the last restart was less than --heal-every ago",
     ),
 )
 
 
 def restart(
-    context: Context, decision: Decision, remembered: CheckHistory, why: str, now_s: float, run_plan: RunPlan
+    context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
     """Restart the server as it was decided. why: for the history. Returns how it ended, one sentence."""
     assert decision.plan is not None
-    remembered.heals = [*(one for one in remembered.heals if 0 <= now_s - one < 86400), now_s]
-    remembered.save(context.state)
+    history.heals = [*(heal for heal in history.heals if 0 <= now_s - heal < 86400), now_s]
+    history.save(context.state)
     checked = {restart_plans.CHECK: {"why": why}}
     plan = replace(decision.plan, run_id=new_run_id(), who=WHO, registered=checked)
     recap = run_plan(context, plan, decision.secrets)
@@ -124,8 +124,8 @@ def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
     return {wanted.removeprefix(GIVEN): Secret(key)}
 
 
-def remember_outcome(record: Record, remembered: CheckHistory, state: StateFolder) -> None:
+def remember_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
     """A restart that did not help counts against the next."""
-    remembered.failed = 0 if record.seen in WELL else remembered.failed + 1
-    remembered.cures = 0
-    remembered.save(state)
+    history.failed = 0 if record.seen in WELL else history.failed + 1
+    history.cures = 0
+    history.save(state)

@@ -37,18 +37,18 @@ class NotTold(Exception):
 
 def tell(
     record: Record,
-    remembered: CheckHistory,
+    history: CheckHistory,
     settings: Settings,
     *,
     note: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Tell when the state is another than the one that was told last, and has settled. Never raises."""
-    if record.busy or not is_news(remembered.seen):
+    if record.busy or not is_news(history.seen):
         return
-    before = remembered.notified
+    before = history.notified
     if not before:
-        remembered.notified = record.state
+        history.notified = record.state
         return
     message = to_tell(record, settings.host, before)
     try:
@@ -61,7 +61,7 @@ def tell(
     except NotTold as error:
         note(f"could not send the notification of {record.state}: {error}")
         return
-    remembered.notified = record.state
+    history.notified = record.state
 
 
 def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
     text = f"{host}: {before} -> {record.state}: {record.sentence}"
     about = {"text": text, "host": host, "state": record.state, "before": before}
     about |= {"why": record.sentence, "cure": record.cure}
-    bad = [f"{one.check}: {one.message}" for one in record.evidence if one.level in ("bad", "warn")]
+    bad = [f"{evidence.check}: {evidence.message}" for evidence in record.evidence if evidence.level in ("bad", "warn")]
     return {**about, "time_s": record.time_s, "evidence": bad, "healed": record.healed, "sandbox": record.sandbox}
 
 

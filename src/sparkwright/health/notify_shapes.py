@@ -60,10 +60,10 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
 
-def shape_for(url: str, asked: str) -> str:
-    """The shape for a receiver. asked: as the user set it; `auto` goes by where the URL leads, and is our JSON elsewhere."""
-    if asked != "auto":
-        return asked
+def shape_for(url: str, requested: str) -> str:
+    """The shape for a receiver. requested: as the user set it; `auto` goes by where the URL leads, and is our JSON elsewhere."""
+    if requested != "auto":
+        return requested
     try:
         at = urlsplit(url)
     except ValueError:
@@ -125,7 +125,7 @@ def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
 
 
 def _lines(message: Mapping[str, Any]) -> str:
-    return "\n".join([message["text"], *(f"- {one}" for one in message["evidence"])])
+    return "\n".join([message["text"], *(f"- {item}" for item in message["evidence"])])
 
 
 def _cut(text: str, chars: int) -> str:

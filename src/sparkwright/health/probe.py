@@ -181,8 +181,8 @@ class Prober:
         A token that the check before asked for in vain counts as a request that ran.
         """
         last = self.remembered.counted
-        asked = last.get("running") or last.get("token") == "none"
-        if not server.running or not asked or last.get("start") != start_of(found.container):
+        options = last.get("running") or last.get("token") == "none"
+        if not server.running or not options or last.get("start") != start_of(found.container):
             return None
         if heartbeat is None or last.get("heartbeat", last.get("generated")) != heartbeat:
             return None

@@ -231,16 +231,16 @@ class Record:
 
 #: the fields of a record that are records themselves
 _PARTS: dict[str, Any] = {
-    one.name: one.default_factory
-    for one in dataclasses.fields(Record)
-    if one.default_factory is not dataclasses.MISSING
+    field.name: field.default_factory
+    for field in dataclasses.fields(Record)
+    if field.default_factory is not dataclasses.MISSING
 }
 
 
 def differs(drift: Sequence[str]) -> str:
     """A record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
-    files = [one.removeprefix(FILE) for one in drift if one.startswith(FILE)]
-    fields = [one for one in drift if not one.startswith(FILE)]
+    files = [item.removeprefix(FILE) for item in drift if item.startswith(FILE)]
+    fields = [item for item in drift if not item.startswith(FILE)]
     model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
     return ", ".join(filter(None, (first(fields, 6), model + first(files, 3) if files else "")))
 
@@ -277,9 +277,9 @@ def _shape(words: Shape) -> dict[str, Shape]:
     def fields(kind: type[Any]) -> dict[str, Shape]:
         """By how a field's type is written here. One that has a value of its own may be missing."""
         found = {}
-        for one in dataclasses.fields(kind):
-            needed = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-            found[one.name] = kinds[one.type] if needed else Usual(kinds[one.type])
+        for item in dataclasses.fields(kind):
+            needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+            found[item.name] = kinds[item.type] if needed else Usual(kinds[item.type])
         return found
 
     kinds["tuple[Evidence, ...]"] = [fields(Evidence)]

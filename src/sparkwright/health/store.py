@@ -65,7 +65,7 @@ def latest(folder: Path) -> Record | None:
 def history(folder: Path, since_s: float = 0.0) -> list[Record]:
     """The checks that are kept, oldest first. since_s: only from then on, seconds since the epoch."""
     files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
-    return [one for path in files for one in _parsed(path) if one.time_s >= since_s]
+    return [record for path in files for record in _parsed(path) if record.time_s >= since_s]
 
 
 def _parsed(path: Path) -> Iterator[Record]:

@@ -117,14 +117,14 @@ INFO = Metric("server_info", "Labels of the running server; always 1.", lambda r
 HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the last 24 hours.", lambda r: None)
 
 
-def write(context: Context, record: Record, remembered: CheckHistory, settings: Settings) -> None:
+def write(context: Context, record: Record, history: CheckHistory, settings: Settings) -> None:
     """Replace the file. A folder that can't be written to is said, and no reason to fail."""
     server = context.state.server
     shared = shared_file(server)
     path = below_home(settings.textfile) / shared if settings.textfile else context.state.memory_made() / FILE
     mode = 0o644 if settings.textfile else private.FILE  # node_exporter is another user
     try:
-        write_atomically(path, text(record, heals=len(remembered.heals), server=server).encode(), mode=mode)
+        write_atomically(path, text(record, heals=len(history.heals), server=server).encode(), mode=mode)
     except OSError as error:
         context.note(f"cannot write {path}: {error.strerror}")
 

@@ -42,7 +42,9 @@ def log(context: Context, container: str) -> EngineState | None:
 def ollama(context: Context) -> list[tuple[str, int]] | None:
     """(model, bytes) that Ollama holds, 0 for a size that is not known; None when it does not answer. No Ollama holds none."""
     try:
-        return [(one.name, one.size_bytes or 0) for one in Ollama(context.machine.ollama_url, timeout_s=2).loaded()]
+        return [
+            (loaded.name, loaded.size_bytes or 0) for loaded in Ollama(context.machine.ollama_url, timeout_s=2).loaded()
+        ]
     except Absent:
         return []
     except Busy:
@@ -72,7 +74,7 @@ def ceiling(context: Context, model_dir: str) -> float | None:
         return None
     folder = context.machine.expand(model_dir)
     try:
-        tensors = [one for path in sorted(folder.glob("*.safetensors")) for one in _tensors(path)]
+        tensors = [tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _tensors(path)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
     return roofline.ceiling(name, roofline.bytes_per_token(model_config(folder), tensors))

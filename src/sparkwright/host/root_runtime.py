@@ -41,8 +41,8 @@ def library(runtimes: Path = FOLDER) -> Path:
 
 def changeable(path: Path) -> Path | None:
     """Return the first of a path and its parents that another user than root may change or replace; None when there is none."""
-    for one in (path, *path.parents):
-        found = one.lstat()
+    for parent in (path, *path.parents):
+        found = parent.lstat()
         if stat.S_ISLNK(found.st_mode) or found.st_uid != 0 or found.st_mode & OTHERS_WRITE:
-            return one
+            return parent
     return None

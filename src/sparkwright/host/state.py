@@ -58,7 +58,9 @@ class StateFolder:
 
     def servers(self) -> list[StateFolder]:
         """This folder for each server that the host has a memory of: the only one's, or one for each of several."""
-        found = sorted(one.name for one in (self.path / SERVERS).glob("*") if one.is_dir() and STEP.fullmatch(one.name))
+        found = sorted(
+            path.name for path in (self.path / SERVERS).glob("*") if path.is_dir() and STEP.fullmatch(path.name)
+        )
         alone = not found or (self.path / "verified.json").exists()
         return [StateFolder(self.path, name) for name in ([""] if alone else []) + found]
 
@@ -156,8 +158,8 @@ def write_atomically(
 
 def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode & private.FILE)
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode & private.FILE)
     try:
         with open(new, "wb") as file:
             file.write(content)
@@ -166,6 +168,6 @@ def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | Non
                 os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

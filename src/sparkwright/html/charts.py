@@ -156,9 +156,9 @@ def _gaps(results: Results) -> Iterator[Chart]:
         lines: dict[str, Line] = {}
         for cell in results.cells:
             if cell.series and load_words(cell.load) == words and cell.arm not in lines:
-                one = cell.series[0]
-                points = tuple(zip(one.at_s, one.gap_ms, strict=True))
-                lines[cell.arm] = Line(_arm(results, cell.arm), points, tuple(one.long_at_s))
+                series = cell.series[0]
+                points = tuple(zip(series.at_s, series.gap_ms, strict=True))
+                lines[cell.arm] = Line(_arm(results, cell.arm), points, tuple(series.long_at_s))
         yield Chart(
             f"itl-{len(words)}-{words.split()[0].strip(':').lower()}",
             f"Gaps over time, {words}",

@@ -69,9 +69,15 @@ class Host:
     def episodes(self) -> list[Episode]:
         """Each time that it was not ok; a change from one bad state to another is two of them."""
         return [
-            Episode(one.state, one.why, one.start_s, None if one.end_s >= self.until_s else one.end_s, one.known)
-            for one in self.stretches
-            if one.state != "ok"
+            Episode(
+                stretch.state,
+                stretch.why,
+                stretch.start_s,
+                None if stretch.end_s >= self.until_s else stretch.end_s,
+                stretch.known,
+            )
+            for stretch in self.stretches
+            if stretch.state != "ok"
         ]
 
     @property
@@ -87,20 +93,20 @@ class Host:
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """A figure over the spans: when each that has it began, and the value."""
-        values = [(one.start_s, getattr(one, name)) for one in self.spans]
+        values = [(span.start_s, getattr(span, name)) for span in self.spans]
         return [(at_s, value) for at_s, value in values if value is not None]
 
     @property
     def baseline_tok_per_s(self) -> float | None:
         """The newest baseline."""
-        return next((one.baseline_tok_per_s for one in reversed(self.checks) if one.baseline_tok_per_s), None)
+        return next((check.baseline_tok_per_s for check in reversed(self.checks) if check.baseline_tok_per_s), None)
 
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
     """From a host's `checks` event (runner/verbs/status.py). Fields that a newer host adds are left out. Raises ValueError."""
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
     checks = [built(Check, row) for row in fitted(rows, [CHECK], "a check")]
-    checks = sorted((one for one in checks if since_s <= one.time_s <= until_s), key=lambda one: one.time_s)
+    checks = sorted((check for check in checks if since_s <= check.time_s <= until_s), key=lambda check: check.time_s)
     span_s = length_s(until_s - since_s, checks)
     return Host(name, since_s, until_s, span_s, checks, list(spans(checks, span_s)))
 
@@ -109,16 +115,16 @@ def length_s(span_s: float, checks: Sequence[Check]) -> float:
     """A span holds a check at least, and there are no more than MOST_SPANS."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
     least = max(span_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
-    return float(next((one for one in LENGTHS_S if one >= least), 86400 * math.ceil(least / 86400)))
+    return float(next((index for index in LENGTHS_S if index >= least), 86400 * math.ceil(least / 86400)))
 
 
 def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
     """Spans with checks in them, oldest first; they begin at whole multiples of span_s. One without a check is left out."""
-    for start, group in itertools.groupby(checks, key=lambda one: one.time_s // span_s * span_s):
+    for start, group in itertools.groupby(checks, key=lambda check: check.time_s // span_s * span_s):
         rows = list(group)
-        worst = max(rows, key=lambda one: severity(one.state))
+        worst = max(rows, key=lambda check: severity(check.state))
         rates, memory, heat = (
-            [value for one in rows if (value := getattr(one, name)) is not None]
+            [value for check in rows if (value := getattr(check, name)) is not None]
             for name in ("tok_per_s", "mem_available_bytes", "temperature_c")
         )
         yield Span(
@@ -129,5 +135,5 @@ def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
             tok_per_s=statistics.median(rates) if rates else None,
             memory_gib=min(memory) / GIB if memory else None,
             temperature_c=max(heat, default=None),
-            healed="; ".join(dict.fromkeys(one.healed for one in rows if one.healed)),
+            healed="; ".join(dict.fromkeys(check.healed for check in rows if check.healed)),
         )

@@ -23,7 +23,7 @@ def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
     return render(
         "hosts_page.html.j2",
         {"clock": clock, "figure": figure},
-        hosts=[_shown(one) for one in hosts],
+        hosts=[_shown(host) for host in hosts],
         since=clock(since_s),
         until=clock(until_s),
         zone=zone,
@@ -72,7 +72,7 @@ def _plots(host: Host) -> list[Markup]:
     }
     states = plot.band(host.stretches, axis, f"States of {host.name} over time. {table}")
     lines = [
-        plot.line(one, host.points(name), axis, f"{one.name} of {host.name} over time. {table}")
-        for name, one in drawn.items()
+        plot.line(figure, host.points(name), axis, f"{figure.name} of {host.name} over time. {table}")
+        for name, figure in drawn.items()
     ]
-    return [Markup(one) for one in (states, *lines)]  # every text in them was escaped
+    return [Markup(line) for line in (states, *lines)]  # every text in them was escaped

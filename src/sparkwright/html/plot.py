@@ -77,8 +77,8 @@ def band(found: Sequence[Period], axis: Axis, label: str) -> str:
     parts = [_text(0, 11, "state", "name")]
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'
     parts.append(f'<rect class="nothing" {frame}><title>not known</title></rect>')
-    for one in sorted(found, key=lambda one: severity(one.state)):
-        state, x, end = one.state, axis.x(one.start_s), axis.x(one.end_s)
+    for period in sorted(found, key=lambda period: severity(period.state)):
+        state, x, end = period.state, axis.x(period.start_s), axis.x(period.end_s)
         shape = f'x="{x:.1f}" y="16" width="{max(1.0, end - x):.1f}" height="{BAND - 18}"'
         parts.append(f'<rect class="state {escape(state)}" {shape}><title>{escape(state)}</title></rect>')
     return _svg(parts, BAND, label)
@@ -105,7 +105,7 @@ def _grid(top: float, at: Callable[[float], float]) -> list[str]:
 def _times(axis: Axis, floor: float) -> list[str]:
     """Labels at round local times."""
     span_s = axis.until_s - axis.since_s
-    step_s = next((one for one in STEPS_S if span_s / one <= LABELS), STEPS_S[-1])
+    step_s = next((index for index in STEPS_S if span_s / index <= LABELS), STEPS_S[-1])
     form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
     shift_s = time.localtime(axis.until_s).tm_gmtoff
     first = math.ceil((axis.since_s + shift_s) / step_s) * step_s - shift_s

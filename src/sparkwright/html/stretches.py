@@ -52,22 +52,22 @@ class Period:
 def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
     """The times of which something is known, oldest first; adjacent ones of the same state are merged. checks: in their order."""
     found: list[Period] = []
-    for one in _each(checks, until_s):
+    for period in _each(checks, until_s):
         before = found[-1] if found else None
-        if before is not None and before.known and before.state == one.state:
-            found[-1] = Period(one.state, before.why or one.why, before.start_s, one.end_s, one.known)
+        if before is not None and before.known and before.state == period.state:
+            found[-1] = Period(period.state, before.why or period.why, before.start_s, period.end_s, period.known)
         else:
-            found.append(one)
+            found.append(period)
     return found
 
 
 def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
     """Each check with the time that it speaks for."""
-    for one, next_s in zip(checks, [*(one.time_s for one in checks[1:]), until_s], strict=False):
-        last_s = one.time_s + speaks_s(one.every_s)
-        yield Period(one.state, one.why, one.time_s, min(next_s, last_s), next_s <= last_s)
+    for check, next_s in zip(checks, [*(check.time_s for check in checks[1:]), until_s], strict=False):
+        last_s = check.time_s + speaks_s(check.every_s)
+        yield Period(check.state, check.why, check.time_s, min(next_s, last_s), next_s <= last_s)
 
 
 def seconds(found: Sequence[Period], state: str = "") -> float:
     """How long they are together, seconds. state: only these."""
-    return sum(one.end_s - one.start_s for one in found if state in ("", one.state))
+    return sum(period.end_s - period.start_s for period in found if state in ("", period.state))

@@ -48,7 +48,7 @@ class Changes:
         self._used: set[str] = set()
         self._lock = threading.Lock()
 
-    def plan(self, operation: Operation, hosts: str, hears: OnEvent) -> Planned | None:
+    def plan(self, operation: Operation, hosts: str, on_event: OnEvent) -> Planned | None:
         """Plan an operation as it would run now.
 
         Returns:
@@ -58,8 +58,8 @@ class Changes:
             Refused: the plan is longer than one answer shows: an id stands for what was shown, and for nothing else.
             SparkwrightError: a host would refuse, or is away.
         """
-        names = tuple(one.host for one in self._fleet.hosts(hosts))
-        digest, plan = self._now(operation, names, hears)
+        names = tuple(host.host for host in self._fleet.hosts(hosts))
+        digest, plan = self._now(operation, names, on_event)
         if not plan:
             return None
         shown = output.complete("plan", plan)
@@ -75,7 +75,7 @@ class Changes:
                 del self._waiting[id]
         return planned
 
-    def apply(self, id: str, hears: OnEvent) -> RunResult:
+    def apply(self, id: str, on_event: OnEvent) -> RunResult:
         """Make a change. Raises Refused for one that is unknown, was made, is too old, or would do something else by now."""
         with self._lock:
             planned = self._waiting.pop(id, None)
@@ -89,20 +89,21 @@ class Changes:
             raise Refused(f"the plan {id} is older than {LASTS_S / 60:g} minutes.", fix=again)
         if self._files() != planned.digest.partition(":")[0]:
             raise Refused(f"the project's files changed since the plan {id} was made.", fix=again)
-        if self._now(planned.operation, planned.hosts, hears)[0] != planned.digest:
+        if self._now(planned.operation, planned.hosts, on_event)[0] != planned.digest:
             raise Refused(f"the plan {id} is out of date: the hosts are not as they were when it was made.", fix=again)
-        return _followed(self._run(planned.operation, planned.hosts), hears)
+        return _followed(self._run(planned.operation, planned.hosts), on_event)
 
     def _now(
-        self, operation: Operation, hosts: tuple[str, ...], hears: OnEvent
+        self, operation: Operation, hosts: tuple[str, ...], on_event: OnEvent
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
         """The digest of what would be done, and each task that would do something. Raises the error of a host that refuses."""
         files = self._files()
-        result = _followed(self._run(operation, hosts, check=True, diff=True), hears).check()
+        result = _followed(self._run(operation, hosts, check=True, diff=True), on_event).check()
         if result.exit is Exit.OK:
             return f"{files}:", ()
         plan = tuple(
-            {"host": one.host, "task": one.name, "diff": [asdict(row) for row in one.diff]} for one in result.changes
+            {"host": change.host, "task": change.name, "diff": [asdict(row) for row in change.diff]}
+            for change in result.changes
         )
         text = json.dumps([operation, hosts, plan], sort_keys=True, default=str)
         return f"{files}:{hashlib.sha256(text.encode()).hexdigest()}", plan
@@ -117,7 +118,7 @@ class Changes:
             raise Refused(f"the project's files can't be read: {error}.", where=str(self._fleet.root)) from None
 
 
-def _followed(run: Run, hears: OnEvent) -> RunResult:
+def _followed(run: Run, on_event: OnEvent) -> RunResult:
     for event in run:
-        hears(event)
+        on_event(event)
     return run.result()

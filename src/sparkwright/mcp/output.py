@@ -39,9 +39,9 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     return value
 
 
@@ -50,7 +50,7 @@ def _cut(value: Any, text: int, items: int) -> Any:
     if isinstance(value, str):
         return value if len(value) <= text else f"{value[:text]}… ({len(value) - text} characters more)"
     if isinstance(value, list):
-        kept = [_cut(one, text, items) for one in value[:items]]
+        kept = [_cut(item, text, items) for item in value[:items]]
         return [*kept, *([f"… ({len(value) - items} more)"] if len(value) > items else [])]
     if isinstance(value, dict):
         kept_keys = list(value)[:items]

@@ -226,8 +226,8 @@ def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
 
 def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
     found = [
-        {"host": one.host, "text": one.text[-output.LOG :], "state": one.state, "known": one.known, "error": one.error}
-        for one in fleet.logs(hosts, tail=lines)
+        {"host": log.host, "text": log.text[-output.LOG :], "state": log.state, "known": log.known, "error": log.error}
+        for log in fleet.logs(hosts, tail=lines)
     ]
     return output.answer("hosts", found, text=output.LOG)
 
@@ -236,18 +236,25 @@ def _silent(event: Event) -> None:
     """Who reads a resource is told of no progress."""
 
 
-def _ended(run: Any, hears: Callable[[Event], None]) -> dict[str, Any]:
+def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
     for event in run:
-        hears(event)
+        on_event(event)
     return _result(run.result())
 
 
 def _result(result: RunResult) -> dict[str, Any]:
     """How it ended, on each host, with the tasks that changed or failed."""
-    shown = [one for one in result.tasks if one.status not in ("ok", "skipped")] or list(result.tasks)
+    shown = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
-        {"host": one.host, "task": one.name, "status": one.status, "msg": one.msg, "fix": one.fix, "diff": one.diff}
-        for one in shown
+        {
+            "host": task_result.host,
+            "task": task_result.name,
+            "status": task_result.status,
+            "msg": task_result.msg,
+            "fix": task_result.fix,
+            "diff": task_result.diff,
+        }
+        for task_result in shown
     ]
     hosts = list(result.hosts.values())
     ended = {

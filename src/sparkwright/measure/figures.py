@@ -92,30 +92,30 @@ class Figures:
 
 def of(streams: Sequence[Stream]) -> Figures:
     """The figures of finished streams; those without a token count nowhere but in `streams`."""
-    spoke = [one for one in streams if one.points]
-    gaps = [gap for one in spoke for gap in one.gaps_s]
+    spoke = [stream for stream in streams if stream.points]
+    gaps = [gap for stream in spoke for gap in stream.gaps_s]
     itl = Spread.of(gaps)
     limit_s = STALL * _usual_s(itl) if itl else math.inf
     stalls = [gap for gap in gaps if gap > limit_s]
-    began_s = min((one.sent_s for one in spoke), default=0.0)
-    wall_s = max((one.sent_s + one.points[-1][0] for one in spoke), default=0.0) - began_s
-    tokens = sum(one.tokens for one in spoke)
-    rates = [one.tok_per_s for one in spoke if one.tok_per_s]
+    began_s = min((stream.sent_s for stream in spoke), default=0.0)
+    wall_s = max((stream.sent_s + stream.points[-1][0] for stream in spoke), default=0.0) - began_s
+    tokens = sum(stream.tokens for stream in spoke)
+    rates = [stream.tok_per_s for stream in spoke if stream.tok_per_s]
     return Figures(
         streams=len(streams),
         tokens=tokens,
-        prompt_tokens=sum(one.prompt_tokens for one in spoke),
+        prompt_tokens=sum(stream.prompt_tokens for stream in spoke),
         wall_s=wall_s,
         ttft=Spread.of([stream.ttft_s for stream in spoke if stream.ttft_s is not None]),
         itl=itl,
-        tpot=Spread.of([one.tpot_s for one in spoke if one.tpot_s]),
-        e2el=Spread.of([one.points[-1][0] for one in spoke]),
+        tpot=Spread.of([stream.tpot_s for stream in spoke if stream.tpot_s]),
+        e2el=Spread.of([stream.points[-1][0] for stream in spoke]),
         largest_gap_s=max(gaps, default=0.0),
         stalls=len(stalls),
         stall_s=sum(stalls),
         tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
         stream_tok_per_s=statistics.median(rates) if rates else None,
-        approximate=any(one.approximate for one in spoke),
+        approximate=any(stream.approximate for stream in spoke),
         bursts=sum(stream.in_bursts for stream in spoke),
     )
 

@@ -124,10 +124,10 @@ def _accepted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[s
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
     served = risen(before, after, roles.GENERATED)
-    streams = [one.stream for one in outcomes if one.stream]
-    if served is None or len(streams) < len(outcomes) or any(one.approximate for one in streams):
+    streams = [outcome.stream for outcome in outcomes if outcome.stream]
+    if served is None or len(streams) < len(outcomes) or any(stream.approximate for stream in streams):
         return ""
-    mine = sum(one.tokens for one in streams)
+    mine = sum(stream.tokens for stream in streams)
     return f"the server counted {served:.0f} tokens, the client {mine}" if miscounted(served, mine, capped=0) else ""
 
 
@@ -135,9 +135,9 @@ def _reported(
     outcomes: Sequence[Outcome], before: Mapping[str, float], after: Mapping[str, float], lag: Lag, state: gpu.State
 ) -> dict[str, Any]:
     """Figures, all and by group, and what speaks against them."""
-    streams = [one.stream for one in outcomes if one.stream]
-    errors = [one.error for one in outcomes if one.error]
-    groups = sorted({one.request.group for one in outcomes})
+    streams = [outcome.stream for outcome in outcomes if outcome.stream]
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    groups = sorted({outcome.request.group for outcome in outcomes})
     everything = figures.of(streams)
     spoilt = lag.spoils_percentiles(everything.itl.p50 if everything.itl else None)
     hits, queries = (risen(before, after, name) for name in (roles.PREFIX_HITS, roles.PREFIX_QUERIES))
@@ -168,7 +168,9 @@ def _reported(
         "failed_requests": len(errors),
         "figures": _figures(streams, spoilt),
         "groups": {
-            name: _figures([one.stream for one in outcomes if one.stream and one.request.group == name], spoilt)
+            name: _figures(
+                [outcome.stream for outcome in outcomes if outcome.stream and outcome.request.group == name], spoilt
+            )
             for name in groups
         },
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
@@ -190,36 +192,42 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
     """What this kind of load is there for, from the streams of its groups."""
 
     def of(group: str) -> list[stream.Stream]:
-        return [one.stream for one in outcomes if one.stream and one.stream.points and one.request.group == group]
+        return [
+            outcome.stream
+            for outcome in outcomes
+            if outcome.stream and outcome.stream.points and outcome.request.group == group
+        ]
 
     found: dict[str, float | None] = {}
     long = of("long")
     if wanted.kind == "smoke":
-        prefill = [one.prompt_tokens / one.ttft_s for one in of("stream") if one.ttft_s and one.prompt_tokens]
-        decode = [one.tok_per_s for one in of("stream") if one.tok_per_s]
+        prefill = [
+            stream.prompt_tokens / stream.ttft_s for stream in of("stream") if stream.ttft_s and stream.prompt_tokens
+        ]
+        decode = [stream.tok_per_s for stream in of("stream") if stream.tok_per_s]
         found = {**_pair("prefill_tok_per_s", prefill), **_pair("decode_tok_per_s", decode)}
-        found["prompt_tokens"] = _middle((one.prompt_tokens for one in of("stream")), statistics.median)
+        found["prompt_tokens"] = _middle((stream.prompt_tokens for stream in of("stream")), statistics.median)
     if wanted.kind in ("hol1", "itl", "hol2"):
-        found["long_prompt_tokens"] = _middle((one.prompt_tokens for one in long), statistics.median)
-        found["long_ttft_ms"] = _ms(_middle((one.ttft_s for one in long), statistics.median))
+        found["long_prompt_tokens"] = _middle((stream.prompt_tokens for stream in long), statistics.median)
+        found["long_ttft_ms"] = _ms(_middle((stream.ttft_s for stream in long), statistics.median))
     if wanted.kind in ("hol1", "itl"):
         found["chunks_meanwhile"] = _middle(
-            (_meanwhile(one, each) for one in of("decoding") for each in long), statistics.median
+            (_meanwhile(stream, each) for stream in of("decoding") for each in long), statistics.median
         )
     if wanted.kind == "hol2":
-        alone = _middle(one.ttft_s for one in of("short alone"))
-        behind = _middle(one.ttft_s for one in of("short"))
+        alone = _middle(stream.ttft_s for stream in of("short alone"))
+        behind = _middle(stream.ttft_s for stream in of("short"))
         found["short_alone_ttft_mean_ms"], found["short_ttft_mean_ms"] = _ms(alone), _ms(behind)
-        found["short_e2el_mean_ms"] = _ms(_middle(one.e2el_s for one in of("short")))
-        found["long_e2el_ms"] = _ms(_middle(one.e2el_s for one in long))
+        found["short_e2el_mean_ms"] = _ms(_middle(stream.e2el_s for stream in of("short")))
+        found["long_e2el_ms"] = _ms(_middle(stream.e2el_s for stream in long))
         found["short_ttft_ratio"] = round(behind / alone, 3) if alone and behind else None
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _meanwhile(one: stream.Stream, long: stream.Stream) -> int:
+def _meanwhile(short: stream.Stream, long: stream.Stream) -> int:
     """How many chunks a stream got while a long prompt was computed: cut into steps, about one a step."""
-    begin_s = long.sent_s - one.sent_s
-    return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in one.points)
+    begin_s = long.sent_s - short.sent_s
+    return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in short.points)
 
 
 def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
@@ -230,7 +238,7 @@ def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _middle(values: Iterable[float | None], of: Callable[[list[float]], float] = statistics.fmean) -> float | None:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return of(known) if known else None
 
 
@@ -240,13 +248,14 @@ def _ms(seconds: float | None) -> float | None:
 
 def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The gaps of some streams one by one: when each ended, since the first request of the phase went out."""
-    sent = [(one.request.group, one.stream) for one in outcomes if one.stream]
-    start_s = min((one.sent_s for _, one in sent), default=0.0)
-    arrivals = [round(one.sent_s - start_s, 4) for group, one in sent if group == "long"]
+    sent = [(outcome.request.group, outcome.stream) for outcome in outcomes if outcome.stream]
+    start_s = min((stream.sent_s for _, stream in sent), default=0.0)
+    arrivals = [round(stream.sent_s - start_s, 4) for group, stream in sent if group == "long"]
     found = []
-    for one in [one for group, one in sent if group == "decoding"][:SERIES]:
-        ends = [one.sent_s - start_s + at_s for at_s, _ in one.points[1:]]
-        gaps = list(zip(ends, one.gaps_s, strict=False))[:POINTS]  # none of a stream in bursts
+    decoding = [sent_stream for group, sent_stream in sent if group == "decoding"]
+    for measured in decoding[:SERIES]:
+        ends = [measured.sent_s - start_s + at_s for at_s, _ in measured.points[1:]]
+        gaps = list(zip(ends, measured.gaps_s, strict=False))[:POINTS]  # none of a stream in bursts
         at, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
         found.append({"at_s": at, "gap_ms": gap_ms, "long_at_s": arrivals})
     return found
@@ -256,8 +265,8 @@ def sentence(cell: dict[str, Any]) -> str:
     """A cell in a line."""
     if cell["verdict"] == "failed":
         return f"every request failed: {'; '.join(cell['notes'])}"
-    one = cell["figures"]
+    figures = cell["figures"]
     doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
-    ttft = f", TTFT p50 {one['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in one else ""
-    gap = f", largest gap {one['largest_gap_ms']:.0f} ms" if one["largest_gap_ms"] else ""
-    return f"{one['output_tok_per_s']:.1f} tok/s of {one['streams']} streams{ttft}{gap}{doubt}"
+    ttft = f", TTFT p50 {figures['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in figures else ""
+    gap = f", largest gap {figures['largest_gap_ms']:.0f} ms" if figures["largest_gap_ms"] else ""
+    return f"{figures['output_tok_per_s']:.1f} tok/s of {figures['streams']} streams{ttft}{gap}{doubt}"

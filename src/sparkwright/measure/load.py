@@ -110,7 +110,7 @@ def run(
                 thread.join()
     finally:
         threading.stack_size(before_bytes)
-    return [_outcome(one, found, counted) for one, found in zip(requests, recordings, strict=True)]
+    return [_outcome(request, found, counted) for request, found in zip(requests, recordings, strict=True)]
 
 
 def _sleep_until(at_s: float) -> None:

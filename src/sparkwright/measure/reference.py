@@ -95,10 +95,10 @@ def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float
     Raises Unanswered.
     """
     texts = []
-    for one in (*PROMPTS, *((LONG,) if long else ())):
-        body = openai_api.reference(http, model, one, TOKENS, TOP)
+    for item in (*PROMPTS, *((LONG,) if long else ())):
+        body = openai_api.reference(http, model, item, TOKENS, TOP)
         answer = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
-        if one is LONG and answer.status in openai_api.REFUSALS:
+        if item is LONG and answer.status in openai_api.REFUSALS:
             break
         texts.append(_text(answer, timeout_s))
     return texts
@@ -137,14 +137,14 @@ def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Pa
     every = len(partings) == len(pairs) > 0
     if every and all(map(_certain, partings)):
         return "another", partings
-    return ("doubtful" if every or not all(one.tied for one in partings) else "same"), partings
+    return ("doubtful" if every or not all(removal.tied for removal in partings) else "same"), partings
 
 
-def _certain(one: Parting) -> bool:
+def _certain(removal: Parting) -> bool:
     """Whether rounding hardly does that."""
-    if one.gap is None:
-        return one.char < EARLY_SHARE * len(one.before)
-    return not one.tied or one.token <= EARLY_TOKENS
+    if removal.gap is None:
+        return removal.char < EARLY_SHARE * len(removal.before)
+    return not removal.tied or removal.token <= EARLY_TOKENS
 
 
 def parting(prompt: str, before: Text, now: Text) -> Parting | None:

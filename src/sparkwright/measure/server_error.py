@@ -22,9 +22,9 @@ def message(document: Any) -> str:
     if document.get("object") == "error":
         return text(document)
     choices = document.get("choices")
-    for one in choices if isinstance(choices, list) else ():
-        if isinstance(one, dict) and one.get("finish_reason") in GIVEN_UP:
-            return f"the server ended the request: finish_reason {one['finish_reason']}"
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("finish_reason") in GIVEN_UP:
+            return f"the server ended the request: finish_reason {choice['finish_reason']}"
     return ""
 
 

@@ -312,7 +312,7 @@ class _Reader:
         so_far = (bounds.count_of(_mapping(chunk.get(part)).get(key), MOST_TOKENS) for part, key in self._counted)
         counted = next(filter(None, so_far), 0)
         choices = chunk.get("choices")
-        deltas = [_mapping(_mapping(one).get("delta")) for one in (choices if isinstance(choices, list) else ())]
+        deltas = [_mapping(_mapping(choice).get("delta")) for choice in (choices if isinstance(choices, list) else ())]
         speaks = any(openai_api.delta_counts(delta) for delta in deltas)
         if deltas and counted and not self._chunks:
             self._continuous = True

@@ -20,8 +20,8 @@ def ask(
     model: the served name. priority: see `openai_api.generated`.
     """
     if http.task != GENERATE:
-        path, asked = tasks.PROOFS[http.task].request(model)
-        return http_probe.ask(url, path, body=asked, api_key=api_key, timeout_s=timeout_s)
+        path, requested = tasks.PROOFS[http.task].request(model)
+        return http_probe.ask(url, path, body=requested, api_key=api_key, timeout_s=timeout_s)
     body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
     return http_probe.ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)
 

@@ -180,5 +180,5 @@ ALERTS: tuple[Alert, ...] = (
 
 def text(runbooks: str = "") -> str:
     """The rules file. runbooks: where docs/alerts.md is, for its links; empty for where this project has it."""
-    groups = [{"name": "sparkwright", "rules": [one.rule(runbooks or RUNBOOKS) for one in ALERTS]}]
+    groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOKS) for alert in ALERTS]}]
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

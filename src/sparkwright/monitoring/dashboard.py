@@ -121,7 +121,7 @@ def text() -> str:
 def queries() -> list[str]:
     """Every query of it, for all hosts."""
     panels = [panel for row in ROWS.values() for panel in row]
-    return [_expr(one).replace("$instance", ".*") for panel in panels for one in panel.queries.values()]
+    return [_expr(query).replace("$instance", ".*") for panel in panels for query in panel.queries.values()]
 
 
 def _dashboard() -> dict[str, Any]:
@@ -195,5 +195,5 @@ def _words() -> dict[str, dict[str, Any]]:
 
 
 def _expr(query: str) -> str:
-    chosen = 'instance=~"$instance"'
-    return query.replace("{@}", f"{{{chosen}}}").replace("@}", f",{chosen}}}").replace("%", PREFIX)
+    choice = 'instance=~"$instance"'
+    return query.replace("{@}", f"{{{choice}}}").replace("@}", f",{choice}}}").replace("%", PREFIX)

@@ -36,7 +36,7 @@ class Endpoint:
 
 def text(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
     """The file. file: its own name."""
-    jobs = [_job(NODE_JOB, [_static(one) for one in hosts]), *(_gateway(one) for one in gateways)]
+    jobs = [_job(NODE_JOB, [_static(host) for host in hosts]), *(_gateway(gateway) for gateway in gateways)]
     return HEAD.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
 
 
@@ -44,14 +44,16 @@ def _job(name: str, statics: list[dict[str, Any]]) -> dict[str, Any]:
     return {"job_name": name, "static_configs": statics}
 
 
-def _static(one: Endpoint) -> dict[str, Any]:
-    return {"targets": [one.at()], "labels": {"instance": one.name}}
+def _static(endpoint: Endpoint) -> dict[str, Any]:
+    return {"targets": [endpoint.at()], "labels": {"instance": endpoint.name}}
 
 
-def _gateway(one: Endpoint) -> dict[str, Any]:
+def _gateway(endpoint: Endpoint) -> dict[str, Any]:
     """A job of its own: each may have another key. Its alerts and panels go by the label `job`, which is set for all alike."""
-    static = _static(one)
+    static = _static(endpoint)
     static["labels"]["job"] = GATEWAY_JOB
-    job = _job(f"{GATEWAY_JOB}-{one.name}", [static])
-    job |= {"scheme": "https"} if one.tls else {}
-    return job | ({"authorization": {"credentials_file": KEY_FILE.format(name=one.name)}} if one.keyed else {})
+    job = _job(f"{GATEWAY_JOB}-{endpoint.name}", [static])
+    job |= {"scheme": "https"} if endpoint.tls else {}
+    return job | (
+        {"authorization": {"credentials_file": KEY_FILE.format(name=endpoint.name)}} if endpoint.keyed else {}
+    )

@@ -76,15 +76,23 @@ def load(project: Path) -> list[Registry]:
     for name, data in source.data.items():
         if not isinstance(name, str) or "/" in name or why_not_a_file(name):
             raise Refused(f"'{one_line(str(name), at_most=60)}' is not a registry's name.", where=source.where(name))
-        one = check(RegistryFile, source, data, (name,))
+        registry_file = check(RegistryFile, source, data, (name,))
         commit, url = pinned.get(name, ("", ""))
-        found.append(Registry(name, one.url, one.recipes, one.ref, commit if url == one.url else ""))
+        found.append(
+            Registry(
+                name,
+                registry_file.url,
+                registry_file.recipes,
+                registry_file.ref,
+                commit if url == registry_file.url else "",
+            )
+        )
     return found
 
 
 def of(project: Path, name: str) -> Registry:
     """One of them. Raises Refused naming the nearest."""
-    found = {one.name: one for one in load(project)}
+    found = {registry.name: registry for registry in load(project)}
     if name not in found:
         raise Refused(f"no registry '{one_line(name, at_most=60)}' in {FILE}.", fix=nearest(name, found))
     return found[name]
@@ -108,8 +116,8 @@ def commits(project: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def pin(project: Path, one: Registry, commit: str) -> None:
+def pin(project: Path, registry: Registry, commit: str) -> None:
     """Write a registry's commit."""
     rows = {name: {"url": url, "commit": held} for name, (held, url) in commits(project).items()}
-    rows[one.name] = {"url": one.url, "commit": commit}
+    rows[registry.name] = {"url": registry.url, "commit": commit}
     write_atomically(project / LOCK, (HEAD + yaml.safe_dump(rows)).encode(), mode=0o644)

@@ -62,11 +62,11 @@ class RolloutPolicy:
         return f"checks failed on {', '.join(failed)}; no host was touched"
 
 
-def why_no_size(one: object) -> str:
+def why_no_size(size: object) -> str:
     """Why something is no batch size; empty when it is one."""
-    text = "" if isinstance(one, bool) else str(one)
+    text = "" if isinstance(size, bool) else str(size)
     if not _NUMBER.fullmatch(text):
-        return f"invalid batch size {one!r}; use a number or a percentage, e.g. 1 or 25%."
+        return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."
     if not text.endswith("%"):
         return "" if int(text) >= 1 else f"a batch size must be at least 1, got {text}."
     return "" if 1 <= int(text[:-1]) <= 100 else f"a batch size must be 1% to 100% of the hosts, got {text}."
@@ -81,7 +81,7 @@ def sizes(text: str) -> tuple[Size, ...]:
     return tuple(word if word.endswith("%") else int(word) for word in words)
 
 
-def _hosts(one: Size, everyone: int) -> int:
-    if isinstance(one, str) and one.endswith("%"):
-        return max(1, math.floor(everyone * float(one[:-1]) / 100))
-    return max(1, int(one))
+def _hosts(size: Size, everyone: int) -> int:
+    if isinstance(size, str) and size.endswith("%"):
+        return max(1, math.floor(everyone * float(size[:-1]) / 100))
+    return max(1, int(size))

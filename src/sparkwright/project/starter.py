@@ -55,7 +55,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
     _refuse_there(targets)
     ignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
     written = {**dict(zip(targets, contents.values(), strict=True)), **ignore}
-    made = [one for one in _folders(written) if not one.exists()]
+    made = [path for path in _folders(written) if not path.exists()]
     try:
         for target, content in written.items():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,13 +79,13 @@ def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str
 def _folders(written: Iterable[Path]) -> list[Path]:
     """Every folder above one of these, the deepest first."""
     found = {folder for path in written for folder in path.parents}
-    return sorted(found, key=lambda one: len(one.parts), reverse=True)
+    return sorted(found, key=lambda value: len(value.parts), reverse=True)
 
 
 def _take_back(written: Iterable[Path], made: Iterable[Path]) -> None:
-    for one in written:
+    for path in written:
         with contextlib.suppress(OSError):
-            one.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
     for folder in made:
         with contextlib.suppress(OSError):
             folder.rmdir()

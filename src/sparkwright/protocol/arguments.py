@@ -73,11 +73,11 @@ def _fit(value: Any, wanted: Wanted, where: str) -> Any:
 def _fit_any(value: Any, choices: list[Wanted], where: str) -> Any:
     if value is None and ["null"] in choices:
         return None
-    choices = [one for one in choices if one != ["null"]]
-    exact = [one for one in choices if type(value) is EXACT.get(one[0])]
-    for one in exact + choices:
+    choices = [choice for choice in choices if choice != ["null"]]
+    exact = [choice for choice in choices if type(value) is EXACT.get(choice[0])]
+    for item in exact + choices:
         try:
-            return _fit(value, one, where)
+            return _fit(value, item, where)
         except Refused:
             continue
     raise Refused(f"{where} is {' or '.join(map(_name, choices))}, not {_shown(value, where)}.")

@@ -285,25 +285,27 @@ class ContainerSpec:
         """The options of `docker run` with their values, "" for a switch; the script adds name, restart policy, entrypoint, the
         key's mount and further networks.
         """
-        for name, one in DOCKER_OPTIONS.items():
-            yield from one.words(one.flag, getattr(self, name))
+        for name, docker_option in DOCKER_OPTIONS.items():
+            yield from docker_option.words(docker_option.flag, getattr(self, name))
 
     def further_networks(self) -> list[list[str]]:
         """The words of `docker network connect` for each network but the first; the container's name follows them."""
         found = map(net.parts, self.networks)
-        return [[*(word for one in aliases for word in ("--alias", one)), name] for name, aliases in found]
+        return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in found]
 
 
 #: the options by their fields, in the fields' order
 DOCKER_OPTIONS: dict[str, DockerOption] = {
-    one.name: one.metadata["option"] for one in fields(ContainerSpec) if "option" in one.metadata
+    field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
 }
 #: the fields that not every release knows
 _LATER = {"server_key", "files", "caches", "log_driver", "memory_swap"}
-LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | _LATER
+LATER = {
+    name for name, docker_option in DOCKER_OPTIONS.items() if docker_option.about and not docker_option.open
+} | _LATER
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The Ids that an image of a lock's entry may have, of every platform and store; empty when the entry has no manifests."""
     manifests = (entry or {}).get("manifests") or ()
-    return tuple(one[key] for one in manifests for key in ("config", "digest"))
+    return tuple(manifest[key] for manifest in manifests for key in ("config", "digest"))

@@ -15,7 +15,7 @@ def plain(flag: str, value: Any) -> Words:
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
     values = value if isinstance(value, tuple) else (value,)
-    return [(flag, f"{one:g}" if isinstance(one, float) else str(one)) for one in values if one]
+    return [(flag, f"{item:g}" if isinstance(item, float) else str(item)) for item in values if item]
 
 
 def switch(flag: str, value: bool) -> Words:

@@ -44,15 +44,15 @@ class Received:
             return
         if not line.strip():
             return
-        one = read(line)
-        if one["event"] != "part":
-            yield one
+        event = read(line)
+        if event["event"] != "part":
+            yield event
             return
-        text = self._complete(one)
+        text = self._complete(event)
         if text is not None:
             full = text.encode(errors="replace")
-            one = read(full)
-            yield one if one["event"] != "part" else raw(full)
+            event = read(full)
+            yield event if event["event"] != "part" else raw(full)
 
     def _complete(self, part: Event) -> str | None:
         """The text of an event whose last part this is. Parts out of turn, and beyond MOST_CHARACTERS, are dropped."""
@@ -69,14 +69,14 @@ class Received:
 
 def read(line: bytes) -> Event:
     try:
-        one = json_of(line.decode(errors="replace"), most_bytes=MOST_CHARACTERS, most_parts=PARTS)
-        kind = one.get("event") if isinstance(one, dict) else None
+        event = json_of(line.decode(errors="replace"), most_bytes=MOST_CHARACTERS, most_parts=PARTS)
+        kind = event.get("event") if isinstance(event, dict) else None
         if not isinstance(kind, str) or kind not in KINDS:
             return raw(line)
         if kind == "part":
-            found: Event = fitted(one, KINDS[kind], kind)
+            found: Event = fitted(event, KINDS[kind], kind)
             return found  # its text is a piece of JSON, and is cleaned with the whole
-        return _stamped(fitted(clean(one), KINDS[kind], kind))
+        return _stamped(fitted(clean(event), KINDS[kind], kind))
     except ValueError as error:
         return raw(line, f" ({error})" if line[:1] == b"{" else "")
 
@@ -88,10 +88,10 @@ def raw(line: bytes, why: str = "") -> Event:
     return {"event": "raw", "time": round(time.time(), 3), "text": visible(text[:RAW_CHARACTERS] + more + why)}
 
 
-def _stamped(one: Event) -> Event:
+def _stamped(event: Event) -> Event:
     """With a time that can be shown: this machine's, where the host's is none."""
     try:
-        moment(one.get("time"))
+        moment(event.get("time"))
     except ValueError:
-        return {**one, "time": round(time.time(), 3)}
-    return one
+        return {**event, "time": round(time.time(), 3)}
+    return event

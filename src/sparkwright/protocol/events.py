@@ -42,15 +42,15 @@ def event(kind: str, /, **fields: Any) -> Event:
     return {"event": kind, "time": round(time.time(), 3), **fields}
 
 
-def encode(one: Event, hidden: Redactor | None = None) -> bytes:
+def encode(event: Event, hidden: Redactor | None = None) -> bytes:
     """One line, ready for the events file, without the secrets that `hidden` knows."""
-    line = _line(one)
-    return _line(hidden.event(one)) if hidden is not None and hidden.hides(line) else line
+    line = _line(event)
+    return _line(hidden.event(event)) if hidden is not None and hidden.hides(line) else line
 
 
-def lines(one: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
+def lines(event: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
     """An event as it goes over the wire: one line, or, when that is longer than LINE_BYTES, several `part` events."""
-    line = encode(one, hidden)
+    line = encode(event, hidden)
     if len(line) <= LINE_BYTES:
         yield line
         return
@@ -63,18 +63,18 @@ def lines(one: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
 def decode(line: bytes | str) -> Event:
     """The event of a line that this machine wrote itself; one that is none becomes `raw`. received.py reads those of others."""
     try:
-        one = json.loads(line)
+        data = json.loads(line)
     except (ValueError, RecursionError):
-        one = None
-    if isinstance(one, dict) and isinstance(one.get("event"), str):
-        return one
+        data = None
+    if isinstance(data, dict) and isinstance(data.get("event"), str):
+        return data
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
     return {"event": "raw", "text": text.rstrip("\n")}
 
 
-def _line(one: Event) -> bytes:
+def _line(event: Event) -> bytes:
     """An event as JSON. What is no Unicode, as in the name of a file, is written as its escape."""
-    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str)
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:

@@ -71,7 +71,7 @@ def names_in(text: str) -> frozenset[str]:
 
 def line_of_name(text: str, name: str) -> int:
     """The line, from 1, of a text in which a name is first used; 0 if it cannot be determined."""
-    return min((one.lineno for one in _ENV.parse(text).find_all(nodes.Name) if one.name == name), default=0)
+    return min((item.lineno for item in _ENV.parse(text).find_all(nodes.Name) if item.name == name), default=0)
 
 
 def names_in_condition(expression: str) -> frozenset[str]:

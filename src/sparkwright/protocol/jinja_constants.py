@@ -37,5 +37,5 @@ def _filled(node: nodes.Node, names: Mapping[str, Any]) -> Any:
 
 def _part(part: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(part, list):
-        return [_part(one, names) for one in part]
+        return [_part(item, names) for item in part]
     return _filled(part, names) if isinstance(part, nodes.Expr | nodes.Operand) else part

@@ -156,8 +156,8 @@ def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def multiplied(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         pieces = list(value) if not isinstance(value, str) else [value]
-        longest = max((_size(one) for one in (*args, *kwargs.values())), default=0)
-        _fits(sum(_size(str(one)) for one in pieces) + longest * (len(pieces) + _size(value)))
+        longest = max((_size(kwarg) for kwarg in (*args, *kwargs.values())), default=0)
+        _fits(sum(_size(str(piece)) for piece in pieces) + longest * (len(pieces) + _size(value)))
         return call(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
 
     multiplied.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ def _method(of: Any, args: tuple[Any, ...]) -> None:
     elif name in ("replace", "join"):
         pieces = list(args[0]) if name == "join" and args and not isinstance(args[0], str) else []
         longest = max((_size(value) for value in args), default=0)
-        _fits((len(text) + 1) * (longest + 1), sum(_size(one) for one in pieces))
+        _fits((len(text) + 1) * (longest + 1), sum(_size(piece) for piece in pieces))
 
 
 def _widths(text: str) -> None:

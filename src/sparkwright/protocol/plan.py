@@ -115,10 +115,13 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, which shares what is plain already with the plan; `from_json` is its inverse."""
-        data = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "cluster"}
+        data = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cluster"}
         if self.cluster is not None:
             data["cluster"] = self.cluster.to_json()
-        lists = {"steps": [_data(step) for step in self.steps], "handlers": [_data(one) for one in self.handlers]}
+        lists = {
+            "steps": [_data(step) for step in self.steps],
+            "handlers": [_data(handler) for handler in self.handlers],
+        }
         return data | lists
 
     @classmethod
@@ -146,7 +149,7 @@ def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
 
 
 def _data(step: Step) -> dict[str, Any]:
-    data = {one.name: getattr(step, one.name) for one in fields(step)}
+    data = {field.name: getattr(step, field.name) for field in fields(step)}
     if isinstance(step, Block):
         data |= {part: [_data(inner) for inner in data[part]] for part in ("tasks", "rescue", "always")}
     return data
@@ -178,7 +181,7 @@ def _typed(kind: type[Any], data: Any) -> dict[str, Any]:
     """The values of a dataclass from JSON, each of its field's type; a list is a tuple. Raises ValueError."""
     if not isinstance(data, dict):
         raise ValueError(f"a {kind.__name__.lower()} is not an object")
-    known = {one.name: str(one.type) for one in fields(kind)}
+    known = {field.name: str(field.type) for field in fields(kind)}
     for name, value in data.items():
         if name not in known or not _IS[known[name]](value):
             raise ValueError(f"{kind.__name__.lower()} has no `{name}` like this")
@@ -196,7 +199,7 @@ def _amount(*kinds: type[Any]) -> Callable[[Any], bool]:
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 #: by the type that a field is declared with

@@ -31,12 +31,12 @@ def added(before: Event | None, now: Event) -> Event:
 
 def shown(recap: Mapping[str, Any]) -> str:
     """ "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
-    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(one for one in RARE if recap.get(one))))
+    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(item for item in RARE if recap.get(item))))
 
 
 def of(events: Iterable[Event]) -> Event | None:
     """The recap among a host's events; None when it has not said how it ended."""
-    return next((one for one in events if one["event"] == "recap"), None)
+    return next((event for event in events if event["event"] == "recap"), None)
 
 
 def error(recap: Event | None, otherwise: str = "the host gave no answer.") -> SparkwrightError:

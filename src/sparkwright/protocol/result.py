@@ -60,9 +60,9 @@ def sound(result: object, module: str) -> Result:
     if not isinstance(result, Result) or not isinstance(result.data, dict):
         raise Failed(f"{module} returned no result.")
     texts = (result.msg, result.fix, *(change.field for change in result.diff if isinstance(change, Change)))
-    right = all(isinstance(one, str) for one in texts) and all(isinstance(one, Change) for one in result.diff)
+    right = all(isinstance(text, str) for text in texts) and all(isinstance(change, Change) for change in result.diff)
     try:
-        json.dumps([result.data, [[one.before, one.after, one.why] for one in result.diff]], default=str)
+        json.dumps([result.data, [[change.before, change.after, change.why] for change in result.diff]], default=str)
     except Exception as error:
         right = False
         print(f"{module}: {type(error).__name__}: {error}", flush=True)

@@ -51,7 +51,9 @@ def of(args_type: type[Any]) -> Signature:
 
 
 def to_json(signature: Signature) -> dict[str, Any]:
-    return {name: [one.field, one.wanted, one.required, one.doc] for name, one in signature.items()}
+    return {
+        name: [argument.field, argument.wanted, argument.required, argument.doc] for name, argument in signature.items()
+    }
 
 
 def from_json(data: Mapping[str, Any]) -> Signature:

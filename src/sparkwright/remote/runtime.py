@@ -45,10 +45,10 @@ def archive(python: str, machine: str, progress: wheels.Progress = lambda done, 
     if not _as_built(path):
         parts = wheels.fetched(python, machine, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as beside:
-            _pack(parts, f"{made_for}\n", beside)
-        _seal(path).write_text(hashlib.sha256(Path(beside.name).read_bytes()).hexdigest())
-        Path(beside.name).replace(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
+            _pack(parts, f"{made_for}\n", temporary)
+        _seal(path).write_text(hashlib.sha256(Path(temporary.name).read_bytes()).hexdigest())
+        Path(temporary.name).replace(path)
     return path
 
 

@@ -34,7 +34,7 @@ def ship(
         channel.settimeout(UNPACK_S)  # a disk that others write to may hold it up
         yield from _sent(channel, data)
         reply = list(events(channel))
-        answer = next((one for one in reversed(reply) if one["event"] in ("shipped", "not_shipped")), None)
+        answer = next((row for row in reversed(reply) if row["event"] in ("shipped", "not_shipped")), None)
         if answer is None or answer["event"] != "shipped":
             why = answer["why"] if answer else last_words(channel, str(reply[-1].get("text", "")) if reply else "")
             raise Refused(

@@ -151,7 +151,7 @@ def _prune(ours: Path) -> None:
     left = [path for path in folders if path.name.startswith((".new.", ".old."))]
     others = [path for path in folders if not path.name.startswith(".")]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in [*left, *(one for one in others[KEPT:] if not (one / "in-use").exists())]:
+    for path in [*left, *(other for other in others[KEPT:] if not (other / "in-use").exists())]:
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # BlockingIOError: it is in use
             if (path / "lock").exists():
                 fcntl.flock(held.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)

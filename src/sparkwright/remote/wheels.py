@@ -76,13 +76,13 @@ def locked(text: str = "") -> dict[str, Pin]:
         if line.strip() and not line.startswith("#"):
             pin, *hashes = line.split()
             name, _, version = pin.partition("==")
-            pins[name] = Pin(version, frozenset(one.removeprefix("--hash=sha256:") for one in hashes))
+            pins[name] = Pin(version, frozenset(item.removeprefix("--hash=sha256:") for item in hashes))
     return pins
 
 
 def written(name: str, version: str, hashes: Iterable[str]) -> str:
     """A line of the requirements, as pip reads it."""
-    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{one}" for one in sorted(hashes))]) + "\n"
+    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{item}" for item in sorted(hashes))]) + "\n"
 
 
 def platform_words(machine: str, python: str) -> list[str]:
@@ -110,17 +110,17 @@ def _complete(folder: Path) -> dict[str, Path]:
 def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
     """Let pip fetch into a folder beside, and move in what is whole: a fetch that breaks off leaves nothing half."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        lines = Path(beside) / "requirements.txt"
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        lines = Path(temporary) / "requirements.txt"
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
         # -P: the current folder may hold a project of somebody else
         words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
-        words += ["--dest", beside, "--requirement", str(lines)]
+        words += ["--dest", temporary, "--requirement", str(lines)]
         answer = _reported([*words, *platform_words(machine, python)], len(missing), progress)
         if answer:
             raise _refusal(answer, python, machine)
-        for path in Path(beside).glob("*.whl"):
+        for path in Path(temporary).glob("*.whl"):
             path.replace(folder / path.name)
 
 

@@ -29,7 +29,7 @@ def composed(context: Context, settings: Settings, **given: Any) -> Check:
 
 def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Event:
     """Run a plan in this process, as a run that is kept. Returns its recap."""
-    hidden = tuple(one.reveal() for one in secrets.values())
+    hidden = tuple(secret.reveal() for secret in secrets.values())
     book = journal.Journal.begin(context.state, plan.run_id, plan.to_json(), hidden)
     play(plan, context.machine, context.state, secrets, book)
     return journal.recap_of(book.folder) or {"failed": 1, "msg": "the run was cut off"}

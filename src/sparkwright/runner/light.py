@@ -42,8 +42,8 @@ def main() -> int:
     except Exception:  # another verb, or what `main` has a sentence for
         return int(_every().answer(request))
     hidden = Redactor(request.get("secrets", {}).values())
-    for one in events:
-        sys.stdout.buffer.writelines(lines(one, hidden))
+    for event in events:
+        sys.stdout.buffer.writelines(lines(event, hidden))
     sys.stdout.buffer.flush()
     return 0
 

@@ -103,8 +103,8 @@ def _say(events: Iterable[Event], hidden: Redactor) -> None:
     """Write events to the laptop. When it no longer listens there is nobody to tell: the run goes on without."""
     out = sys.stdout.buffer
     try:
-        for one in events:
-            out.writelines(lines(one, hidden))
+        for row in events:
+            out.writelines(lines(row, hidden))
             out.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
@@ -117,10 +117,10 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         raise Refused(f"invalid plan: {one_line(str(error), at_most=200)}.") from None
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
-    heard, book.bell = os.pipe()
+    received, book.bell = os.pipe()
     os.set_blocking(book.bell, False)
     if os.fork() == 0:
-        os.close(heard)
+        os.close(received)
         _detach(book)
         try:
             run.play(plan, machine, state, secrets, book, request.get("restart"))
@@ -128,7 +128,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
             os._exit(0)
     os.close(book.bell)
     book.leave()
-    return journal.follow(book.folder, heard)
+    return journal.follow(book.folder, received)
 
 
 def _detach(book: Journal) -> None:

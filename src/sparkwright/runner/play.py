@@ -157,8 +157,8 @@ class PlayRun:
         return self._finish(task, result, 0.0)
 
     def _handlers(self) -> Result | None:
-        asked = (self._task(handler) for handler in self.plan.handlers if handler.name in self.notified)
-        return next((failure for failure in asked if failure is not None), None)
+        options = (self._task(handler) for handler in self.plan.handlers if handler.name in self.notified)
+        return next((failure for failure in options if failure is not None), None)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class PlayRun:
     # -- names ---------------------------------------------------------------------------------------------------
 
     def _holds(self, conditions: tuple[str, ...], task: Task | None = None, result: Result | None = None) -> bool:
-        wanted = frozenset().union(*(expressions.names_in_condition(one) for one in conditions))
+        wanted = frozenset().union(*(expressions.names_in_condition(condition) for condition in conditions))
         names = self._names(wanted)
         if task is not None and result is not None and task.register:
             names[task.register] = result.registered()
@@ -312,8 +312,8 @@ class PlayRun:
             value = self.plan.open_vars[name]
             names = self._scope(expressions.names_in_value(value) - {name}, opened, (*inside, name))
             opened[name] = expressions.render(value, names)
-        asked = {name: opened[name] for name in wanted & opened.keys()}
-        return {**self.plan.vars, **self.registered, **asked}
+        requested = {name: opened[name] for name in wanted & opened.keys()}
+        return {**self.plan.vars, **self.registered, **requested}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """In check mode a result that an earlier change would produce is not an error, it is known after it."""

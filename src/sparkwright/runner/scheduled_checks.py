@@ -50,8 +50,8 @@ def _check() -> int:
         of = f"{state.server}: " if state.server else ""
         engine = Engine(machine, timeout_s=DOCKER_S)
 
-        def emit(one: Event, of: str = of) -> None:
-            print(f"{of}{one.get('text', '')}", flush=True)
+        def emit(event: Event, of: str = of) -> None:
+            print(f"{of}{event.get('text', '')}", flush=True)
 
         context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
         try:

@@ -127,9 +127,9 @@ class Spark:
                 last, known = now, ""
                 applied.write_text(now)
             time.sleep(0.05)
-        for one in list(self.containers.all.values()):
-            if one.running:
-                threading.Thread(target=one.stop, daemon=True).start()
+        for container in list(self.containers.all.values()):
+            if container.running:
+                threading.Thread(target=container.stop, daemon=True).start()
 
     def _lose(self) -> None:
         """The host's memory is gone: nothing of it answers until it is rebooted, by another fault or by none."""
@@ -140,8 +140,8 @@ class Spark:
         """Start a lost host again."""
         system.new_boot(self.folder / "root")
         (self.folder / LOST).unlink()
-        for one in self.containers.all.values():
-            self.containers.come_back(one)
+        for container in self.containers.all.values():
+            self.containers.come_back(container)
 
     def _apply(self, fault: str, *, again: bool) -> None:
         """What a fault does to what runs now; the rest shows at the next start or request.
@@ -150,10 +150,10 @@ class Spark:
         """
         if (self.folder / LOST).exists() and not (again and fault):
             self._reboot()
-        for one in () if again else self.containers.all.values():
-            one.sick = one.running or fault in AT_START
-            if fault in ("crash-loop", "slow-start") and one.running and one.engine is not None:
-                one.engine.crash()
+        for container in () if again else self.containers.all.values():
+            container.sick = container.running or fault in AT_START
+            if fault in ("crash-loop", "slow-start") and container.running and container.engine is not None:
+                container.engine.crash()
         if not again:
             events.happen(fault, self.containers, self.folder)
         self._squat(fault == "port-taken")

@@ -78,6 +78,6 @@ class Pool:
             rows |= {"Cached": GIB // 2, "Shmem": 0, "SwapTotal": 0, "SwapFree": 0, "CmaTotal": CMA, "CmaFree": CMA}
             text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in rows.items())
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._meminfo.with_suffix(".new")
-            beside.write_text(text)
-            beside.replace(self._meminfo)
+            temporary = self._meminfo.with_suffix(".new")
+            temporary.write_text(text)
+            temporary.replace(self._meminfo)

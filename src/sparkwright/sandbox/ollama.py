@@ -117,7 +117,7 @@ class Ollama:
     def rows(self) -> list[dict[str, Any]]:
         """What /api/ps lists, the longest remaining first. Waits for one that loads."""
         with self._mutex:
-            runners = sorted(self._runners.values(), key=lambda one: -one.until_s)
+            runners = sorted(self._runners.values(), key=lambda value: -value.until_s)
         found = []
         for runner in runners:
             with runner.lock:
@@ -136,7 +136,9 @@ class Ollama:
         """Forever: take what is due and not in use, one after the other."""
         while True:
             time.sleep(0.01)
-            due = [one for one in list(self._runners.values()) if one.until_s <= time.time() and not one.uses]
+            due = [
+                runner for runner in list(self._runners.values()) if runner.until_s <= time.time() and not runner.uses
+            ]
             if due and not self._busy():
                 self._end(due[0])
 
@@ -176,7 +178,7 @@ class OllamaApi(Handler):
             case "GET", ["api", "ps"]:
                 self.reply(200, {"models": self.ollama.rows()})
             case "GET", ["api", "tags"]:
-                self.reply(200, {"models": [one.tag() for one in MODELS.values()]})
+                self.reply(200, {"models": [model.tag() for model in MODELS.values()]})
             case "POST", ["api", "show"]:
                 self.reply(200, self._model(self._asked()).shown())
             case "POST", ["api", "generate"]:
@@ -199,8 +201,8 @@ class OllamaApi(Handler):
             raise Refused(404, f"model '{name}' not found")
         return found
 
-    def _answer(self, body: dict[str, Any], message: str, asked: str) -> None:
-        """said, asked: what the answer and the question are called."""
+    def _answer(self, body: dict[str, Any], message: str, requested: str) -> None:
+        """said, requested: what the answer and the question are called."""
         model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
 
         def line(text: str, reason: str = "") -> dict[str, Any]:
@@ -209,10 +211,10 @@ class OllamaApi(Handler):
             ended = {"done_reason": reason} if reason else {}
             return {"model": body["model"], "created_at": now, message: content, "done": bool(reason), **ended}
 
-        if not body.get(asked) and keep_s == 0:
+        if not body.get(requested) and keep_s == 0:
             self.ollama.unload(model)
             self.reply(200, line("", "unload"))
-        elif not body.get(asked):
+        elif not body.get(requested):
             self.ollama.load(model, keep_s)
             self.reply(200, line("", "load"))
         else:

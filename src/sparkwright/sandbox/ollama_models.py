@@ -61,8 +61,8 @@ class Model:
 
 LARGE = Model("qwen3:32b", "qwen3", "32.8B", "Q4_K_M", 20_201_253_588, 20 * GIB, ("completion", "tools", "thinking"))
 MODELS = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         LARGE,
         Model("gpt-oss:20b", "gptoss", "20.9B", "MXFP4", 13_793_441_244, 14 * GIB, ("completion", "tools", "thinking")),
         Model("llama3.1:8b", "llama", "8.0B", "Q4_K_M", 4_920_753_328, 6 * GIB),

@@ -17,7 +17,7 @@ def main() -> None:
     """Listen on those ports that are free."""
     with contextlib.suppress(OSError):  # only Linux lets a process name itself so
         Path("/proc/self/comm").write_text(NAME)
-    held = [one for one in (_listen(int(port)) for port in sys.argv[1:]) if one is not None]
+    held = [connection for connection in (_listen(int(port)) for port in sys.argv[1:]) if connection is not None]
     print(len(held), flush=True)
     sys.stdin.read()
 

@@ -78,9 +78,9 @@ def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
     if depth <= 0:
         raise TooMuch("is nested too deep")
     if isinstance(value, dict):
-        return {visible(key): clean(one, depth - 1) for key, one in value.items()}
+        return {visible(key): clean(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [clean(one, depth - 1) for one in value]
+        return [clean(item, depth - 1) for item in value]
     return visible(str(value))
 
 
@@ -90,9 +90,9 @@ def is_deeper(value: Any, depth: int) -> bool:
     for _ in range(depth + 1):
         layer = [
             child
-            for one in layer
-            if isinstance(one, dict | list)
-            for child in (one.values() if isinstance(one, dict) else one)
+            for item in layer
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
             if isinstance(child, dict | list)
         ]
         if not layer:

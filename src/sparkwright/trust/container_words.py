@@ -76,13 +76,13 @@ def port(text: str) -> str:
 def published_twice(ports: Sequence[str]) -> str:
     """The first of some published ports that can't be opened beside one before it; empty when all can."""
     seen: list[tuple[str, str, str]] = []
-    for one in ports:
-        plain, _, protocol = one.partition("/")
+    for item in ports:
+        plain, _, protocol = item.partition("/")
         *address, outside, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
         now = (address[0].strip("[]"), outside, protocol or "tcp")
         every = ("", "0.0.0.0", "::")
         if any(now[1:] == was[1:] and (now[0] == was[0] or now[0] in every or was[0] in every) for was in seen):
-            return one
+            return item
         seen.append(now)
     return ""
 

@@ -37,5 +37,5 @@ def why_not_a_place(path: str) -> str:
         return "must be a path in the container, as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:
         return "must not go up (..)"
-    over = next((one for one in SENSITIVE if path == one or path.startswith(f"{one}/")), "")
+    over = next((item for item in SENSITIVE if path == item or path.startswith(f"{item}/")), "")
     return f"must not be in {one_line(over)}, which is the system's" if over else ""

@@ -55,11 +55,11 @@ def why_not_together(names: Iterable[str]) -> str:
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(ordered) > FILES_AT_MOST:
         return f"{len(ordered)} files; at most {FILES_AT_MOST} are read"
-    for one, following in pairwise(ordered):
-        if one == following:
-            return f"the file '{_shown(one)}' twice"
-        if following.startswith(f"{one}/"):
-            return f"'{_shown(one)}' as a file and as a folder"
+    for text, following in pairwise(ordered):
+        if text == following:
+            return f"the file '{_shown(text)}' twice"
+        if following.startswith(f"{text}/"):
+            return f"'{_shown(text)}' as a file and as a folder"
     return ""
 
 

@@ -20,14 +20,14 @@ def parts(text: str) -> tuple[str, list[str]]:
     """A network's name and the container's aliases there. NAME, or docker's own longer form, name=NAME,alias=ALIAS."""
     if "=" not in text:
         return text, []
-    pairs = [one.partition("=")[::2] for one in text.split(",")]
+    pairs = [word.partition("=")[::2] for word in text.split(",")]
     return next((value for key, value in pairs if key == "name"), ""), [value for key, value in pairs if key == "alias"]
 
 
 def spelled(name: str, aliases: Iterable[str]) -> str:
     """The inverse of `parts`, with the aliases without order."""
     names = sorted(set(aliases))
-    return ",".join([f"name={name}", *(f"alias={one}" for one in names)]) if names else name
+    return ",".join([f"name={name}", *(f"alias={item}" for item in names)]) if names else name
 
 
 def network(text: str) -> str:
@@ -35,7 +35,7 @@ def network(text: str) -> str:
     if not text:
         return ""
     name, aliases = parts(text)
-    keys = {one.partition("=")[0] for one in text.split(",")} if "=" in text else set()
+    keys = {word.partition("=")[0] for word in text.split(",")} if "=" in text else set()
     if not _NAME.fullmatch(name) or keys - {"name", "alias"} or not all(map(_NAME.fullmatch, aliases)):
         return f"{quoted(text)} is not a network: write host, a network's name, or name=NETWORK,alias=NAME."
     if name in (*BUILT_IN, "default") and aliases:

@@ -23,8 +23,8 @@ def folder(path: Path) -> Path:
 
 def made(path: Path) -> None:
     """Make what is absent of a folder and those above it, each closed to others; what is there stays as it is. Raises OSError."""
-    for one in reversed([one for one in (path, *path.parents) if not one.exists()]):
-        one.mkdir(mode=FOLDER, exist_ok=True)  # another command may make it at the same time
+    for parent in reversed([parent for parent in (path, *path.parents) if not parent.exists()]):
+        parent.mkdir(mode=FOLDER, exist_ok=True)  # another command may make it at the same time
 
 
 def close(path: Path) -> None:

@@ -75,7 +75,7 @@ def cpuset_alike(text: str | None) -> list[int]:
     """The CPUs one by one; none for what names none."""
     if not text or not _CPUS.fullmatch(text):
         return []
-    ends = [one.partition("-") for one in text.split(",")]
+    ends = [word.partition("-") for word in text.split(",")]
     return sorted({cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1)})
 
 
@@ -171,10 +171,10 @@ def tmpfs(text: str) -> str:
     folder, colon, rest = text.partition(":")
     if reason := container_words.target(folder):
         return reason
-    for one in rest.split(",") if colon else ():
-        name, equals, value = one.partition("=")
-        if one not in _SWITCHES and not (equals and re.fullmatch(_AMOUNTS.get(name, "(?!)"), value)):
-            return f"{quoted(text)}: {quoted(one)} is not an option of a tmpfs, as size=64m or noexec."
+    for word in rest.split(",") if colon else ():
+        name, equals, value = word.partition("=")
+        if word not in _SWITCHES and not (equals and re.fullmatch(_AMOUNTS.get(name, "(?!)"), value)):
+            return f"{quoted(text)}: {quoted(word)} is not an option of a tmpfs, as size=64m or noexec."
     return ""
 
 

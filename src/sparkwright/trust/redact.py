@@ -62,13 +62,13 @@ def _forms(secret: str) -> Iterator[str]:
     from sparkwright.trust.secret_names import password_of
 
     parts = [*map(str.strip, secret.splitlines()), password_of(secret), unquote(password_of(secret))]
-    for one in {secret, secret.strip(), *(part for part in parts if len(part) >= SHORTEST)} - {""}:
-        escaped = json.dumps(one)[1:-1]
-        yield from (one, escaped, json.dumps(escaped)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1])
-        yield from (repr(one)[1:-1], repr(one.encode(errors="replace"))[2:-1], quote(one).strip("'"))
-        yield from (percent(one, safe="", errors="replace"), quote_plus(one, errors="replace"))
-        if len(one) >= SHORTEST:
-            yield from _in_base64(one.encode(errors="replace"))
+    for item in {secret, secret.strip(), *(part for part in parts if len(part) >= SHORTEST)} - {""}:
+        escaped = json.dumps(item)[1:-1]
+        yield from (item, escaped, json.dumps(escaped)[1:-1], json.dumps(item, ensure_ascii=False)[1:-1])
+        yield from (repr(item)[1:-1], repr(item.encode(errors="replace"))[2:-1], quote(item).strip("'"))
+        yield from (percent(item, safe="", errors="replace"), quote_plus(item, errors="replace"))
+        if len(item) >= SHORTEST:
+            yield from _in_base64(item.encode(errors="replace"))
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:

@@ -88,9 +88,9 @@ def shown(given: Any, name: str = "", mask: str = DOTS) -> Any:
 def leaves(given: Any, mask: str = DOTS) -> Any:
     """Return a value of our own, as an event: its fields say what they are, and each text in it is masked as `text` does."""
     if isinstance(given, Mapping):
-        return {key: leaves(one, mask) for key, one in given.items()}
+        return {key: leaves(value, mask) for key, value in given.items()}
     if isinstance(given, list | tuple):
-        return [leaves(one, mask) for one in given]
+        return [leaves(item, mask) for item in given]
     return text(given, mask) if isinstance(given, str) else given
 
 
@@ -101,7 +101,7 @@ def variables(env: Mapping[str, Any]) -> dict[str, Any]:
 
 def pairs(env: Sequence[str]) -> list[str]:
     """Return an environment as NAME=VALUE, as Docker writes it, as it is shown."""
-    return [_pair(one, DOTS) if _PAIR.match(one) else text(one) for one in env]
+    return [_pair(item, DOTS) if _PAIR.match(item) else text(item) for item in env]
 
 
 def words(command: Sequence[str]) -> list[str]:
@@ -204,7 +204,7 @@ def _named(given: str, mask: str) -> str:
             end = _closed(given, begin, quote, _slashes_before(given, found.start() - 1)) - 1
         else:
             end = _end(
-                given, begin, several=bool(found["next"]) and found["next"].isspace() and "\n" not in found["next"]
+                given, begin, multiline=bool(found["next"]) and found["next"].isspace() and "\n" not in found["next"]
             )
         opened = len(given[begin:end]) - len(given[begin:end].lstrip("\\\"'"))
         held = given[begin + opened : end].rstrip("\\\"'")
@@ -215,8 +215,8 @@ def _named(given: str, mask: str) -> str:
     return "".join([*done, given[at:]])
 
 
-def _end(given: str, begin: int, *, several: bool) -> int:
-    """Where a value ends that begins here. several: the words that follow belong to it, up to the next option."""
+def _end(given: str, begin: int, *, multiline: bool) -> int:
+    """Where a value ends that begins here. multiline: the words that follow belong to it, up to the next option."""
     at, size = begin, len(given)
     inside = max(given.rfind("\n", max(begin - BACK_CHARS, 0), begin) + 1, begin - BACK_CHARS, 0)
     while at < size:
@@ -229,7 +229,7 @@ def _end(given: str, begin: int, *, several: bool) -> int:
             at = _closed(given, quoted + 1, mark, depth)
         elif letter == "," and (at + 1 == size or given[at + 1] in " \t\r\n\"'\\"):
             return at
-        elif letter == " " and several and at + 1 < size and given[at + 1] not in "-;&|<>#\\ \"'":
+        elif letter == " " and multiline and at + 1 < size and given[at + 1] not in "-;&|<>#\\ \"'":
             at += 1
         elif letter in _ENDS:
             return at

@@ -41,7 +41,7 @@ def capabilities(names: Iterable[str] | None) -> list[str]:
 
 def capabilities_kept(names: Iterable[str]) -> list[str]:
     """As docker's own client sends them."""
-    return [one if one == ALL else f"CAP_{one}" for one in capabilities(names)]
+    return [capability if capability == ALL else f"CAP_{capability}" for capability in capabilities(names)]
 
 
 def security_opt(text: str) -> str:
@@ -102,7 +102,7 @@ def devices_alike(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
     """Devices in one spelling, without order: HOST:CONTAINER:ACCESS."""
     found = []
     for row in rows or ():
-        mode = "".join(one for one in "rwm" if one in str(row.get("CgroupPermissions") or "rwm"))
+        mode = "".join(item for item in "rwm" if item in str(row.get("CgroupPermissions") or "rwm"))
         found.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{mode}")
     return sorted(found)
 
@@ -138,4 +138,4 @@ def is_of_network(sysctl: str) -> bool:
 
 
 def unconfined(options: Iterable[str]) -> list[str]:
-    return [one for one in options if _parts(one)[1] in ("unconfined", "disable")]
+    return [option for option in options if _parts(option)[1] in ("unconfined", "disable")]

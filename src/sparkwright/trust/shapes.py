@@ -119,7 +119,7 @@ def checked(value: Any, shape: Shape, what: str) -> Any:
 def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
     """The objects of a list that have this shape."""
     found = map(shape.of, values) if isinstance(values, list) else ()
-    return [one for one in found if one is not None]
+    return [row for row in found if row is not None]
 
 
 def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
@@ -143,7 +143,7 @@ def line(value: Any) -> str:
 
 def text(value: Any) -> str:
     """A shape: text that can be written to a file again."""
-    if not isinstance(value, str) or any("\ud800" <= one <= "\udfff" for one in value):
+    if not isinstance(value, str) or any("\ud800" <= item <= "\udfff" for item in value):
         raise ValueError("is not text")
     return value
 
@@ -178,7 +178,7 @@ def row(*shapes: Shape) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(shapes):
             raise ValueError(f"is not a list of {len(shapes)}")
-        return [_fitted(one, shape) for one, shape in zip(value, shapes, strict=True)]
+        return [_fitted(item, shape) for item, shape in zip(value, shapes, strict=True)]
 
     return check
 
@@ -223,8 +223,8 @@ def _list(value: Any, shape: Shape) -> list[Any]:
         raise Misfit("is not a list")
     found: list[Any] = []
     try:
-        for one in value:
-            found.append(_fitted(one, shape))
+        for item in value:
+            found.append(_fitted(item, shape))
     except ValueError as error:
         raise _below(error, f"[{len(found)}]", len(found)) from None
     return found

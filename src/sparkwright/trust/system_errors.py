@@ -26,7 +26,7 @@ def sentence(error: BaseException) -> str:
 def full(places: Iterable[Path]) -> Path | None:
     """The first of some folders (or of those above, where one is not there) whose disk has no room; None when all have."""
     for place in places:
-        there = next((one for one in (place, *place.parents) if one.exists()), None)
+        there = next((parent for parent in (place, *place.parents) if parent.exists()), None)
         if there is None:
             continue
         found = os.statvfs(there)

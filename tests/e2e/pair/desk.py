@@ -100,10 +100,10 @@ class PairDesk(Desk):
 def a_pair() -> Iterator[PairDesk]:
     """For as long as the block."""
     folder = Path(tempfile.mkdtemp(prefix="pair-"))  # short: a unix socket's path has a limit
-    one = PairDesk(folder)
+    value = PairDesk(folder)
     try:
-        yield one
+        yield value
     finally:
-        one.close()
+        value.close()
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)

@@ -22,10 +22,10 @@ SWEEP = ("bench.sweep", *HERE, "--max-num-batched-tokens", "4096,8192", *SMALL)
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[PairDesk]:
-    with pytest.MonkeyPatch.context() as patch, a_pair() as one:
+    with pytest.MonkeyPatch.context() as patch, a_pair() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        one.deployed()
-        yield one
+        value.deployed()
+        yield value
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def served(pair: PairDesk) -> Iterator[dict[str, str]]:
     assert pair.ids() == ids
     assert pair.token()[0] == 200
     for host in HOSTS:
-        assert [one.name for one in pair.engine_of(host).containers.list(all=True)] == [NAME]
+        assert [item.name for item in pair.engine_of(host).containers.list(all=True)] == [NAME]
     assert pair.deploy().recap["changed"] == 0
 
 
@@ -63,10 +63,16 @@ def until(running: subprocess.Popen[str], task: str) -> None:
 def test_two_arms_are_measured_there_and_back_through_the_head(pair: PairDesk, served: dict[str, str]) -> None:
     said = pair.run("bench.ab", *HERE, "--flag", "chunked-prefill", "--json", *SMALL)
     assert said.code == 0, said.out[-3000:] + said.err
-    cells = [(one["host"], one["data"]["cell"]["arm"]) for one in said.events() if (one.get("data") or {}).get("cell")]
+    cells = [
+        (event["host"], event["data"]["cell"]["arm"])
+        for event in said.events()
+        if (event.get("data") or {}).get("cell")
+    ]
     assert cells == [(HOSTS[0], arm) for arm in "abba"]
-    joined = [one for one in said.events() if one.get("name") == "Wait until the rank has joined" and "msg" in one]
-    assert sorted({(one["host"], one["msg"]) for one in joined}) == [
+    joined = [
+        event for event in said.events() if event.get("name") == "Wait until the rank has joined" and "msg" in event
+    ]
+    assert sorted({(item["host"], item["msg"]) for item in joined}) == [
         ("sandbox1", "rank 0 of 2, over rdma"),
         ("sandbox2", "rank 1 of 2, over rdma"),
     ]

@@ -26,17 +26,17 @@ COMMANDS = ("cluster.check", "status", "plan", "deploy")
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[PairDesk]:
-    with pytest.MonkeyPatch.context() as patch, a_pair() as one:
+    with pytest.MonkeyPatch.context() as patch, a_pair() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        yield one
+        yield value
 
 
 def whole(pair: PairDesk) -> dict[str, str]:
     """The Ids of the members that serve; what an earlier test left broken is mended first."""
     for host in HOSTS:
         pair.run("sandbox.fault", "none", "--host", host)
-        for one in pair.engine_of(host).containers.list(filters={"name": "left-behind"}):
-            one.remove(force=True)
+        for item in pair.engine_of(host).containers.list(filters={"name": "left-behind"}):
+            item.remove(force=True)
     if pair.ids().keys() != set(HOSTS) or pair.token()[0] != 200:
         pair.deployed()
     return pair.ids()
@@ -74,9 +74,11 @@ def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) 
     again = pair.deploy()
     assert (again.code, again.recap["changed"], pair.ids()) == (0, 0, before)
     ranks = [
-        one for one in again.events() if one.get("name") == "Check that this rank is in its group" and "msg" in one
+        event
+        for event in again.events()
+        if event.get("name") == "Check that this rank is in its group" and "msg" in event
     ]
-    joined = {one["host"]: one["msg"] for one in ranks}
+    joined = {rank["host"]: rank["msg"] for rank in ranks}
     assert joined == {"sandbox1": "rank 0 of 2, over rdma", "sandbox2": "rank 1 of 2, over rdma"}
 
 
@@ -141,15 +143,15 @@ def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairDesk) ->
     engine = pair.engine_of("sandbox2")
     (served,) = engine.containers.list()
     image = engine.images.get(served.attrs["Image"])
-    for one in engine.containers.list(all=True):
-        one.remove(force=True)
+    for item in engine.containers.list(all=True):
+        item.remove(force=True)
     engine.images.remove(image.id, force=True)
     said = pair.deploy()
     assert said.proved, said.out[-3000:]
     copied = {
-        one["host"]: one["msg"]
-        for one in said.events()
-        if one["event"] == "task_finished" and one["name"] == "Copy image from a member, or pull it"
+        event["host"]: event["msg"]
+        for event in said.events()
+        if event["event"] == "task_finished" and event["name"] == "Copy image from a member, or pull it"
     }
     assert copied["sandbox2"] == "copied from sandbox1"
     assert engine.images.get(image.id).id == image.id
@@ -203,9 +205,9 @@ def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pai
     path.write_text(text.replace("vllm:\n", "vllm:\n  distributed-executor-backend: ray\n"))
     planned, deployed = (pair.run(command, "--host", "sandbox-pair") for command in ("plan", "deploy"))
     path.write_text(text)
-    for said in (planned, deployed):
-        assert (said.code, said.out.count("ray is not offered in a cluster")) == (5, 1), said.out + said.err
-        assert "same reason as sandbox1" in said.out or "same reason as sandbox2" in said.out, said.out
+    for item in (planned, deployed):
+        assert (item.code, item.out.count("ray is not offered in a cluster")) == (5, 1), item.out + item.err
+        assert "same reason as sandbox1" in item.out or "same reason as sandbox2" in item.out, item.out
     assert pair.ids() == before
 
 
@@ -228,8 +230,8 @@ def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairDesk, 
         pair.change()
         assert pair.deploy().proved
     for host in HOSTS:
-        for one in pair.engine_of(host).containers.list():
-            one.stop(timeout=30)
+        for item in pair.engine_of(host).containers.list():
+            item.stop(timeout=30)
     rendered = pair.run("render", "--host", "sandbox-pair").out
     port = int(re.findall(r"--master-port (\d+)", rendered)[0])
     with socket.create_server(("127.0.0.1", port)):

@@ -20,8 +20,8 @@ GOOD: dict[str, Any] = {"model": "a-Q4_K_M.gguf", "ctx-size": 32768, "n-gpu-laye
 
 def found(given: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
     """Rule names with the severity of their findings."""
-    asked = ServerRequest(given, **{"image": IMAGE, **more})
-    return {one.rule: one.severity for one in advice.check(asked, {}, advice.version(version))}
+    options = ServerRequest(given, **{"image": IMAGE, **more})
+    return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
 
 
 def changed(case: rules.Case, way: Way) -> rules.Case:
@@ -34,7 +34,7 @@ def changed(case: rules.Case, way: Way) -> rules.Case:
 def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
     rule = rules.RULES[name]
     findings = list(rule.findings(rule.example))
-    assert [one.rule for one in findings] == [name] * len(findings) != []
+    assert [finding.rule for finding in findings] == [name] * len(findings) != []
     assert rule.title and rule.reason and rule.sources
     for finding in findings:
         for way in finding.ways_out:

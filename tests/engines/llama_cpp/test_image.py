@@ -48,9 +48,9 @@ def test_the_images_own_list_decides() -> None:
     given = {"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False}
     found = {
         build: [
-            one.severity
-            for one in advice.check(ServerRequest(given), {}, None, image.listed(text))
-            if one.rule == "unknown-flag"
+            item.severity
+            for item in advice.check(ServerRequest(given), {}, None, image.listed(text))
+            if item.rule == "unknown-flag"
         ]
         for build, text in ((options.OLDER, OLD), (options.NEWER, NEW))
     }

@@ -31,12 +31,12 @@ def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
         assert state.to_json()["ready"] is False
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if "usage" not in one["words"]], ids=name_of)
+@pytest.mark.parametrize("case", [item for item in CASES if "usage" not in item["words"]], ids=name_of)
 def test_words_alone_are_enough(case: dict[str, Any]) -> None:
     assert read(case["words"], LOG).failure.value == case["failure"]
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if " error: " not in one["words"]], ids=name_of)
+@pytest.mark.parametrize("case", [item for item in CASES if " error: " not in item["words"]], ids=name_of)
 def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
     failure = read(READY + case["words"], LOG).failure.value
     if case.get("serving"):

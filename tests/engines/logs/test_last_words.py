@@ -41,8 +41,8 @@ WORLD = (
 
 
 def told(name: str, words: str, *, served: bool) -> str | None:
-    begun, ready = STARTS[name]
-    state = read(begun + (ready if served else "") + words, engine.of(name).log)
+    pending, ready = STARTS[name]
+    state = read(pending + (ready if served else "") + words, engine.of(name).log)
     assert not state.failure.value or state.failure.evidence in "\n".join(map(unwrapped, words.splitlines()))
     return state.failure.value
 
@@ -91,10 +91,10 @@ def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> Non
     ],
 )
 def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, alone: str, several: str) -> None:
-    begun, ready = STARTS["vllm"]
+    pending, ready = STARTS["vllm"]
     dead = "(APIServer pid=1) ERROR 01-20 10:05:00 [async_llm.py:9] EngineDeadError: EngineCore encountered an issue.\n"
     for size, sentence in ((1, alone), (2, several)):
-        log = begun + WORLD.format(size) + ready + words + dead
+        log = pending + WORLD.format(size) + ready + words + dead
         assert read(log, VLLM).failure.value == sentence
 
 
@@ -112,20 +112,20 @@ def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, 
 def test_processes_of_one_host_that_cannot_meet_are_no_matter_of_a_head(size: int, says: str) -> None:
     intent = f"(Worker pid=7) INFO 01-20 10:00:00 [p.py:1] world_size={size} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:29501 backend=gloo\n"
     words = "(Worker pid=7) ERROR 01-20 10:00:00 [a.py:9] torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29501).\nRuntimeError: Engine core initialization failed.\n"
-    begun, _ = STARTS["vllm"]
-    assert read(begun + intent + words, VLLM).failure.value == says
+    pending, _ = STARTS["vllm"]
+    assert read(pending + intent + words, VLLM).failure.value == says
 
 
 def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes_on_has_not() -> None:
     prefix = "(Worker_TP1 pid=8) ERROR 01-20 10:00:00 [w.py:9] "
     words = f"{prefix}Traceback (most recent call last):\n{prefix}  File \"/x/moe.py\", line 1, in forward\n{prefix}KeyError: 'w2_scale'\n"
     more = "(Worker_TP1 pid=8) INFO 01-20 10:00:01 [w.py:9] something else\n" * 3
-    begun, ready = STARTS["vllm"]
-    assert read(begun + words, VLLM).failure.value == "KeyError: 'w2_scale'."
-    assert read(begun + words + more, VLLM).failure.value is None
-    assert read(begun + ready + words, VLLM).failure.value is None
+    pending, ready = STARTS["vllm"]
+    assert read(pending + words, VLLM).failure.value == "KeyError: 'w2_scale'."
+    assert read(pending + words + more, VLLM).failure.value is None
+    assert read(pending + ready + words, VLLM).failure.value is None
     front = words.replace("Worker_TP1 pid=8", "APIServer pid=1")
-    assert read(begun + front, VLLM).failure.value is None
+    assert read(pending + front, VLLM).failure.value is None
 
 
 def test_the_code_that_a_traceback_quotes_is_not_what_the_engine_said() -> None:

@@ -78,7 +78,7 @@ def test_the_slots_are_read_at_any_verbosity() -> None:
     }
     assert {name: state.value(name) for name in wanted} == wanted
     assert state.value("ready_s") > 0
-    assert ["CORS" in one for one in state.warnings] == [True]
+    assert ["CORS" in warning for warning in state.warnings] == [True]
 
 
 def test_with_more_words_its_settings_are_read_too() -> None:
@@ -118,7 +118,7 @@ def test_chunked_prefill_is_on_and_says_where_that_is_known_from() -> None:
 
 def test_a_context_that_was_cut_to_the_models_is_not_what_was_asked() -> None:
     state = state_of("capped")
-    (line,) = [one for one in state.warnings if any(row.match(one) for row in LOG.unmet)]
+    (line,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
     assert message(line, LOG) == (
         "load_model: the slot context (25088) exceeds the training context of the model (8192) - capping"
     )

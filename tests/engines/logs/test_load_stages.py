@@ -28,9 +28,9 @@ def test_what_a_host_sends_instead_of_seconds_is_not_shown() -> None:
 def test_a_compiled_start_on_a_cpu_tells_how_long_it_compiled() -> None:
     state = read((COMPILED / "cold.log").read_bytes(), LOG)
     assert load_stages.sentence(load_stages.of_state(state)) == "weights 0.1 s, compile 175 s"
-    assert not [one for one in state.warnings if "load failure" in one]
+    assert not [warning for warning in state.warnings if "load failure" in warning]
 
 
 def test_an_artefact_that_could_not_be_loaded_is_a_warning() -> None:
     state = read((COMPILED / "warm.log").read_bytes(), LOG)
-    assert [one for one in state.warnings if "Compiling model again due to a load failure" in one]
+    assert [warning for warning in state.warnings if "Compiling model again due to a load failure" in warning]

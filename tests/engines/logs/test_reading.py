@@ -53,15 +53,15 @@ def test_text_file_and_lines_tell_the_same(case: str) -> None:
 @CASES
 def test_colour_and_line_ends_change_nothing(case: str) -> None:
     raw = LOGS[case]
-    whole = {name: one.value for name, one in read(raw, LOG).readings.items()}
+    whole = {name: reading.value for name, reading in read(raw, LOG).readings.items()}
     coloured = (
         raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
         .replace(b"pid=", b"pid\x1b[0m=")
         .replace(b"INFO", b"\x1b[32mINFO\x1b[0m")
     )
     carriage = raw.replace(b"\n", b"\r\n")
-    for one in (coloured, carriage):
-        assert {name: reading.value for name, reading in read(one, LOG).readings.items()} == whole
+    for item in (coloured, carriage):
+        assert {name: reading.value for name, reading in read(item, LOG).readings.items()} == whole
 
 
 def test_a_progress_bar_is_read_between_carriage_returns() -> None:

@@ -97,7 +97,7 @@ def test_only_the_last_start_counts() -> None:
     first, second = (DATA / case / "server.log" for case in ("llama-chunked-off", "llama-eager"))
     state = read(first.read_bytes() + second.read_bytes(), LOG)
     assert state.value("chunked_prefill") is True
-    assert not any("disabling chunked prefill" in one for one in state.warnings)
+    assert not any("disabling chunked prefill" in warning for warning in state.warnings)
 
 
 def test_a_last_start_that_was_cut_leaves_the_rest_unknown() -> None:
@@ -156,13 +156,13 @@ def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bo
 def test_every_banner_begins_a_start_and_names_the_version(banner: str) -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
     state = read(log + banner + "\n", LOG)
-    assert {name: one.value for name, one in state.readings.items()} == {"version": "0.11.0"}
+    assert {name: reading.value for name, reading in state.readings.items()} == {"version": "0.11.0"}
 
 
 def test_what_users_wrote_is_no_log_line() -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
-    asked = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
-    assert read(log + asked * 3, LOG).to_json() == read(log, LOG).to_json()
+    options = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
+    assert read(log + options * 3, LOG).to_json() == read(log, LOG).to_json()
 
 
 def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
@@ -199,7 +199,7 @@ def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
 def test_each_warning_is_told_once() -> None:
     warning = "(Worker pid=9) WARNING 11-21 10:00:0%d [jit.py:9] Triton kernel JIT compilation during inference: %s. This causes\n"
     state = read("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
-    assert [one[-20:] for one in state.warnings] == [" kernel_0. This causes"[-20:]]
+    assert [warning[-20:] for warning in state.warnings] == [" kernel_0. This causes"[-20:]]
 
 
 def test_nothing_is_unknown_rather_than_off() -> None:

@@ -65,7 +65,7 @@ def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
     ],
 )
 def test_what_carries_the_channels(lines: tuple[str, ...], transport: str) -> None:
-    told = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{one}\n" for one in lines))
+    told = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
     assert told.transport == transport
     assert bool(told.evidence.get("transport")) == (transport != "unknown")
 
@@ -82,7 +82,7 @@ def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
     state = read(
         LAUNCHED + f"{SPARK}NET/IB : No device found.\n{SPARK}Channel 00/0 : 1[0] -> 0[0] via NET/Socket/0\n" * 9, LOG
     )
-    assert [one.rpartition("NCCL INFO ")[2] for one in state.warnings] == [
+    assert [warning.rpartition("NCCL INFO ")[2] for warning in state.warnings] == [
         "NET/IB : No device found.",
         "Channel 00/0 : 1[0] -> 0[0] via NET/Socket/0",
     ]

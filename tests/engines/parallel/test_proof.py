@@ -98,9 +98,9 @@ def test_four_hosts() -> None:
 def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
     """`--model` is warned of in the first lines, in the words with which an older release refused it."""
     whole = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
-    begun = b"".join(whole.splitlines(keepends=True)[:2])
-    assert b"should provide the model as a positional" in begun
-    assert proved({"spark1": begun, "spark2": begun}, HOSTS).verdict == "incomplete"
+    pending = b"".join(whole.splitlines(keepends=True)[:2])
+    assert b"should provide the model as a positional" in pending
+    assert proved({"spark1": pending, "spark2": pending}, HOSTS).verdict == "incomplete"
     refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"
-    proof = proved({"spark1": refused, "spark2": begun}, HOSTS)
+    proof = proved({"spark1": refused, "spark2": pending}, HOSTS)
     assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): no model is given to it.")

@@ -90,8 +90,8 @@ def test_the_head_ends_a_hung_group_before_vllms_five_minutes() -> None:
 def test_no_index_of_an_address_is_pinned_and_nothing_is_empty() -> None:
     """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface none."""
     bare = dataclasses.replace(HEAD, interfaces=(), adapters=(), traced=True)
-    for seat in (HEAD, WORKER, bare):
-        env = PARALLEL.share(seat).env
+    for member in (HEAD, WORKER, bare):
+        env = PARALLEL.share(member).env
         assert "NCCL_IB_GID_INDEX" not in env and all(env.values())
     assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(PARALLEL.share(bare).env)
 
@@ -110,7 +110,7 @@ def test_the_container_has_rdma_without_privileges() -> None:
         "cap_add": ["IPC_LOCK"],
         "ulimits": {"memlock": "-1", "nofile": "1048576"},
     }
-    assert set(share.options) <= {one.name for one in dataclasses.fields(ContainerSpec)}
+    assert set(share.options) <= {field.name for field in dataclasses.fields(ContainerSpec)}
     assert share.stop_timeout_s >= 20, "a worker takes 11 to 12.4 s"
 
 

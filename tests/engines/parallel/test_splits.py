@@ -33,7 +33,7 @@ def heads(attention: int, kv: int, layers: int = 32, **more: Any) -> dict[str, A
 
 
 def found(split: Split, model: dict[str, Any], version: Version | None = RELEASE, **flags: Any) -> dict[str, str]:
-    return {one.rule: one.severity for one in PARALLEL.check(split, flags, model, version)}
+    return {item.rule: item.severity for item in PARALLEL.check(split, flags, model, version)}
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -41,7 +41,7 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
     rule = SPLITS[name]
     case = rule.example.case()
     findings = list(rule.findings(case))
-    assert [one.rule for one in findings] == [name]
+    assert [finding.rule for finding in findings] == [name]
     assert rule.title and rule.reason and rule.sources and findings[0].ways_out
     for way in findings[0].ways_out:
         if way.changes:
@@ -61,7 +61,7 @@ def test_what_parallel_is_explained_with() -> None:
     told = advice.explained("parallel")
     assert told is not None
     paragraphs = rule_text(told).split("\n\n")
-    assert [one[:25] for one in paragraphs[1:4]] == [
+    assert [paragraph[:25] for paragraph in paragraphs[1:4]] == [
         "`parallel: {tensor: 2}` s",
         "`parallel: {pipeline: 2}`",
         "Two servers, one on each ",
@@ -186,7 +186,7 @@ def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_what_decid
 
 def alone(flags: dict[str, Any], **more: Any) -> dict[str, str]:
     case = rules.check(rules.Asked(flags, **more), classify(heads(32, 8)), RELEASE)
-    return {one.rule: one.sentence for one in case}
+    return {item.rule: item.sentence for item in case}
 
 
 def test_two_gpus_of_a_host_that_has_one_are_a_cluster() -> None:

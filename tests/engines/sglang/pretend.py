@@ -43,8 +43,8 @@ class Pretend:
     @property
     def paths(self) -> list[str]:
         """Those that were asked for, in the words of its log."""
-        asked = [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
-        return [path for path in asked if path]
+        options = [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
+        return [path for path in options if path]
 
     def said(self, line: str) -> None:
         self.lines.append(line)
@@ -70,14 +70,14 @@ class Pretend:
 @contextmanager
 def serving(plan: Pretend, folder: Path, *flags: str, published: int | None = None) -> Iterator[Process]:
     """It listens on loopback while the block runs."""
-    one = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
-    thread = threading.Thread(target=one.run, daemon=True)
+    value = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
+    thread = threading.Thread(target=value.run, daemon=True)
     thread.start()
     assert plan.ready.wait(20), plan.log
     try:
-        yield one
+        yield value
     finally:
-        one.stop()
+        value.stop()
         thread.join()
 
 

@@ -27,8 +27,8 @@ EXAMPLE = "examples/qwen3.8-27b-sglang"
 
 def found(given: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
     """Rule names with the severity of their findings."""
-    asked = ServerRequest(given, **{"image": IMAGE, **more})
-    return {one.rule: one.severity for one in advice.check(asked, {}, advice.version(version))}
+    options = ServerRequest(given, **{"image": IMAGE, **more})
+    return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
 
 
 def changed(case: rules.Case, way: Way) -> rules.Case:
@@ -41,7 +41,7 @@ def changed(case: rules.Case, way: Way) -> rules.Case:
 def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
     rule = rules.RULES[name]
     findings = list(rule.findings(rule.example))
-    assert [one.rule for one in findings] == [name] * len(findings) != []
+    assert [finding.rule for finding in findings] == [name] * len(findings) != []
     assert rule.title and rule.reason and rule.sources
     for finding in findings:
         for way in finding.ways_out:
@@ -86,8 +86,8 @@ def test_what_depends_on_more_than_flags() -> None:
 
 def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
     def of(model: dict[str, Any], **more: Any) -> dict[str, str]:
-        asked = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **more)
-        return {one.rule: one.severity for one in advice.check(asked, model, advice.version("0.5.23"))}
+        options = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **more)
+        return {item.rule: item.severity for item in advice.check(options, model, advice.version("0.5.23"))}
 
     assert of({"max_position_embeddings": 131072}) == {"model-length": "error"}
     assert of({"max_position_embeddings": 262144}) == of({}) == {}
@@ -107,10 +107,10 @@ def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(versi
 
 
 def test_the_images_own_list_decides() -> None:
-    asked = ServerRequest(GOOD | {"of-tomorrow": 1}, image=IMAGE)
+    options = ServerRequest(GOOD | {"of-tomorrow": 1}, image=IMAGE)
     listed = {*GOOD, "of-tomorrow"}
-    assert advice.check(asked, {}, None, listed) == []
-    (gone,) = advice.check(asked, {}, None, listed - {"sleep-on-idle"})
+    assert advice.check(options, {}, None, listed) == []
+    (gone,) = advice.check(options, {}, None, listed - {"sleep-on-idle"})
     assert (gone.rule, gone.severity, gone.flag) == ("unknown-flag", "error", "sleep-on-idle")
 
 

@@ -40,11 +40,11 @@ Wait until the cluster is verified      |  old / old  |  ? / ?      | ? / ?     
 Keep it as the last verified state, remove previous container | ? / ? | ? / ? | ? / ?     | ? / ? | ? / ? | new / ?
 """
 CELLS = [
-    (step.strip(), column, host, one.strip(" ()"), "(" in one)
+    (step.strip(), column, host, value.strip(" ()"), "(" in value)
     for row in TABLE.strip().splitlines()
     for step, *cells in [row.split("|")]
     for column, cell in zip(COLUMNS, cells, strict=True)
-    for host, one in zip(HOSTS, cell.split("/"), strict=True)
+    for host, value in zip(HOSTS, cell.split("/"), strict=True)
 ]
 
 
@@ -89,7 +89,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
                     bench.reconnect()
         outcome = bench.outcome(old)
         record_property("outcome", outcome)  # `--junitxml FILE` shows it
-        said = {one: events[-1].get("msg", "") for one, events in told.items()}
+        said = {key: events[-1].get("msg", "") for key, events in told.items()}
         again = bench.desk.deploy()
     assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, said)
     assert again.proved, again.out[-3000:]

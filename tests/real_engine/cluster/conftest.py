@@ -23,12 +23,12 @@ def pair(tmp_path: Path, engine: Engine) -> Iterator[RealPair]:
     with (
         image.registry() as registry,
         own_hub.serving(hub_files(engine)) as hub,
-        engine_beside.started(["--bridge=docker0"]) as (beside, _),
+        engine_beside.started(["--bridge=docker0"]) as (extra, _),
     ):
         shelf = Shelf({version: image.push(registry, engine.venv, version)}, version)
-        one = RealPair(tmp_path, shelf, hub, ("", beside))
+        value = RealPair(tmp_path, shelf, hub, ("", extra))
         try:
-            yield one
+            yield value
         finally:
-            one.close()
+            value.close()
             shelf.remove()

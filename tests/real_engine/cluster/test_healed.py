@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed_is_found_and_both_are_started_again(
     for host in pair.names:
         checks.change(host, limits=LIMITS)
     well = {host: checks.run(host) for host in pair.names}
-    assert [one.record.state for one in well.values()] == ["ok", "ok"], well
+    assert [item.record.state for item in well.values()] == ["ok", "ok"], well
 
     os.kill(pair.rank_of("two"), signal.SIGKILL)
     seen = Timeline()
@@ -61,7 +61,7 @@ def test_a_rank_that_is_killed_is_found_and_both_are_started_again(
     assert checks.run("one").record.seen == "down"
     seen.at("the head's check gets no token")
     found = checks.healed()
-    assert all("restarted (run" in one.record.healed for one in found.values()), found
+    assert all("restarted (run" in item.record.healed for item in found.values()), found
     seen.at("both were restarted and proved by the head's next check")
     assert pair.generates()
     assert pair.running() == before, "the same containers"

@@ -28,11 +28,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     venvs = {**dict(others()), usual: engine.venv}
     with image.registry() as registry, own_hub.serving(hub_files(engine)) as hub:
         shelf = Shelf({version: image.push(registry, venv, version) for version, venv in venvs.items()}, usual)
-        one = Desk(tmp_path_factory.mktemp("desk"), shelf, hub)
+        value = Desk(tmp_path_factory.mktemp("desk"), shelf, hub)
         try:
-            yield one
+            yield value
         finally:
-            one.close()
+            value.close()
             shelf.remove()
 
 

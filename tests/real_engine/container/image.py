@@ -67,12 +67,12 @@ def version_of(venv: Path) -> str:
 @contextmanager
 def registry() -> Iterator[Registry]:
     """The registry that keeps the images, for as long as the block."""
-    one = Registry(FOLDER / "registry")  # makes FOLDER
-    one.start()
+    value = Registry(FOLDER / "registry")  # makes FOLDER
+    value.start()
     try:
-        yield one
+        yield value
     finally:
-        one.stop()
+        value.stop()
 
 
 def push(registry: Registry, venv: Path, version: str) -> str:
@@ -124,7 +124,7 @@ def _base() -> Layer:
 
 def _layer(file: Path, root: Path, what: str, left_out: tuple[str, ...]) -> Layer:
     """A folder below `root` as a layer in this file."""
-    words = ["tar", "-C", str(root), "--numeric-owner", *(f"--exclude={one}" for one in left_out), "-c", what]
+    words = ["tar", "-C", str(root), "--numeric-owner", *(f"--exclude={item}" for item in left_out), "-c", what]
     raw = hashlib.sha256()
     with (
         file.open("wb") as out,
@@ -148,11 +148,11 @@ def _push(registry: Registry, tag: str, version: str, path: str, layers: list[La
         "os": "linux",
         "architecture": "amd64",
         "config": box,
-        "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
-        "history": [{"created_by": one.file.name} for one in layers],
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [{"created_by": layer.file.name} for layer in layers],
     }
     blob = json.dumps(config).encode()
-    rows = [{"mediaType": LAYER, "size": _put_layer(registry, one), "digest": one.digest} for one in layers]
+    rows = [{"mediaType": LAYER, "size": _put_layer(registry, layer), "digest": layer.digest} for layer in layers]
     about = {"mediaType": CONFIG, "size": len(blob), "digest": registry.put_blob(REPOSITORY, blob)}
     manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": about, "layers": rows}
     registry.put_manifest(REPOSITORY, tag, json.dumps(manifest).encode(), MANIFEST)

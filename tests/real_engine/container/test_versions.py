@@ -22,7 +22,7 @@ OLDER: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def other(desk: Desk) -> str:
     """The version beside the usual one."""
-    found = [one for one in desk.shelf.by_version if one in OLDER]
+    found = [item for item in desk.shelf.by_version if item in OLDER]
     if not found:
         pytest.skip(
             f"none of {', '.join(OLDER)} is installed: `make test-engine VERSION={next(iter(OLDER))}` does that"

@@ -90,7 +90,7 @@ class Pair:
         """Wait for it. Raises TimeoutError, with the ends of the logs."""
         deadline_s = time.monotonic() + STARTS_WITHIN_S
         while not met():
-            if time.monotonic() > deadline_s or any(one.poll() is not None for one in self.members.values()):
+            if time.monotonic() > deadline_s or any(member.poll() is not None for member in self.members.values()):
                 ends = {name: path.read_text(errors="replace")[-1500:] for name, path in self.logs.items()}
                 raise TimeoutError(f"{self.proof().sentence} {ends}")
             time.sleep(0.2)
@@ -129,7 +129,7 @@ class Pair:
     def rank_of(self, host: str) -> int:
         """The process of this member's rank, by its title: behind it a member waits, and opens no port."""
         of_member = psutil.Process(self.members[host].pid).children(recursive=True)
-        return next(one.pid for one in of_member if "VLLM::Worker" in " ".join(one.cmdline()))
+        return next(item.pid for item in of_member if "VLLM::Worker" in " ".join(item.cmdline()))
 
     def stopped(self, host: str) -> int:
         """Its exit code after SIGTERM. Raises subprocess.TimeoutExpired where Docker would kill it."""
@@ -158,10 +158,10 @@ def running(
             pair.members[name] = _started(engine, made[name], logs[name], worker if name == WORKER else {})
         yield pair
     finally:
-        for one in pair.members.values():
+        for member in pair.members.values():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGKILL)
-            one.wait()
+                os.killpg(member.pid, signal.SIGKILL)
+            member.wait()
 
 
 def _started(

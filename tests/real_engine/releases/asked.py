@@ -53,7 +53,7 @@ def ask(engine: Engine, cases: Sequence[Case]) -> Answers:
         timeout=WITHIN_S,
     )
     said = json.loads(target.read_text())
-    return Answers({name: Answer(**one) for name, one in said["lines"].items()}, tuple(said["architectures"]))
+    return Answers({name: Answer(**line) for name, line in said["lines"].items()}, tuple(said["architectures"]))
 
 
 def argv(case: Case, engine: Engine) -> list[str]:

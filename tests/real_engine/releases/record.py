@@ -34,9 +34,9 @@ def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Rep
         options=flag_shapes.listed(answers.by_case[HELP].output),
         defaults={name: text for name, text in plain.arguments.items() if name not in OWN_DEFAULTS},
         architectures=answers.architectures,
-        cases={one.case.name: did(one, engine) for one in outcomes},
+        cases={outcome.case.name: did(outcome, engine) for outcome in outcomes},
         lines=tuple(sorted(found_lines(_texts(outcomes, answers)))),
-        figures={one.case.name: f"{one.health}; {one.figures}" for one in outcomes if one.figures},
+        figures={outcome.case.name: f"{outcome.health}; {outcome.figures}" for outcome in outcomes if outcome.figures},
         kernels=install.kernels_of(engine.venv),
         variables=_variables(engine),
     )
@@ -77,10 +77,10 @@ def found_lines(texts: Iterable[str]) -> set[str]:
 
 def _texts(outcomes: Sequence[Outcome], answers: Answers) -> Iterable[str]:
     """The same of every release, so that two of them can be compared."""
-    for one in outcomes:
-        if one.case.name in STARTED:
-            yield (one.folder / "server.log").read_text(errors="replace")
-    yield from (one.output for name, one in answers.by_case.items() if name != HELP)
+    for outcome in outcomes:
+        if outcome.case.name in STARTED:
+            yield (outcome.folder / "server.log").read_text(errors="replace")
+    yield from (value.output for name, value in answers.by_case.items() if name != HELP)
 
 
 def _line(one: Outcome) -> str:

@@ -39,10 +39,10 @@ class Change:
 
     def evidence(self, reports: Sequence[Report]) -> str:
         """How far real releases stand for it, in words for a table. reports: oldest first."""
-        told = [(f"{one.version}{' (source)' if one.of_source else ''}", self.seen(one)) for one in reports]
+        told = [(f"{report.version}{' (source)' if report.of_source else ''}", self.seen(report)) for report in reports]
         without = [version for version, seen in told if seen is False]
         having = [version for version, seen in told if seen]
-        if any(self.wrong(one) for one in reports):
+        if any(self.wrong(report) for report in reports):
             return f"**wrong**: not in {', '.join(without) or 'none'}; in {', '.join(having) or 'none'}"
         if without and having:
             return f"seen: not yet in {without[-1]}, so in {having[0]}"
@@ -54,7 +54,7 @@ class Change:
 def disagreements(report: Report) -> list[str]:
     """Sentences for all that a release showed and the tables say otherwise."""
     return [
-        *(f"{one.what} from {one.release} on ({one.source})" for one in changes() if one.wrong(report)),
+        *(f"{change.what} from {change.release} on ({change.source})" for change in changes() if change.wrong(report)),
         *_options(report),
         *_architectures(report),
         *_variables(report),
@@ -159,7 +159,7 @@ def _config_file(report: Report) -> Iterator[str]:
 def changes() -> list[Change]:
     """Every change that the tables date, in the order of the releases."""
     found = [*_of_options(), *_of_settings()]
-    return sorted(found, key=lambda one: (versions.parse(one.release), one.what))  # type: ignore[arg-type, return-value]
+    return sorted(found, key=lambda value: (versions.parse(value.release), value.what))  # type: ignore[arg-type, return-value]
 
 
 def _of_options() -> Iterator[Change]:

@@ -115,9 +115,9 @@ def test_a_report_comes_back_as_it_was_kept(tmp_path: Path) -> None:
 
 def test_a_run_of_one_release_leaves_the_others(tmp_path: Path) -> None:
     old = replace(NEWEST, version="0.9.2")
-    for one in (NEWEST, old, replace(NEWEST, date="2026-01-01")):
-        save(one, tmp_path)
-    assert [(one.version, one.date) for one in reports(tmp_path)] == [
+    for item in (NEWEST, old, replace(NEWEST, date="2026-01-01")):
+        save(item, tmp_path)
+    assert [(report.version, report.date) for report in reports(tmp_path)] == [
         ("0.9.2", NEWEST.date),
         (NEWEST.version, "2026-01-01"),
     ]

@@ -28,9 +28,9 @@ LATE_S = 60
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as value:
+        value.bind(("127.0.0.1", 0))
+        return int(value.getsockname()[1])
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
@@ -130,16 +130,16 @@ class Member:
         return [decode(line) for folder in self.state.runs() for line in _lines(folder / "events.jsonl")]
 
     def notes(self) -> list[str]:
-        return [one["text"] for one in self.story() if one["event"] == "note"]
+        return [item["text"] for item in self.story() if item["event"] == "note"]
 
     def outcome(self, task: str) -> tuple[str, str]:
         """Status and message of a task; ("", "") when it has none yet."""
-        found = (one for one in self.story() if one["event"] == "task_finished" and one["name"] == task)
-        return next(((one["status"], one["msg"]) for one in found), ("", ""))
+        found = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
+        return next(((item["status"], item["msg"]) for item in found), ("", ""))
 
     def registered(self, task: str) -> dict[str, Any]:
-        found = (one for one in self.story() if one["event"] == "task_finished" and one["name"] == task)
-        return next(one["data"] for one in found)
+        found = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
+        return next(item["data"] for item in found)
 
     def said(self) -> str:
         """What its tasks wrote."""
@@ -168,8 +168,8 @@ class Group:
 
     def plan(self, rank: int, *steps: Step, cluster: dict[str, Any] | None = None, **fields: Any) -> Plan:
         run = f"{self.name}-{rank}"
-        one = self.cluster(rank, **(cluster or {}))
-        return Plan(run, self.hosts[rank], "Test", steps, secrets=(TOKEN,), cluster=one, who="a@b", **fields)
+        value = self.cluster(rank, **(cluster or {}))
+        return Plan(run, self.hosts[rank], "Test", steps, secrets=(TOKEN,), cluster=value, who="a@b", **fields)
 
     def start(self, *steps: Step, **fields: Any) -> list[Member]:
         """The same steps on every member."""
@@ -190,11 +190,11 @@ class Group:
 
 @contextmanager
 def group(folder: Path, **fields: Any) -> Iterator[Group]:
-    one = Group(folder, **fields)
+    value = Group(folder, **fields)
     try:
-        yield one
+        yield value
     finally:
-        one.end()
+        value.end()
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -26,10 +26,10 @@ class Cable:
         self._whole.clear()
 
     def close(self) -> None:
-        for one in self._open:
+        for item in self._open:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -57,8 +57,8 @@ class Cable:
 
 @contextlib.contextmanager
 def cable(to: int) -> Iterator[Cable]:
-    one = Cable(to)
+    value = Cable(to)
     try:
-        yield one
+        yield value
     finally:
-        one.close()
+        value.close()

@@ -54,8 +54,8 @@ def test_a_clock_that_is_not_the_heads_is_told(tmp_path: Path, ahead_s: float, h
 def test_members_of_one_clock_say_nothing_of_it(tmp_path: Path) -> None:
     with group(tmp_path) as pair:
         members = pair.start(barrier("prepared"))
-        assert [one.recap()["exit"] for one in members] == [0, 0]
-        assert not any("clock" in text for one in members for text in one.notes())
+        assert [member.recap()["exit"] for member in members] == [0, 0]
+        assert not any("clock" in text for member in members for text in member.notes())
 
 
 @pytest.mark.parametrize(

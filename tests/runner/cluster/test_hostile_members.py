@@ -43,8 +43,8 @@ class Hostile:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Group]:
-    with group(tmp_path) as one:
-        yield one
+    with group(tmp_path) as value:
+        yield value
 
 
 def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: Group) -> None:

@@ -39,10 +39,10 @@ def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
         head = three.begin(0, *STEPS)
         until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
         worker = three.begin(1, *STEPS, cluster={"join_s": 5.0})
-        for one in (head, worker):
-            recap = one.recap()
+        for item in (head, worker):
+            recap = item.recap()
             assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 5 s.")
-            assert one.said() == ""
+            assert item.said() == ""
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -62,27 +62,27 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
 
 def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
     """Each has the lock of one host and waits for that of the other: the wait has a limit, and one of them at least lets go."""
-    one, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
-    two.members = [type(member)(member.home, member.name) for member in one.members]
+    value, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
+    two.members = [type(member)(member.home, member.name) for member in value.members]
     try:
-        one.begin(0, *STEPS)
+        value.begin(0, *STEPS)
         two.begin(1, *STEPS)
-        for member in (one.members[0], two.members[1]):
+        for member in (value.members[0], two.members[1]):
             until(lambda member=member: member.locked, "each has a lock")
-        one.begin(1, *STEPS, wait_s=60)
+        value.begin(1, *STEPS, wait_s=60)
         two.begin(0, *STEPS, wait_s=60)
-        for members in (one.members, two.members):
+        for members in (value.members, two.members):
             for member in members:
                 assert member.process is not None
                 member.process.wait(120)
-        for member in one.members:
+        for member in value.members:
             assert not member.locked
             ends = sorted(event["exit"] for event in member.story() if event["event"] == "recap")
             assert ends in ([5, 5], [0, 5])  # the other may come in time once one has let go
             assert member.said() == "touched\n" * ends.count(0)
-        assert one.members[0].said() == one.members[1].said()
+        assert value.members[0].said() == value.members[1].said()
     finally:
-        one.end()
+        value.end()
         two.end()
 
 

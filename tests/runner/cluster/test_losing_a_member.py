@@ -20,8 +20,8 @@ def begun(pair: Group) -> list[Member]:
     """All have come; each works until its file `ready` is there."""
     wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
     members = pair.start(swap(wait, barrier("prepared"), rescue=RESCUE))
-    for one in members:
-        until((one.home / "working").exists, f"{one.name} works")
+    for member in members:
+        until((member.home / "working").exists, f"{member.name} works")
     return members
 
 
@@ -30,14 +30,14 @@ def test_who_is_killed_is_lost_for_all_others(tmp_path: Path, rank: int) -> None
     with group(tmp_path, world=3) as three:
         members = begun(three)
         members[rank].kill(signal.SIGKILL)
-        others = [one for one in members if one is not members[rank]]
-        for one in others:
-            (one.home / "ready").touch()
-        for one in others:
-            assert one.recap()["exit"] == 0
-            status, message = one.outcome("Meet at prepared")
+        others = [member for member in members if member is not members[rank]]
+        for other in others:
+            (other.home / "ready").touch()
+        for other in others:
+            assert other.recap()["exit"] == 0
+            status, message = other.outcome("Meet at prepared")
             assert (status, message) == ("failed", f"lost spark{rank + 1} (rank {rank}): connection closed.")
-            assert one.said() == "restored\n"
+            assert other.said() == "restored\n"
         assert "was interrupted" in members[rank].recap()["msg"]
 
 
@@ -46,16 +46,16 @@ def test_who_is_frozen_is_lost_and_restores_too_when_it_goes_on(tmp_path: Path, 
     """The others have nothing to say for as long, and are not lost."""
     with group(tmp_path, world=3, beat_s=BEAT_S) as three:
         members = begun(three)
-        frozen, others = members[rank], [one for one in members if one is not members[rank]]
+        frozen, others = members[rank], [member for member in members if member is not members[rank]]
         frozen.kill(signal.SIGSTOP)
-        for one in others:
-            (one.home / "ready").touch()
-        for one in others:
-            until(lambda one=one: one.said() == "restored\n", "it is noticed, and restored")
-            assert one.outcome("Meet at prepared")[1] == f"lost spark{rank + 1} (rank {rank}): {SILENCE}."
+        for other in others:
+            (other.home / "ready").touch()
+        for other in others:
+            until(lambda value=other: value.said() == "restored\n", "it is noticed, and restored")
+            assert other.outcome("Meet at prepared")[1] == f"lost spark{rank + 1} (rank {rank}): {SILENCE}."
         frozen.kill(signal.SIGCONT)
         (frozen.home / "ready").touch()
-        assert [one.recap()["exit"] for one in members] == [0, 0, 0]
+        assert [member.recap()["exit"] for member in members] == [0, 0, 0]
         assert frozen.said() == "restored\n"
         assert "lost spark" in frozen.outcome("Meet at prepared")[1]
 
@@ -65,11 +65,11 @@ def test_a_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
         wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
         steps = swap(wait, barrier("prepared"), rescue=RESCUE)
         head, worker = pair.begin(0, steps), pair.begin(1, steps, cluster={"port": link.port})
-        for one in (head, worker):
-            until((one.home / "working").exists, f"{one.name} works")
+        for item in (head, worker):
+            until((item.home / "working").exists, f"{item.name} works")
         link.cut()
-        for one in (head, worker):
-            (one.home / "ready").touch()
+        for item in (head, worker):
+            (item.home / "ready").touch()
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
         assert head.outcome("Meet at prepared")[1] == f"lost spark2 (rank 1): {SILENCE}."
         assert worker.outcome("Meet at prepared")[1] == f"lost spark1 (rank 0): {SILENCE}."
@@ -81,8 +81,8 @@ def test_a_rescue_barrier_does_not_wait_for_who_is_lost(tmp_path: Path) -> None:
         wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
         rescue = (barrier("all stopped", phase="rescue", ignore_errors=True), *RESCUE)
         members = pair.start(swap(wait, barrier("prepared"), rescue=rescue))
-        for one in members:
-            until((one.home / "working").exists, f"{one.name} works")
+        for member in members:
+            until((member.home / "working").exists, f"{member.name} works")
         members[1].kill(signal.SIGKILL)
         (members[0].home / "ready").touch()
         assert members[0].recap()["exit"] == 0

@@ -25,10 +25,10 @@ def test_all_reach_it_and_know_what_the_others_share(tmp_path: Path, world: int)
             barrier("verified"),
         )
         members = pair.start(*steps)
-        assert [one.recap()["exit"] for one in members] == [0] * world
-        for one in members:
-            assert one.registered("Meet at prepared")["members"] == {host: {"host": host} for host in pair.hosts}
-            assert one.said() == "on\n"
+        assert [member.recap()["exit"] for member in members] == [0] * world
+        for member in members:
+            assert member.registered("Meet at prepared")["members"] == {host: {"host": host} for host in pair.hosts}
+            assert member.said() == "on\n"
 
 
 def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
@@ -48,13 +48,13 @@ def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their
         members = [three.begin(rank, good) for rank in (0, 2)]
         bad = swap(sh("Pull image by digest", "echo no space left >&2; exit 3"), barrier("prepared"), rescue=RESCUE)
         members.append(three.begin(1, bad))
-        assert [one.recap()["exit"] for one in members] == [0, 0, 0]
-        for one in members[:2]:
+        assert [member.recap()["exit"] for member in members] == [0, 0, 0]
+        for member in members[:2]:
             message = "spark2 (rank 1) failed at 'Pull image by digest': sh exited with 3: no space left."
-            assert one.outcome("Meet at prepared") == ("failed", message)
-        for one in members:
-            assert one.outcome("Meet at all stopped")[0] == "ok"
-            assert one.said() == "restored\n"
+            assert member.outcome("Meet at prepared") == ("failed", message)
+        for member in members:
+            assert member.outcome("Meet at all stopped")[0] == "ok"
+            assert member.said() == "restored\n"
 
 
 def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_secrets_stay_on_their_host(tmp_path: Path) -> None:
         worker.recap()
         assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': sh exited with 1: ••••."
         assert head.registered("Meet at one")["members"]["spark2"] == {"key": "••••"}
-        for one in (head, worker):
-            kept = b"".join(path.read_bytes() for path in one.home.rglob("*") if path.is_file())
+        for item in (head, worker):
+            kept = b"".join(path.read_bytes() for path in item.home.rglob("*") if path.is_file())
             assert kept.replace(b"echo " + SECRET.encode(), b"").count(SECRET.encode()) == 0
 
 
@@ -107,16 +107,16 @@ def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> Non
         go = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         impatient = three.begin(1, go, swap(short, rescue=RESCUE))
         late = three.begin(2, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), swap(slow, rescue=RESCUE))
-        until(lambda: any("Meet" in one.get("name", "") for one in head.story()), "all have come")
+        until(lambda: any("Meet" in item.get("name", "") for item in head.story()), "all have come")
         until(lambda: head.notes()[-1:] == ["waiting for spark2 (rank 1), spark3 (rank 2)"], "the head is there")
         (impatient.home / "ready").touch()
         until(lambda: head.outcome("Meet at prepared")[0], "the head learns it")
         (late.home / "ready").touch()
         message = "spark3 (rank 2) never came to barrier 'prepared' within 0.5 s."
-        for one in three.members:
-            assert one.recap()["exit"] == 0
-            assert one.outcome("Meet at prepared") == ("failed", message)
-            assert one.said() == "restored\n"
+        for member in three.members:
+            assert member.recap()["exit"] == 0
+            assert member.outcome("Meet at prepared") == ("failed", message)
+            assert member.said() == "restored\n"
 
 
 def test_a_run_that_ends_without_the_barrier_fails_it(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
             pair.begin(rank, barrier("prepared", share={**same, "image_digest": digest}, compare=names))
             for rank, digest in enumerate(("sha256:aaa", "sha256:bbb"))
         ]
-        for one in members:
-            recap = one.recap()
+        for member in members:
+            recap = member.recap()
             assert (recap["exit"], recap["msg"]) == (5, "image digest differs: spark1 sha256:aaa, spark2 sha256:bbb.")
 
 
@@ -180,13 +180,13 @@ def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
     with group(tmp_path) as pair:
         wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         members = pair.start(wait, barrier("prepared"), sh("Go on", SAY.format("on")))
-        for one in members:
-            until(lambda one=one: any(event["event"] == "task_started" for event in one.story()), "it works")
-            one.laptop_vanishes()
-        for one in members:
-            (one.home / "ready").touch()
-        assert [one.recap()["exit"] for one in members] == [0, 0]
-        assert [one.said() for one in members] == ["on\n", "on\n"]
+        for member in members:
+            until(lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works")
+            member.laptop_vanishes()
+        for member in members:
+            (member.home / "ready").touch()
+        assert [member.recap()["exit"] for member in members] == [0, 0]
+        assert [member.said() for member in members] == ["on\n", "on\n"]
 
 
 def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path) -> None:
@@ -195,15 +195,15 @@ def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path)
         assert checking.recap()["exit"] == 0
         assert checking.outcome("Meet at prepared") == ("skipped", "check mode: the members' runs do not meet")
     with group(tmp_path / "other") as pair:
-        one = pair.members[0].start(replace(pair.plan(0, barrier("prepared")), cluster=None))
-        assert one.recap()["exit"] == 0
-        assert one.outcome("Meet at prepared") == ("skipped", "this plan is of no cluster")
+        value = pair.members[0].start(replace(pair.plan(0, barrier("prepared")), cluster=None))
+        assert value.recap()["exit"] == 0
+        assert value.outcome("Meet at prepared") == ("skipped", "this plan is of no cluster")
 
 
 def test_it_meets_the_others_in_a_play_that_becomes_root_too(tmp_path: Path) -> None:
     with group(tmp_path) as pair:
         members = pair.start(barrier("prepared", become=True))
-        assert [one.recap()["exit"] for one in members] == [0, 0]
+        assert [member.recap()["exit"] for member in members] == [0, 0]
         assert members[0].outcome("Meet at prepared") == ("ok", "all 2 members")
 
 
@@ -211,10 +211,10 @@ def test_the_listener_is_gone_once_all_have_come(tmp_path: Path) -> None:
     with group(tmp_path) as pair:
         wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         members = pair.start(wait, barrier("prepared"))
-        for one in members:
-            until(lambda one=one: any(event["event"] == "task_started" for event in one.story()), "it works")
+        for member in members:
+            until(lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works")
         with socket.socket() as stranger:
             assert stranger.connect_ex(("127.0.0.1", pair.port)) != 0
-        for one in members:
-            (one.home / "ready").touch()
-        assert [one.recap()["exit"] for one in members] == [0, 0]
+        for member in members:
+            (member.home / "ready").touch()
+        assert [member.recap()["exit"] for member in members] == [0, 0]

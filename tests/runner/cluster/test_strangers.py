@@ -23,8 +23,8 @@ FAR_S = 10**9
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Group]:
-    with group(tmp_path) as one:
-        yield one
+    with group(tmp_path) as value:
+        yield value
 
 
 def listening(pair: Group) -> Member:
@@ -35,9 +35,9 @@ def listening(pair: Group) -> Member:
 
 
 def connected(pair: Group) -> socket.socket:
-    one = socket.create_connection(("127.0.0.1", pair.port), timeout=30)
-    one.settimeout(30)
-    return one
+    value = socket.create_connection(("127.0.0.1", pair.port), timeout=30)
+    value.settimeout(30)
+    return value
 
 
 def goes_on(pair: Group, head: Member) -> None:
@@ -133,7 +133,7 @@ def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_pa
         head = pair.begin(0, *STEPS)
         worker = pair.begin(1, *STEPS, cluster={"port": link.port})
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
-        recording = next(bytes(one) for one in link.recorded if b"arrive" in one)
+        recording = next(bytes(item) for item in link.recorded if b"arrive" in item)
     with group(tmp_path / "second", port=pair.port) as second:
         head = listening(second)
         stranger = connected(second)
@@ -156,10 +156,10 @@ def test_two_hundred_that_say_nothing_keep_no_member_out(pair: Group) -> None:
     head = listening(pair)
     idle = [connected(pair) for _ in range(200)]
     goes_on(pair, head)
-    notes = [one for one in head.notes() if "dropped" in one or "more connections" in one]
+    notes = [note for note in head.notes() if "dropped" in note or "more connections" in note]
     assert 0 < len(notes) <= 6
-    for one in idle:
-        one.close()
+    for item in idle:
+        item.close()
 
 
 def _peak_kib(head: Member) -> int:

@@ -176,7 +176,7 @@ class Collector:
 
     def _on_container(self, event: Event) -> None:
         """What runs may be something else than its recipe."""
-        drift = [str(one["field"]) for one in (event.get("data") or {}).get("drift") or ()]
+        drift = [str(item["field"]) for item in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
             message = f"what runs differs from its recipe in {', '.join(drift)}"
             self.notes.append(f"{message}: the flags shown are the recipe's, the figures the server's")
@@ -187,7 +187,7 @@ class Collector:
         if event["status"] == "ignored" and number.isdigit():
             name = list(self.arms)[int(number)]
             findings = event["data"].get("findings") or ()
-            rule = next((one["rule"] for one in findings if one["severity"] == "error"), "lint")
+            rule = next((finding["rule"] for finding in findings if finding["severity"] == "error"), "lint")
             self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
     def _on_assert_memory_fits(self, event: Event) -> None:

@@ -37,18 +37,20 @@ class Bench:
     failed: arms that are left out, because they failed in an earlier run of this command, and why.
     """
 
-    def __init__(self, chosen: Selection, order: Order, *, wait: bool, failed: Mapping[str, str] | None = None) -> None:
-        self.chosen = chosen
+    def __init__(
+        self, selection: Selection, order: Order, *, wait: bool, failed: Mapping[str, str] | None = None
+    ) -> None:
+        self.chosen = selection
         self.order = order
-        self.cluster = clusters.one_of(chosen) if order.has_arms else None
+        self.cluster = clusters.one_of(selection) if order.has_arms else None
         self.failed = dict(failed or {})
-        names = [member.host.name for member in chosen.fleet.members]
-        self.head = chosen.fleet.members[names.index(self.cluster.head) if self.cluster else 0]
+        names = [member.host.name for member in selection.fleet.members]
+        self.head = selection.fleet.members[names.index(self.cluster.head) if self.cluster else 0]
         self.host = self.head.host
         self.title = self.cluster.name if self.cluster else self.host.name
-        self.root = chosen.project.root
+        self.root = selection.project.root
         self.wait = wait
-        self.production = recipes.recipe_of(chosen.project, self.host)
+        self.production = recipes.recipe_of(selection.project, self.host)
         self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
         name = order.name or f"{order.command}-{self.title.replace('/', '-')}"
         self.place = Place.of(self.root, name, again=order.again)
@@ -113,7 +115,7 @@ class Bench:
         made = cluster_play.text(tasks, self.cluster, experiment.name) if self.cluster else None
         path.write_text(typed(made or play.text(tasks, self.host.name, experiment.name)))
         loads = {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells}
-        one, token = playbook.load(path).plays[0], {TOKEN: new_token()} if self.cluster else {}
+        value, token = playbook.load(path).plays[0], {TOKEN: new_token()} if self.cluster else {}
         options = playbook.Options(who=who(), wait_s=session.WAIT_S if self.wait else 0)
         plans = {}
         for each in fleet.members:
@@ -127,7 +129,7 @@ class Bench:
                 "arms_known": known,
                 "loads": loads,
             }
-            plan = playbook.compile(one, host, names, options, run_id=new_run_id(), project=self.root)
+            plan = playbook.compile(value, host, names, options, run_id=new_run_id(), project=self.root)
             plans[host.name] = clusters.met(plan, host) if self.cluster else plan
         return plans
 
@@ -193,15 +195,15 @@ class Bench:
         """What is left to do, after the host has said what is finished."""
         assert self.collector is not None
         configs = {arm.name: play_tasks.config_key(arm.name) for arm in experiment.arms}
-        asked = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
-        finished = ask_module(self.chosen.fleet, member, "bench_cells", asked)["cells"]
+        requested = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
+        finished = ask_module(self.chosen.fleet, member, "bench_cells", requested)["cells"]
         for key in filter(finished.__contains__, experiment.keys):
             self.collector.keep(finished[key])
         left = experiment.without(finished)
         settled = {name: finished[key] for name, key in configs.items() if key in finished}
-        known = {name: one["settings"] for name, one in settled.items()}
-        for name, one in settled.items():
-            self.collector.settle(name, one)
+        known = {name: value["settings"] for name, value in settled.items()}
+        for name, value in settled.items():
+            self.collector.settle(name, value)
         books = "../" * len(self.place.folder.relative_to(self.root).parts) + "playbooks"
         if not self.order.has_arms:
             return play.on_the_server(left, self.place.series, f"{books}/parts"), {}

@@ -28,14 +28,14 @@ def run(command: str, given: dict[str, Any]) -> int:
     if given.get("url"):
         place = {"root": Project.here_or_cwd(), "quiet": given["json"]}
         return _shown(*run_local.at_url(given["url"], given["model"], order, **place), given)
-    chosen = reach(given["host"])
+    selection = reach(given["host"])
     how = {"json": given["json"], "wait": given["wait"]}
-    if order.has_arms and clusters.one_of(chosen):
-        clusters.refuse_part_or_others(chosen)
-        results, code, folder = run_experiment.on_cluster(chosen, order, lambda: reach(given["host"]), **how)
+    if order.has_arms and clusters.one_of(selection):
+        clusters.refuse_part_or_others(selection)
+        results, code, folder = run_experiment.on_cluster(selection, order, lambda: reach(given["host"]), **how)
     else:
-        chosen = clusters.answering(chosen, f"bench.{command}")
-        results, code, folder = run_experiment.on_host(chosen, order, **how)
+        selection = clusters.answering(selection, f"bench.{command}")
+        results, code, folder = run_experiment.on_host(selection, order, **how)
     return _shown(results, code, folder, given) if results is not None else code
 
 

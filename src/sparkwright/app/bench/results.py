@@ -19,15 +19,15 @@ from sparkwright.visible import one_line
 
 def compare(first: str, second: str, *, json: bool) -> None:
     """Two results side by side. Raises Refused when no load is in both."""
-    one, other = _read(first), _read(second)
-    found = comparing.two_files(one, other)
-    only = comparing.unmatched(one, other)
+    results, other = _read(first), _read(second)
+    found = comparing.two_files(results, other)
+    only = comparing.unmatched(results, other)
     if not found:
         raise Refused("these results have no load in common.", fix=f"Loads: {', '.join(only)}.")
     if json:
         say_json([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in found])
         return
-    summary.show_differences(found, one.name, other.name)
+    summary.show_differences(found, results.name, other.name)
     for line in only:
         say(f"only one of them has: {line}")
 

@@ -19,14 +19,16 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 Outcome = tuple[Results | None, int, Path]
 
 
-def on_host(chosen: Selection, order: Order, *, json: bool, wait: bool) -> Outcome:
+def on_host(selection: Selection, order: Order, *, json: bool, wait: bool) -> Outcome:
     """Do an order on one host. Returns the results (None when nothing was begun), the exit code and their folder."""
-    if len(chosen.hosts) != 1:
+    if len(selection.hosts) != 1:
         raise Refused("an experiment runs on one host.", fix="--host NAME")
-    return _done(Bench(chosen, order, wait=wait), json=json)
+    return _done(Bench(selection, order, wait=wait), json=json)
 
 
-def on_cluster(chosen: Selection, order: Order, again: Callable[[], Selection], *, json: bool, wait: bool) -> Outcome:
+def on_cluster(
+    selection: Selection, order: Order, again: Callable[[], Selection], *, json: bool, wait: bool
+) -> Outcome:
     """Do an order with arms on all members of a cluster. Returns as `on_host`.
 
     An arm that fails ends the run, for all members restore what served before. A sweep goes on with the arms that are left, in
@@ -34,13 +36,13 @@ def on_cluster(chosen: Selection, order: Order, again: Callable[[], Selection], 
     """
     failed: dict[str, str] = {}
     while True:
-        bench = Bench(chosen, order, wait=wait, failed=failed)
+        bench = Bench(selection, order, wait=wait, failed=failed)
         outcome = _done(bench, json=json)
         lately = bench.failed_now()
         if not lately or not bench.goes_on():
             return outcome
         failed |= lately
-        order, chosen = replace(order, again=False), again()
+        order, selection = replace(order, again=False), again()
 
 
 def _done(bench: Bench, *, json: bool) -> Outcome:

@@ -38,7 +38,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     found = Collector(place, experiment, urlsplit(url).netloc, "laptop", {SERVER: arm})
     found.cells = _finished(place, experiment)
     target = lab.Target(http, url, served, key, counters=lambda: server_metrics.read(http, url, key)[0])
-    for cell in [one for turn in made for one in turn.cells if one.key not in found.cells]:
+    for cell in [cell for turn in made for cell in turn.cells if cell.key not in found.cells]:
         _say(f"measuring: {verdict(cell)}", quiet)
         about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": cell.load.described}
         measured = {**about, **lab.run(target, cell.load)}

@@ -67,7 +67,7 @@ def choices() -> dict[str, list[str]]:
                 *memory_rules.RULES,
                 *template_rules.RULES,
                 *recipe_age.RULES,
-                *(name for one in engine.served() for name in one.advice.titles()),
+                *(name for engine in engine.served() for name in engine.advice.titles()),
             }
         ),
         "faults": [*FAULTS, *OF_MEMBERS, "none"],

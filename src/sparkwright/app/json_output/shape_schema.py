@@ -31,7 +31,7 @@ def schema(shape: Shape) -> Schema:
     if isinstance(shape, list):
         return {"type": "array", "items": schema(shape[0])}
     if isinstance(shape, tuple):
-        return {"anyOf": [schema(one) for one in shape]}
+        return {"anyOf": [schema(item) for item in shape]}
     if isinstance(shape, frozenset):
         return {"enum": sorted(shape)}
     if isinstance(shape, re.Pattern):
@@ -47,9 +47,9 @@ def _object(shape: Mapping[Any, Shape]) -> Schema:
     for names in (str, shapes.text):
         if names in shape:
             return {"type": "object", "additionalProperties": schema(shape[names])}
-    fields = {name: one.shape if isinstance(one, Usual) else one for name, one in shape.items()}
-    needed = [name for name, one in shape.items() if not isinstance(one, Usual) or one.value is not shapes.ABSENT]
-    return {"type": "object", "properties": {name: schema(one) for name, one in fields.items()}, "required": needed}
+    fields = {name: value.shape if isinstance(value, Usual) else value for name, value in shape.items()}
+    needed = [name for name, value in shape.items() if not isinstance(value, Usual) or value.value is not shapes.ABSENT]
+    return {"type": "object", "properties": {name: schema(field) for name, field in fields.items()}, "required": needed}
 
 
 def _of_function(check: Callable[..., Any]) -> str:

@@ -23,62 +23,62 @@ FOLDER = "cluster"
 JOIN_S = 120.0
 
 
-def one_of(chosen: Selection) -> Cluster | None:
+def one_of(selection: Selection) -> Cluster | None:
     """The cluster that a command is for; None for hosts that serve alone."""
-    return next((host.cluster for host in chosen.hosts if host.cluster), None)
+    return next((host.cluster for host in selection.hosts if host.cluster), None)
 
 
-def is_one(chosen: Selection) -> bool:
+def is_one(selection: Selection) -> bool:
     """Whether a command is for one host, or for one cluster with all its members."""
-    cluster = one_of(chosen)
-    names = {host.name for host in chosen.hosts}
+    cluster = one_of(selection)
+    names = {host.name for host in selection.hosts}
     return names == set(cluster.members) if cluster else len(names) == 1
 
 
-def path_of(chosen: Selection, book: str) -> Path:
+def path_of(selection: Selection, book: str) -> Path:
     """The playbook of this name for the chosen hosts.
 
     Raises Refused for a part of a cluster, for a cluster beside other hosts or with a recipe that is not for it, and where a
     cluster has no such playbook.
     """
-    usual, cluster = chosen.project.playbook(book), one_of(chosen)
+    usual, cluster = selection.project.playbook(book), one_of(selection)
     if cluster is None or not _about_servers(usual):
         return usual
-    refuse_part_or_others(chosen)
+    refuse_part_or_others(selection)
     path = usual.parent / FOLDER / usual.name
     if not path.is_file():
         message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
-    seat.refuse_unfit(recipe.load(chosen.project.root, cluster.recipe), cluster)  # once, not for each member
+    seat.refuse_unfit(recipe.load(selection.project.root, cluster.recipe), cluster)  # once, not for each member
     return path
 
 
-def refuse_parts(chosen: Selection) -> None:
+def refuse_parts(selection: Selection) -> None:
     """Raises Refused where some members of a cluster are chosen, and others are not."""
-    for cluster in {host.cluster.name: host.cluster for host in chosen.hosts if host.cluster}.values():
-        _refuse_part(chosen, cluster)
+    for cluster in {host.cluster.name: host.cluster for host in selection.hosts if host.cluster}.values():
+        _refuse_part(selection, cluster)
 
 
-def refuse_part_or_others(chosen: Selection) -> None:
+def refuse_part_or_others(selection: Selection) -> None:
     """Raises Refused for a part of a cluster, and for a cluster beside other hosts."""
-    if cluster := one_of(chosen):
-        _refuse_part(chosen, cluster)
-        _refuse_others(chosen, cluster)
+    if cluster := one_of(selection):
+        _refuse_part(selection, cluster)
+        _refuse_others(selection, cluster)
 
 
-def answering(chosen: Selection, command: str) -> Selection:
+def answering(selection: Selection, command: str) -> Selection:
     """The chosen hosts that answer requests: of a cluster its head. Raises Refused where all are workers."""
-    workers = [host for host in chosen.hosts if host.cluster and host.name != host.cluster.head]
+    workers = [host for host in selection.hosts if host.cluster and host.name != host.cluster.head]
     if not workers:
-        return chosen
-    if len(workers) == len(chosen.hosts) and (cluster := workers[0].cluster):
+        return selection
+    if len(workers) == len(selection.hosts) and (cluster := workers[0].cluster):
         message = f"{workers[0].name} is {cluster.place(workers[0].name)}: only the head answers `{command}`."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
-    hosts = [host for host in chosen.hosts if host not in workers]
-    members = [member for member in chosen.fleet.members if member.host in hosts]
-    hang_up(member for member in chosen.fleet.members if member.host in workers)
-    return replace(chosen, hosts=hosts, fleet=Fleet(members))
+    hosts = [host for host in selection.hosts if host not in workers]
+    members = [member for member in selection.fleet.members if member.host in hosts]
+    hang_up(member for member in selection.fleet.members if member.host in workers)
+    return replace(selection, hosts=hosts, fleet=Fleet(members))
 
 
 def met(plan: Plan, host: Host) -> Plan:
@@ -102,16 +102,16 @@ def _about_servers(path: Path) -> bool:
     return any(play.uses(names) for play in playbook.load(path).plays)
 
 
-def _refuse_part(chosen: Selection, cluster: Cluster) -> None:
-    names = [host.name for host in chosen.hosts]
+def _refuse_part(selection: Selection, cluster: Cluster) -> None:
+    names = [host.name for host in selection.hosts]
     if missing := [name for name in cluster.members if name not in names]:
         alone = next(name for name in cluster.members if name in names)
         message = f"{alone} is {cluster.place(alone)}, and {', '.join(missing)} would be left out."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
 
 
-def _refuse_others(chosen: Selection, cluster: Cluster) -> None:
-    names = [host.name for host in chosen.hosts]
+def _refuse_others(selection: Selection, cluster: Cluster) -> None:
+    names = [host.name for host in selection.hosts]
     if others := [name for name in names if name not in cluster.members]:
         message = f"the cluster {cluster.name} is deployed by itself, not together with {', '.join(others)}."
         raise Refused(message, fix=f"Use `--host {cluster.name}`, then the others.")

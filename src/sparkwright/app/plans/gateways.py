@@ -29,7 +29,7 @@ INSIDE = "/etc/gateway/files"
 
 def of_host(inventory: Inventory, host: Host) -> Gateway:
     """The gateway that runs on a host. Raises Refused where none does."""
-    found = next((one for one in inventory.gateways.values() if one.host == host.name), None)
+    found = next((gateway for gateway in inventory.gateways.values() if gateway.host == host.name), None)
     if found is None:
         fix = f"In hosts/groups.yml: `lab: {{gateway: {{host: {host.name}, port: 8080, tls: none}}}}`."
         raise Refused(f"{host.name} is the host of no gateway.", where=host.where, fix=fix)
@@ -53,14 +53,14 @@ def refuse_without_key(gateway: Gateway) -> None:
 
 
 def scope(
-    chosen: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
+    selection: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:
     """What the playbook sees as `gateway`, and the secrets that go with it. image: the lock's entry.
 
     operators: the SHA-256 of the hosts' keys, empty for those that could not be asked.
     Raises Refused, with file and line.
     """
-    root, inventory = chosen.project.root, chosen.inventory
+    root, inventory = selection.project.root, selection.inventory
     gateway = of_host(inventory, host)
     made, found = routes.routed(root, inventory, gateway)
     secrets = _secrets(root, gateway, found)
@@ -78,15 +78,15 @@ def scope(
         "clients": {name: _key_of(gateway, name) for name in gateway.file.clients},
         "certificate": names[_certificate(gateway)],
         "operators": dict(operators),
-        "server_keys": {one.backend: one.key for one in made.models if one.key},
+        "server_keys": {model.backend: model.key for model in made.models if model.key},
         "options": [list(option) for option in spec.docker_options()],
     }
     return about, secrets
 
 
-def key(chosen: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
+def key(selection: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
     """What a rollback sees as `gateway_key`, the name of the clients' key, and that key. Raises Refused."""
-    gateway = of_host(chosen.inventory, host)
+    gateway = of_host(selection.inventory, host)
     secrets = _own_key(gateway)
     return next(iter(secrets), ""), secrets
 

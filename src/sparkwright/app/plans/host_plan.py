@@ -39,17 +39,17 @@ class Planner:
     """
 
     def __init__(
-        self, chosen: Selection, play: playbook.Play, given: playbook.Options, serves: Callable[[Served], None]
+        self, selection: Selection, play: playbook.Play, given: playbook.Options, serves: Callable[[Served], None]
     ) -> None:
         from sparkwright.app.plans.peers import Neighbours
 
-        self._chosen, self._play, self._given, self._serves = chosen, play, given, serves
-        self._root = chosen.project.root
-        members = chosen.fleet.members
-        self._folders = {member.host.name: lock_folder(chosen.project, member.host) for member in members}
+        self._chosen, self._play, self._given, self._serves = selection, play, given, serves
+        self._root = selection.project.root
+        members = selection.fleet.members
+        self._folders = {member.host.name: lock_folder(selection.project, member.host) for member in members}
         save = not given.check and not play.file.read_only
         self._pins = {folder: Pins(folder, save=save) for folder in set(self._folders.values())}
-        self._neighbours = Neighbours(chosen.inventory)
+        self._neighbours = Neighbours(selection.inventory)
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._asks_gateway = play.uses({"gateway"})

@@ -13,21 +13,21 @@ from sparkwright.project.inventory.host import Host
 BESIDE = "beside"
 
 
-def of(chosen: Selection, host: Host) -> dict[str, Any]:
+def of(selection: Selection, host: Host) -> dict[str, Any]:
     """port: of the interim server, 0 where there can be none. alone: no other host serves its model at a gateway.
 
     Raises Refused, with the line, for `swap: beside` where no gateway would send it a request.
     """
-    root, inventory = chosen.project.root, chosen.inventory
-    gateways = [one for one in inventory.gateways.values() if host.machine in one.members]
+    root, inventory = selection.project.root, selection.inventory
+    gateways = [gateway for gateway in inventory.gateways.values() if host.machine in gateway.members]
     if host.vars.get("swap") == BESIDE and (host.cluster is not None or not gateways):
         why = f"{host.name} is a member of a cluster, which is replaced in place" if host.cluster else _NOBODY
         raise Refused(f"`swap: beside`: {why}.", where=host.set_at.get("vars.swap", host.where), fix=_FIX)
     if not gateways or not host.recipe or host.cluster is not None:
         return {"port": 0, "alone": False}
     wanted = load(root, host)
-    others = (one for gateway in gateways for one in routes.readable(root, inventory, gateway))
-    same = {one.host.name for one in others if one.recipe.served_name == wanted.recipe.served_name}
+    others = (server for gateway in gateways for server in routes.readable(root, inventory, gateway))
+    same = {other.host.name for other in others if other.recipe.served_name == wanted.recipe.served_name}
     return {"port": interim.port(root, inventory, wanted), "alone": same <= {host.name}}
 
 

@@ -11,7 +11,7 @@ from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project.gateway import routes
 
 
-def hashes(chosen: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
+def hashes(selection: Selection, at: Member, *, check: bool, tell: Callable[[str], None]) -> dict[str, str]:
     """The SHA-256 of each host's key, by name; empty for a host that could not be asked, which is told.
 
     at: the gateway's own host. check: no host makes a key.
@@ -20,9 +20,9 @@ def hashes(chosen: Selection, at: Member, *, check: bool, tell: Callable[[str], 
     from sparkwright.app.questions.one_module import ask_module
 
     found: dict[str, str] = {}
-    servers = routes.servers(chosen.project.root, chosen.inventory, of_host(chosen.inventory, at.host))
-    for name in dict.fromkeys(one.host.machine for one in servers):
-        member = at if name == at.host.machine else Member(chosen.inventory.machines[name])
+    servers = routes.servers(selection.project.root, selection.inventory, of_host(selection.inventory, at.host))
+    for name in dict.fromkeys(server.host.machine for server in servers):
+        member = at if name == at.host.machine else Member(selection.inventory.machines[name])
         try:
             found[name] = ask_module(Fleet([member]), member, "gateway_own_key", {}, check=check)["sha256"]
         except SparkwrightError as error:

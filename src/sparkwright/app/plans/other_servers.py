@@ -14,7 +14,7 @@ from sparkwright.project.inventory.name_rules import Mistake
 from sparkwright.project.recipe.engine_settings import served_memory
 
 
-def of(chosen: Selection, host: Host) -> list[dict[str, Any]]:
+def of(selection: Selection, host: Host) -> list[dict[str, Any]]:
     """The other servers of a host's machine: recipe, name (of the container), on_demand, utilization, needs_bytes,
     engine_memory.
 
@@ -22,12 +22,12 @@ def of(chosen: Selection, host: Host) -> list[dict[str, Any]]:
     """
     if not host.on:
         return []
-    lock = lock_of(chosen.project, host)
-    mine, found = _recipe(chosen, host), []
-    for other in chosen.inventory.servers_of(host.machine):
+    lock = lock_of(selection.project, host)
+    mine, found = _recipe(selection, host), []
+    for other in selection.inventory.servers_of(host.machine):
         if other.name == host.name:
             continue
-        wanted = _recipe(chosen, other)
+        wanted = _recipe(selection, other)
         for message, where, fix in _mistakes(host, mine, other, wanted):
             raise Refused(message, where=where, fix=fix)
         memory = served_memory(wanted, entries(lock, wanted))
@@ -38,8 +38,8 @@ def of(chosen: Selection, host: Host) -> list[dict[str, Any]]:
     return found
 
 
-def _recipe(chosen: Selection, host: Host) -> recipe.Recipe:
-    return recipe.load(chosen.project.root, str(host.recipe), named_at=host.set_at.get("recipe", ""))
+def _recipe(selection: Selection, host: Host) -> recipe.Recipe:
+    return recipe.load(selection.project.root, str(host.recipe), named_at=host.set_at.get("recipe", ""))
 
 
 def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recipe) -> Iterator[Mistake]:
@@ -62,7 +62,10 @@ def _mistakes(host: Host, mine: recipe.Recipe, other: Host, wanted: recipe.Recip
 def _folders(wanted: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
     """What stands in each folder of models of a recipe."""
     model = wanted.file.model
-    found = {one.dir: (one.id, one.revision, one.chosen(role)) for role, one in wanted.file.models.items()}
+    found = {
+        second_model.dir: (second_model.id, second_model.revision, second_model.chosen(role))
+        for role, second_model in wanted.file.models.items()
+    }
     return {model.dir: (model.id, model.revision, model.chosen), **found}
 
 

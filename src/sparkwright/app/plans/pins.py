@@ -52,7 +52,7 @@ def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
     found = {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
     if not second:
         return found
-    return {**found, "models": {role: lock.model(*keyed(one, role)) for role, one in second.items()}}
+    return {**found, "models": {role: lock.model(*keyed(second_model, role)) for role, second_model in second.items()}}
 
 
 def keyed(model: SecondModel, role: Role) -> tuple[str, str, str]:
@@ -81,9 +81,9 @@ class Pins:
         Raises Refused when the registry or the hub does not know what the recipe names.
         """
         with self._mutex:
-            asked = self._missing(wanted, member.host)
-            if asked:
-                found = ask(fleet, member, asked, run_id)
+            options = self._missing(wanted, member.host)
+            if options:
+                found = ask(fleet, member, options, run_id)
                 self._keep(wanted, found, fleet, member)
             return entries(self.lock, wanted)
 
@@ -132,8 +132,8 @@ class Pins:
             self.lock = self.lock.with_model(model.id, model.revision, found["model"], model.chosen)
         for role, second in wanted.file.models.items():
             if role in found:
-                id_, revision, chosen = keyed(second, role)
-                self.lock = self.lock.with_model(id_, revision, found[role], chosen)
+                id_, revision, choice = keyed(second, role)
+                self.lock = self.lock.with_model(id_, revision, found[role], choice)
         if self._save:
             self._write()
             for text in _reported(wanted, found):
@@ -166,7 +166,10 @@ def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterato
     """A sentence for each entry that is new."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
-    ids: dict[str, str] = {"model": wanted.file.model.id, **{role: one.id for role, one in wanted.file.models.items()}}
+    ids: dict[str, str] = {
+        "model": wanted.file.model.id,
+        **{role: model.id for role, model in wanted.file.models.items()},
+    }
     for name, id_ in ids.items():
         if entry := found.get(name):
             yield f"{id_} pinned to commit {entry['commit'][:12]}, {len(entry['files'])} files"
@@ -213,7 +216,9 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     from sparkwright.app.questions import answers
 
     done = {
-        one["task"]: one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")
+        event["task"]: event
+        for event in events
+        if event["event"] == "task_finished" and event["status"] in ("ok", "changed")
     }
     for task in tasks:
         if task.id not in done:

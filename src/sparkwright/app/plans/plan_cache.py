@@ -63,8 +63,8 @@ class KeptSource:
         return cls(env, file, None if command is None else tuple(command))
 
 
-def _source(one: Source) -> list[Any]:
-    return [one.env, one.file, one.command]
+def _source(source: Source) -> list[Any]:
+    return [source.env, source.file, source.command]
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class CachedPlan:
         about = {name: getattr(host, name) for name in ABOUT_HOST}
         return {
             "host": {**about, "user": host.user, "env": dict(host.env)},
-            "sources": {name: _source(one) for name, one in host.secret_sources.items()},
-            "keys": {name: [_source(one), where] for name, (one, where) in self.keys.items()},
+            "sources": {name: _source(secret_source) for name, secret_source in host.secret_sources.items()},
+            "keys": {name: [_source(key), where] for name, (key, where) in self.keys.items()},
             "user": self.user,
             "plan": self.plan.to_json(),
             "restart": self.restart,
@@ -104,7 +104,7 @@ class CachedPlan:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CachedPlan:
         """The plan again. Raises ValueError, TypeError, KeyError or AttributeError for what is none."""
-        sources = {name: KeptSource.of(one) for name, one in data["sources"].items()}
+        sources = {name: KeptSource.of(source) for name, source in data["sources"].items()}
         return cls(
             host=Host(**data["host"], secret_sources=sources),
             user=data["user"],
@@ -112,7 +112,7 @@ class CachedPlan:
             restart=data["restart"],
             notes=tuple(data["notes"]),
             serves=Served(**data["serves"]) if data["serves"] else None,
-            keys={name: (KeptSource.of(one), str(where)) for name, (one, where) in data["keys"].items()},
+            keys={name: (KeptSource.of(key), str(where)) for name, (key, where) in data["keys"].items()},
             engine=dict(data["engine"]),
         )
 
@@ -139,22 +139,22 @@ class Place:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             digest, _, text = _own(self._file).partition(b"\n")
             if digest.decode() == _digest(self._inputs, text):
-                return [CachedPlan.of(one) for one in bounds.parsed(text)]
+                return [CachedPlan.of(item) for item in bounds.parsed(text)]
         return []
 
     def keep(self, made: Mapping[str, CachedPlan], members: Sequence[Member]) -> None:
         """Keep the plans of members that have run, unless what made them has changed since, or a secret stands in one."""
         if all(member.host.name in made and member.host.connection == "ssh" for member in members):
-            secrets = [one for member in members for one in member.secrets.values()]
+            secrets = [secret for member in members for secret in member.secrets.values()]
             self._keep([made[member.host.name] for member in members], secrets)
 
     def _keep(self, made: Sequence[CachedPlan], secrets: Sequence[Secret]) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not self._inputs or self._inputs != inputs(self._project):
                 return
-            text = json.dumps([one.to_json() for one in made])
-            if any(text.count(one.plan.run_id) != 1 for one in made) or any(
-                _shows(text, one.reveal()) for one in secrets
+            text = json.dumps([cached_plan.to_json() for cached_plan in made])
+            if any(text.count(cached_plan.plan.run_id) != 1 for cached_plan in made) or any(
+                _shows(text, secret.reveal()) for secret in secrets
             ):
                 return
             folder = private.folder(self._file.parent)
@@ -219,7 +219,7 @@ def _program() -> Iterator[Any]:
     folders = [str(host_side.PACKAGE)]
     while folders:
         with os.scandir(folders.pop()) as entries:
-            for entry in sorted(entries, key=lambda one: one.name):
+            for entry in sorted(entries, key=lambda dir_entry: dir_entry.name):
                 if entry.is_dir():
                     folders += [] if entry.name == "__pycache__" else [entry.path]
                 else:

@@ -29,13 +29,13 @@ OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 PICTURE = "image"
 
 
-def docker_run_scripts(chosen: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
+def docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
     """The docker run scripts of the chosen hosts, as a deploy leaves them there, with the hosts' names.
 
     Of a cluster the head's comes last: it waits for the others. recipe_name: another recipe than the hosts' own.
     """
-    hosts = sorted(chosen.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
-    return [(host.name, docker_run_script(host, chosen.project, recipe_name)) for host in hosts]
+    hosts = sorted(selection.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
+    return [(host.name, docker_run_script(host, selection.project, recipe_name)) for host in hosts]
 
 
 def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:

@@ -33,16 +33,18 @@ HEALING = {"outcome": "healed", "reason": f"{{{{ {CHECK}.why }}}}"}
 OPTIONS = playbook.Options(extra=HEALING)
 
 
-def give(chosen: Selection) -> None:
+def give(selection: Selection) -> None:
     """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
-    for member in chosen.fleet.members:
-        wanted = recipe_of(chosen.project, member.host)
-        known = entries(lock_of(chosen.project, member.host), wanted)
-        names = recipe.scope(member.host, user_of(member.host), wanted, known, **server_context.of(chosen, member.host))
-        member.restart = of(chosen, member.host, names)
+    for member in selection.fleet.members:
+        wanted = recipe_of(selection.project, member.host)
+        known = entries(lock_of(selection.project, member.host), wanted)
+        names = recipe.scope(
+            member.host, user_of(member.host), wanted, known, **server_context.of(selection, member.host)
+        )
+        member.restart = of(selection, member.host, names)
 
 
-def of(chosen: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
+def of(selection: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     """The plan as the host keeps it (host/records/restart_plans.py); empty while spark.lock does not say what is served.
 
     names: what the laptop knows of the host. Raises Refused, with file and line.
@@ -50,7 +52,7 @@ def of(chosen: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any
     lock = names.get("lock") or {}
     if not_pinned(lock):
         return {}
-    root = chosen.project.root
+    root = selection.project.root
     below = f"{clusters.FOLDER}/{NAME}.yml" if host.cluster else f"{NAME}.yml"
     own, shipped = (folder / "playbooks" / below for folder in (root, starter.source()))
     path = own if own.is_file() else shipped
@@ -60,19 +62,19 @@ def of(chosen: Selection, host: Host, names: Mapping[str, Any]) -> dict[str, Any
         found = json.loads(kept.read_bytes())
         if found["about"] == about and found["files"] == _digests(map(Path, found["files"])):
             return dict(found["given"])
-    play = _play(chosen, path, host)
+    play = _play(selection, path, host)
     plan = playbook.compile(play, host, names, OPTIONS, run_id=NAME, project=root, registered={CHECK: {"why": ""}})
     given = {"runtime": host_side.content_hash(), "plan": clusters.met(plan, host).to_json()}
-    files = _digests(one.resolve() for one in play.document.paths())
+    files = _digests(path.resolve() for path in play.document.paths())
     with contextlib.suppress(OSError):  # it is compiled again the next time
         private.folder(kept.parent)
         write_atomically(kept, json.dumps({"about": about, "files": files, "given": given}).encode())
     return given
 
 
-def _play(chosen: Selection, path: Path, host: Host) -> playbook.Play:
+def _play(selection: Selection, path: Path, host: Host) -> playbook.Play:
     """The one play that restarts this host. Raises Refused."""
-    plays = [one for one in playbook.load(path).plays if host in chosen.inventory.match(one.hosts)]
+    plays = [play for play in playbook.load(path).plays if host in selection.inventory.match(play.hosts)]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):
         message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
         raise Refused(f"{message}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
@@ -81,8 +83,8 @@ def _play(chosen: Selection, path: Path, host: Host) -> playbook.Play:
 
 def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
     """Names what the plan is compiled from beside the playbook's own files: its templates, its names, the program."""
-    templates = _digests(one for one in sorted((root / "templates").glob("*")) if one.is_file())
-    compiler = {one.name: one.stat().st_mtime_ns for one in sorted(Path(playbook.__file__).parent.glob("*.py"))}
+    templates = _digests(item for item in sorted((root / "templates").glob("*")) if item.is_file())
+    compiler = {item.name: item.stat().st_mtime_ns for item in sorted(Path(playbook.__file__).parent.glob("*.py"))}
     about = [host_side.content_hash(), compiler, str(path), templates, {name: names[name] for name in sorted(names)}]
     return _digest(json.dumps(about, default=str))
 

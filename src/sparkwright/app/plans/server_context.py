@@ -11,9 +11,9 @@ from sparkwright.project.gateway.before import in_front_of
 from sparkwright.project.inventory.host import Host
 
 
-def of(chosen: Selection, host: Host) -> dict[str, Any]:
+def of(selection: Selection, host: Host) -> dict[str, Any]:
     """As `recipe.scope` takes it: gateways, beside, turns, interim. Raises Refused for what the servers cannot share."""
-    root, inventory = chosen.project.root, chosen.inventory
+    root, inventory = selection.project.root, selection.inventory
     gateways = in_front_of(root, inventory, host)
-    others = {"beside": other_servers.of(chosen, host), "turns": turns.of(root, inventory, host)}
-    return {"gateways": gateways, **others, "interim": interim.of(chosen, host)}
+    others = {"beside": other_servers.of(selection, host), "turns": turns.of(root, inventory, host)}
+    return {"gateways": gateways, **others, "interim": interim.of(selection, host)}

@@ -17,7 +17,12 @@ def of(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
     if not host.turns:
         return []
     return [
-        {"name": one.server, "host": one.name, "recipe": one.recipe, "gateways": in_front_of(project, inventory, one)}
-        for one in inventory.servers_of(host.machine)
-        if one.server in host.turns
+        {
+            "name": server.server,
+            "host": server.name,
+            "recipe": server.recipe,
+            "gateways": in_front_of(project, inventory, server),
+        }
+        for server in inventory.servers_of(host.machine)
+        if server.server in host.turns
     ]

@@ -200,13 +200,13 @@ def named(name: str) -> Format:
     return FORMATS[name]
 
 
-def lines(chosen: Format, endpoint: Endpoint) -> list[str]:
+def lines(selection: Format, endpoint: Endpoint) -> list[str]:
     """Return the settings as text, with a line for what the server lacks for this client."""
-    found = [f"# for {chosen.place} ({chosen.source})", chosen.text(endpoint)]
-    if chosen.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
+    found = [f"# for {selection.place} ({selection.source})", selection.text(endpoint)]
+    if selection.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
         found.append(
             f"# an agent needs a context of {AGENT_CONTEXT} tokens or more, this server has {endpoint.context}"
         )
-    if chosen.path not in endpoint.paths:
-        found.append(f"# this client asks {chosen.path}, which this server's engine is not known to serve")
+    if selection.path not in endpoint.paths:
+        found.append(f"# this client asks {selection.path}, which this server's engine is not known to serve")
     return found

@@ -57,17 +57,17 @@ class Wanted:
         return client_formats.named(self.client) if self.client else None
 
 
-def show(chosen: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
+def show(selection: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list[int]:
     """Print each host's settings; of a cluster its head's. Returns the exit codes."""
     form = wanted.form()
-    if wanted.write and len(chosen.fleet.members) != 1:
+    if wanted.write and len(selection.fleet.members) != 1:
         raise Refused("takes one host: a client's file has the settings of one server.", where="--write")
     if form is not None and json:
         raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
-    chosen = clusters.answering(chosen, "client")
-    answers = chosen.fleet.ask(lambda member: asked(chosen, member))
-    errors, codes = chosen.fleet.errors(), chosen.fleet.codes()
-    for host in (member.host.name for member in chosen.fleet.members):
+    selection = clusters.answering(selection, "client")
+    answers = selection.fleet.ask(lambda member: asked(selection, member))
+    errors, codes = selection.fleet.errors(), selection.fleet.codes()
+    for host in (member.host.name for member in selection.fleet.members):
         if host in errors:
             say_error(errors[host], json=json, host=host)
             continue
@@ -76,10 +76,10 @@ def show(chosen: Selection, *, json: bool, wanted: Wanted = Wanted()) -> list[in
                 say_json(settings(answers[host]))
                 continue
             if form is not None:
-                _of_client(form, wanted, _endpoint(chosen, host, answers[host]))
+                _of_client(form, wanted, _endpoint(selection, host, answers[host]))
                 continue
-            say(text(chosen.project, answers[host]), end="")
-            for line in (*_behind(chosen, host), *_silent_addresses(answers[host].url)):
+            say(text(selection.project, answers[host]), end="")
+            for line in (*_behind(selection, host), *_silent_addresses(answers[host].url)):
                 say(line)
     return codes
 
@@ -95,11 +95,11 @@ def _of_client(form: Format, wanted: Wanted, endpoint: Endpoint) -> None:
         say(f"{'# ' if not wanted.write else ''}{client_check.check(form, endpoint)}")
 
 
-def _behind(chosen: Selection, name: str) -> list[str]:
+def _behind(selection: Selection, name: str) -> list[str]:
     """Return a line for each gateway in front of a host, where its model answers while the server itself is replaced."""
     return [
-        f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(chosen.inventory, gateway)[0]}"
-        for gateway in _gateways(chosen, name)
+        f"\n# the same through the gateway {gateway.name}\nbase URL   {gateways.base_url(selection.inventory, gateway)[0]}"
+        for gateway in _gateways(selection, name)
     ]
 
 
@@ -150,20 +150,20 @@ def reached(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[lis
     return found
 
 
-def _gateways(chosen: Selection, name: str) -> list[Gateway]:
-    machine = next(member.host.machine for member in chosen.fleet.members if member.host.name == name)
-    return [gateway for gateway in chosen.inventory.gateways.values() if machine in gateway.members]
+def _gateways(selection: Selection, name: str) -> list[Gateway]:
+    machine = next(member.host.machine for member in selection.fleet.members if member.host.name == name)
+    return [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
 
 
-def _endpoint(chosen: Selection, name: str, served: Served) -> Endpoint:
+def _endpoint(selection: Selection, name: str, served: Served) -> Endpoint:
     """Return where a client asks for a host's model: at the gateway where there is one, else at the server itself."""
     if served.task != GENERATE:
         raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
     url, key = served.url, served.key_variable
-    for gateway in _gateways(chosen, name)[:1]:
-        url = gateways.base_url(chosen.inventory, gateway)[0].removesuffix("/v1")
+    for gateway in _gateways(selection, name)[:1]:
+        url = gateways.base_url(selection.inventory, gateway)[0].removesuffix("/v1")
         key = "" if gateway.file.key is None else gateway.file.key.env or GATEWAY_KEY_VARIABLE
-    host = next(member.host for member in chosen.fleet.members if member.host.name == name)
+    host = next(member.host for member in selection.fleet.members if member.host.name == name)
     return Endpoint(
         url=url,
         model=one_line(served.served_name),
@@ -171,18 +171,18 @@ def _endpoint(chosen: Selection, name: str, served: Served) -> Endpoint:
         answer_tokens=openai_api.answer_tokens(served.max_model_len),
         key_variable=key,
         pictures=served.pictures,
-        paths=api_paths.names(recipes.recipe_of(chosen.project, host).engine.http.paths),
+        paths=api_paths.names(recipes.recipe_of(selection.project, host).engine.http.paths),
     )
 
 
-def asked(chosen: Selection, member: Member) -> Served:
+def asked(selection: Selection, member: Member) -> Served:
     """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
     host = member.host
-    wanted = recipes.recipe_of(chosen.project, host)
-    known = entries(lock_of(chosen.project, host), wanted)
+    wanted = recipes.recipe_of(selection.project, host)
+    known = entries(lock_of(selection.project, host), wanted)
     names = recipe.scope(host, recipes.user_of(host), wanted, known)
     args = {"spec": names["container"], "base_url": names["base_url"], "recipe": wanted.name, "host": host.name}
-    now = ask_module(chosen.fleet, member, "inspect_server", args)
+    now = ask_module(selection.fleet, member, "inspect_server", args)
     models: dict[str, int | None] = now["models"]
     if not models:
         raise Failed("the server does not tell which models it serves.", where=host.name)
@@ -206,45 +206,45 @@ def asked(chosen: Selection, member: Member) -> Served:
     )
 
 
-def settings(one: Served) -> dict[str, Any]:
+def settings(served: Served) -> dict[str, Any]:
     """As an object. Lengths are in tokens, null for one that the server does not tell."""
     return {
-        "host": one.host,
-        "base_url": f"{one.url}/v1",
-        "model": one.served_name,
-        "context_length": one.max_model_len,
-        "max_tokens": openai_api.answer_tokens(one.max_model_len),
-        "api_key_variable": one.key_variable,
-        "reach": one.reach,
-        "image": one.image,
-        "task": one.task,
-        "pictures": one.pictures,
-        "thinking": thinking(one),
+        "host": served.host,
+        "base_url": f"{served.url}/v1",
+        "model": served.served_name,
+        "context_length": served.max_model_len,
+        "max_tokens": openai_api.answer_tokens(served.max_model_len),
+        "api_key_variable": served.key_variable,
+        "reach": served.reach,
+        "image": served.image,
+        "task": served.task,
+        "pictures": served.pictures,
+        "thinking": thinking(served),
     }
 
 
-def thinking(one: Served) -> dict[str, Any]:
+def thinking(served: Served) -> dict[str, Any]:
     """Return what the model's template does with thinking: default (on, off, always, none; null for unknown), the field that
     switches it ("" for none), a sentence ("" where it has nothing to do with it)."""
-    template = ChatTemplate.from_json(one.chat.get("template") or {})
+    template = ChatTemplate.from_json(served.chat.get("template") or {})
     if template is None:
         unknown = "unknown: spark.lock tells nothing of the model's chat template (`invoke lock --update` reads it)"
         return {"default": None, "switch": "", "sentence": unknown}
     return {"default": template.thinking, "switch": template.switch, "sentence": template.thinking_sentence}
 
 
-def text(project: Project, one: Served) -> str:
+def text(project: Project, served: Served) -> str:
     """As templates/client.j2 of the project says."""
     names = {
-        "host": one.host.replace("/", "-"),  # a client's own names take no slash
-        "url": one.url,
-        "model": one.served_name,
-        "max_model_len": one.max_model_len,
-        "max_tokens": openai_api.answer_tokens(one.max_model_len),
-        "reach": one.reach,
-        "key": one.key_variable,
-        "task": one.task,
-        "pictures": one.pictures,
-        "thinking": thinking(one),
+        "host": served.host.replace("/", "-"),  # a client's own names take no slash
+        "url": served.url,
+        "model": served.served_name,
+        "max_model_len": served.max_model_len,
+        "max_tokens": openai_api.answer_tokens(served.max_model_len),
+        "reach": served.reach,
+        "key": served.key_variable,
+        "task": served.task,
+        "pictures": served.pictures,
+        "thinking": thinking(served),
     }
     return rendered(project.root, "client.j2", names)

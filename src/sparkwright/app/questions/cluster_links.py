@@ -37,17 +37,19 @@ FINDINGS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVID
 
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
     """Show the links of the hosts and what their files should say of them; write: add it to those that say nothing."""
-    chosen = machines(choose(pattern))
-    members, codes = _ask(chosen, peers=False, json=json)
+    selection = machines(choose(pattern))
+    members, codes = _ask(selection, peers=False, json=json)
     if json:
-        for one in members:
-            say_json({"host": one.host, "links": [link.to_json() for link in one.links], "fabric": _json(one.used)})
-        return [*_written(chosen, members, write=write, quiet=True), *codes]
-    _table([_row(one.host, link) for one in members for link in one.links], COLUMNS)
-    for one in members:
-        if not one.links:
-            say(f"{one.host}: no RDMA adapter.")
-    return [*_written(chosen, members, write=write, quiet=False), *codes]
+        for member in members:
+            say_json(
+                {"host": member.host, "links": [link.to_json() for link in member.links], "fabric": _json(member.used)}
+            )
+        return [*_written(selection, members, write=write, quiet=True), *codes]
+    _table([_row(member.host, link) for member in members for link in member.links], COLUMNS)
+    for member in members:
+        if not member.links:
+            say(f"{member.host}: no RDMA adapter.")
+    return [*_written(selection, members, write=write, quiet=False), *codes]
 
 
 def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
@@ -55,13 +57,13 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
 
     bandwidth: measure them, too.
     """
-    chosen = machines(choose(pattern))
-    if len(chosen.hosts) < 2:
-        cluster = next((host.cluster.name for host in chosen.hosts if host.cluster), "pair")
+    selection = machines(choose(pattern))
+    if len(selection.hosts) < 2:
+        cluster = next((host.cluster.name for host in selection.hosts if host.cluster), "pair")
         raise Refused("a cluster has two hosts or more.", fix=f"Name its group: `--host {cluster}`.")
-    members, codes = _ask(chosen, peers=True, json=json)
+    members, codes = _ask(selection, peers=True, json=json)
     found = findings(members)
-    rates = link_bandwidth.findings(chosen, members) if bandwidth else []
+    rates = link_bandwidth.findings(selection, members) if bandwidth else []
     found += rates
     bad = any(finding.verdict == "bad" for _, finding in found)
     if json:
@@ -69,24 +71,24 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
     elif found:
         _table([{"host": host or "all", **_shown(finding)} for host, finding in found], FINDINGS)
     else:
-        say(f"The links between {' and '.join(one.host for one in members)} are as a cluster needs them.")
+        say(f"The links between {' and '.join(member.host for member in members)} are as a cluster needs them.")
     unmeasured = any(finding.verdict == "unknown" for _, finding in rates)
     return [Exit.FAILED if bad else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
 
 
-def _ask(chosen: Selection, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
+def _ask(selection: Selection, *, peers: bool, json: bool) -> tuple[list[Links], list[Exit]]:
     """The answers of those that gave one, and the exit codes of the others, which are told why.
 
     peers: each host tries its way to the others, too.
     """
-    fleet = chosen.fleet
+    fleet = selection.fleet
     fleet.connect()
     try:
-        first = fleet.ask(lambda member: _asked(chosen, member, []))
+        first = fleet.ask(lambda member: _asked(selection, member, []))
         if peers:
-            ends = {name: one.used.address for name, one in first.items() if one.used}
+            ends = {name: links.used.address for name, links in first.items() if links.used}
             first = fleet.ask(
-                lambda member: _asked(chosen, member, [to for name, to in ends.items() if name != member.host.name])
+                lambda member: _asked(selection, member, [to for name, to in ends.items() if name != member.host.name])
             )
     finally:
         fleet.close()
@@ -96,12 +98,14 @@ def _ask(chosen: Selection, *, peers: bool, json: bool) -> tuple[list[Links], li
             say_json({"host": name, "error": error.message, "exit": int(error.exit)})
         else:
             say(f"{name}: {error.message}")
-    return [first[one.name] for one in chosen.hosts if one.name in first], [error.exit for error in errors.values()]
+    return [first[host.name] for host in selection.hosts if host.name in first], [
+        error.exit for error in errors.values()
+    ]
 
 
-def _asked(chosen: Selection, member: Member, peers: Sequence[str]) -> Links:
+def _asked(selection: Selection, member: Member, peers: Sequence[str]) -> Links:
     sent_s = time.time()
-    found = ask_module(chosen.fleet, member, "fabric", {"peers": list(peers)})
+    found = ask_module(selection.fleet, member, "fabric", {"peers": list(peers)})
     return replace(_links(member, found), ahead_s=(found["now_s"] - time.time(), found["now_s"] - sent_s))
 
 
@@ -116,24 +120,24 @@ def _fixed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _written(chosen: Selection, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
+def _written(selection: Selection, members: Sequence[Links], *, write: bool, quiet: bool) -> list[Exit]:
     """Say what the host files lack, or write it. Returns 2 a host whose file still lacks it."""
     codes = []
-    for one in members:
-        text, host = _text(proposed(one.links)), chosen.inventory.hosts[one.host]
-        if one.given is not None or not text:
+    for member in members:
+        text, host = _text(proposed(member.links)), selection.inventory.hosts[member.host]
+        if member.given is not None or not text:
             continue
         if write:
-            _add(chosen, host, text)
+            _add(selection, host, text)
         else:
             codes.append(Exit.CHANGES)
         if not quiet:
-            say(f"\n{'added to' if write else 'for'} hosts/{one.host}.yml:\n{text}", end="")
+            say(f"\n{'added to' if write else 'for'} hosts/{member.host}.yml:\n{text}", end="")
     return codes
 
 
-def _add(chosen: Selection, host: Host, text: str) -> None:
-    path = chosen.project.root / "hosts" / f"{host.name}.yml"
+def _add(selection: Selection, host: Host, text: str) -> None:
+    path = selection.project.root / "hosts" / f"{host.name}.yml"
     before = path.read_bytes()
     write_atomically(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + text.encode())
 

@@ -37,13 +37,13 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     """Ask every host of the pattern, print, and return the exit codes."""
     if token_s < 0:
         raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
-    chosen = choose(pattern)
+    selection = choose(pattern)
     if sys.stderr.isatty() and not json:
         print("Looking, and measuring what is idle: up to a minute.", file=sys.stderr)
     try:
-        rows = ask(chosen, token_s)
+        rows = ask(selection, token_s)
     finally:
-        hang_up(chosen.fleet.members)
+        hang_up(selection.fleet.members)
     if json:
         for row in rows:
             say_json(row)
@@ -54,25 +54,25 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     return [row["exit"] for row in rows]
 
 
-def ask(chosen: Selection, token_s: float) -> list[dict[str, Any]]:
+def ask(selection: Selection, token_s: float) -> list[dict[str, Any]]:
     """Every host's diagnosis, in the order of the inventory; a host that can't be asked has one too."""
-    members = chosen.fleet.members
-    abouts = {member.host.name: about(chosen, member.host) for member in members}
+    members = selection.fleet.members
+    abouts = {member.host.name: about(selection, member.host) for member in members}
 
     def header(member: Member) -> dict[str, Any]:
-        asked = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
-        return {"verb": "diagnose", "token_s": token_s, **asked}
+        requested = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
+        return {"verb": "diagnose", "token_s": token_s, **requested}
 
     answers = fan_out.everyone(members, header, "diagnosis")
-    return [_row(one.host, answer, abouts[one.host.name]) for one, answer in zip(members, answers, strict=True)]
+    return [_row(value.host, answer, abouts[value.host.name]) for value, answer in zip(members, answers, strict=True)]
 
 
-def about(chosen: Selection, host: Host) -> dict[str, Any]:
+def about(selection: Selection, host: Host) -> dict[str, Any]:
     """What the user's files say of a host's server; a mistake in them is told and hides nothing."""
     if not host.recipe:
         return {}
     try:
-        wanted = recipe.load(chosen.project.root, host.recipe)
+        wanted = recipe.load(selection.project.root, host.recipe)
     except SparkwrightError as error:
         return {"error": str(error)}
     worker = host.cluster is not None and host.name != host.cluster.head  # it has no API
@@ -95,7 +95,7 @@ def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[s
         reply = {name: answer[name] for name in FIELDS if name in answer}
     row = {"host": host.name, **FIELDS, **reply}
     row["fix"] = named(row["fix"], host)
-    row["causes"] = [{**one, "fix": named(one["fix"], host)} for one in row["causes"]]
+    row["causes"] = [{**cause, "fix": named(cause["fix"], host)} for cause in row["causes"]]
     if "error" in known:
         unread = {"cause": "the host's recipe can't be read", "verdict": "unknown", "evidence": known["error"]}
         row["causes"] = [*row["causes"], {**unread, "fix": ""}]

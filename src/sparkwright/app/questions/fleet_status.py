@@ -42,23 +42,23 @@ class Pinned:
     model: str = ""
 
 
-def once(chosen: Selection, *, json: bool) -> list[int]:
+def once(selection: Selection, *, json: bool) -> list[int]:
     """Ask everybody, print, and return the exit codes."""
     try:
-        rows = ask(chosen, pinned(chosen))
+        rows = ask(selection, pinned(selection))
     finally:
-        hang_up(chosen.fleet.members)
+        hang_up(selection.fleet.members)
     _print(rows, json=json)
     return [row.exit for row in rows] + [row.gateway.exit for row in rows if row.gateway is not None]
 
 
-def again(chosen: Selection, *, every_s: float, json: bool) -> int:
+def again(selection: Selection, *, every_s: float, json: bool) -> int:
     """Ask and print again and again over the same connections, until Ctrl-C: for a pipe. watch.py is for a terminal."""
-    wanted = pinned(chosen)
+    wanted = pinned(selection)
     try:
         while True:
             started_s = time.monotonic()
-            _print(ask(chosen, wanted), json=json)
+            _print(ask(selection, wanted), json=json)
             sys.stdout.flush()
             if outcome.is_left():
                 return Exit.OK
@@ -66,20 +66,20 @@ def again(chosen: Selection, *, every_s: float, json: bool) -> int:
     except KeyboardInterrupt:
         return Exit.OK
     finally:
-        hang_up(chosen.fleet.members)
+        hang_up(selection.fleet.members)
 
 
-def ask(chosen: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
+def ask(selection: Selection, wanted: Mapping[str, Pinned]) -> list[Row]:
     """One question to each host, all at once; a host that can't be asked is a row too."""
-    members, gateways = chosen.fleet.members, carried(chosen)
+    members, gateways = selection.fleet.members, carried(selection)
     answers = fan_out.everyone(members, lambda member: header(member, wanted, gateways), "status")
     return [row(member, answer, wanted, gateways) for member, answer in zip(members, answers, strict=True)]
 
 
-def carried(chosen: Selection) -> dict[str, Gateway]:
+def carried(selection: Selection) -> dict[str, Gateway]:
     """The gateways by the host in whose row they are: of several servers on one machine the first."""
-    first = {host.machine: host.name for host in reversed(chosen.hosts)}
-    return {first[one.host]: one for one in chosen.inventory.gateways.values() if one.host in first}
+    first = {host.machine: host.name for host in reversed(selection.hosts)}
+    return {first[gateway.host]: gateway for gateway in selection.inventory.gateways.values() if gateway.host in first}
 
 
 def header(member: Member, wanted: Mapping[str, Pinned], gateways: Mapping[str, Gateway]) -> dict[str, Any]:
@@ -154,17 +154,17 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
     )
 
 
-def pinned(chosen: Selection) -> dict[str, Pinned]:
+def pinned(selection: Selection) -> dict[str, Pinned]:
     """What the files say of each host. A mistake in a recipe or the lock does not hide what runs."""
     locks: dict[Path, lockfile.Lock] = {}
     found = {}
-    for host in chosen.hosts:
+    for host in selection.hosts:
         found[host.name] = Pinned(host.recipe or "")
         if not host.recipe:
             continue
         try:
-            wanted = recipe.load(chosen.project.root, host.recipe)
-            folder = lock_folder(chosen.project, host)
+            wanted = recipe.load(selection.project.root, host.recipe)
+            folder = lock_folder(selection.project, host)
             lock = locks[folder] = locks.get(folder) or lockfile.load(folder)
         except SparkwrightError:
             continue

@@ -29,8 +29,8 @@ def of(gateway: Gateway, answer: Answer) -> GatewayRow:
     if not found["running"]:
         return GatewayRow(name, port, "down", "HAProxy does not run", exit=int(Exit.FAILED))
     stand_in = found["stand_in"]
-    needed = [one for one in models if not one.on_demand]
-    without = [one.model for one in needed if not any(row.state == "up" for row in one.servers)]
+    needed = [model for model in models if not model.on_demand]
+    without = [routed.model for routed in needed if not any(row.state == "up" for row in routed.servers)]
     if without:
         return GatewayRow(
             name, port, "degraded", f"no server is up: {first(without, 3)}", models, int(Exit.FAILED), stand_in

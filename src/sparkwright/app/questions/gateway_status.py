@@ -29,7 +29,7 @@ def show(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
     reached = reach(gateway.host)
     member = reached.fleet.members[0]
     found = ask_module(reached.fleet, member, "gateway_state", {})
-    up = found["running"] and all(_up(one) for one in found["models"])
+    up = found["running"] and all(_up(model) for model in found["models"])
     if json:
         say_json({"gateway": gateway.name, "host": gateway.host, **{key: found[key] for key in KEYS}})
     else:
@@ -46,18 +46,18 @@ def _show(gateway: Gateway, url: str, found: dict[str, Any], *, clients: bool) -
     if found["stand_in"]:
         say(f"{at}: {NOT_HAPROXY}")
     if not clients:
-        plain_table.show(COLUMNS, [_row(one) for one in found["models"]])
+        plain_table.show(COLUMNS, [_row(model) for model in found["models"]])
     elif found["clients"]:
         keys = ("client", "requests", "running", "refused", "errors")
-        plain_table.show(USED, [[str(one[key]) for key in keys] for one in found["clients"]])
+        plain_table.show(USED, [[str(client[key]) for key in keys] for client in found["clients"]])
     else:
         say("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
 
 
-def _row(one: dict[str, Any]) -> list[str]:
-    servers = ", ".join(f"{row['host']} {row['state']} ({row['running']})" for row in one["servers"])
-    return [one["model"], *(str(one[key]) for key in ("requests", "running", "queued", "errors")), servers]
+def _row(server: dict[str, Any]) -> list[str]:
+    servers = ", ".join(f"{row['host']} {row['state']} ({row['running']})" for row in server["servers"])
+    return [server["model"], *(str(server[key]) for key in ("requests", "running", "queued", "errors")), servers]
 
 
-def _up(one: dict[str, Any]) -> bool:
-    return any(row["state"] == "up" for row in one["servers"])
+def _up(server: dict[str, Any]) -> bool:
+    return any(row["state"] == "up" for row in server["servers"])

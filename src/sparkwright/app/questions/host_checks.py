@@ -49,12 +49,12 @@ class HostReport:
 
     @property
     def bad(self) -> bool:
-        return any(one["verdict"] == "bad" for one in self.findings)
+        return any(finding["verdict"] == "bad" for finding in self.findings)
 
     @property
     def repairs(self) -> list[str]:
         """What may be done about it, each once."""
-        return list(dict.fromkeys(one["repair"] for one in self.findings if one["repair"]))
+        return list(dict.fromkeys(finding["repair"] for finding in self.findings if finding["repair"]))
 
     @property
     def exit(self) -> Exit:
@@ -65,95 +65,98 @@ class HostReport:
 def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> list[Exit]:
     """Look, show; with fix: show what would be done, ask, do it, and look again over a new login."""
     seen = inspect(machines(choose(pattern)))
-    wanted = {one.host: one.repairs for one in seen if one.repairs} if fix else {}
+    wanted = {host_report.host: host_report.repairs for host_report in seen if host_report.repairs} if fix else {}
     if wanted:
         if not json:
             _show(seen)
         file = sys.stderr if json else sys.stdout
         say("\nThis can be done now:", file=file)
-        for one in seen:
-            for name in one.repairs:
-                say(f"  {one.host}: {FIXES[name].manual_command(one.user)}   # {FIXES[name].says}", file=file)
+        for host_report in seen:
+            for name in host_report.repairs:
+                say(
+                    f"  {host_report.host}: {FIXES[name].manual_command(host_report.user)}   # {FIXES[name].says}",
+                    file=file,
+                )
         if agreed():
             seen = _repair(pattern, seen, wanted)
         elif not json:
-            return [one.exit for one in seen]
+            return [host_report.exit for host_report in seen]
     if json:
-        for one in seen:
-            say_json(_json(one))
+        for host_report in seen:
+            say_json(_json(host_report))
     else:
         _show(seen)
         if fix and not wanted:
-            alone = all(one.sandbox for one in seen)
+            alone = all(host_report.sandbox for host_report in seen)
             say("Nothing is fixed in the sandbox." if alone else "sparkwright can fix none of this by itself.")
-    return [one.exit for one in seen]
+    return [host_report.exit for host_report in seen]
 
 
-def inspect(chosen: Selection) -> list[HostReport]:
+def inspect(selection: Selection) -> list[HostReport]:
     """Every host's findings, in the order of the inventory. Closes the connections."""
-    chosen.fleet.connect()
+    selection.fleet.connect()
 
     def checks_of(member: Member) -> HostReport:
-        found = answer_of(chosen, member)
-        beside = clock.against(found["now_s"], time.time(), found["user"])
+        found = answer_of(selection, member)
+        clock_finding = clock.against(found["now_s"], time.time(), found["user"])
         sandbox = member.host.connection == "sandbox"
-        rows = [*found["findings"], beside.to_json()]
+        rows = [*found["findings"], clock_finding.to_json()]
         return HostReport(member.host.name, rows, found["user"], sandbox=sandbox, budget=found["budget"])
 
-    answers = chosen.fleet.ask(checks_of)
+    answers = selection.fleet.ask(checks_of)
     failed = {
         name: HostReport(name, error=error.message, error_exit=error.exit)
-        for name, error in chosen.fleet.errors().items()
+        for name, error in selection.fleet.errors().items()
     }
-    return [answers.get(member.host.name) or failed[member.host.name] for member in chosen.fleet.members]
+    return [answers.get(member.host.name) or failed[member.host.name] for member in selection.fleet.members]
 
 
-def answer_of(chosen: Selection, member: Member) -> dict[str, Any]:
+def answer_of(selection: Selection, member: Member) -> dict[str, Any]:
     """What the module says of a machine, with the findings of each of its servers."""
-    first, *others = chosen.inventory.servers_of(member.host.name)
-    found = ask_module(chosen.fleet, member, "doctor", wanted(chosen, first))
+    first, *others = selection.inventory.servers_of(member.host.name)
+    found = ask_module(selection.fleet, member, "doctor", wanted(selection, first))
     for host in others:
-        more = ask_module(chosen.fleet, member, "doctor", wanted(chosen, host))["findings"]
-        found["findings"] += [one for one in more if one["check"] in OF_SERVER]
+        more = ask_module(selection.fleet, member, "doctor", wanted(selection, host))["findings"]
+        found["findings"] += [item for item in more if item["check"] in OF_SERVER]
     return found
 
 
 def _repair(pattern: str, seen: Sequence[HostReport], wanted: Mapping[str, Sequence[str]]) -> list[HostReport]:
     """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
-    chosen = machines(choose(pattern))
+    selection = machines(choose(pattern))
     fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-    users = {one.host: one.user for one in seen}
+    users = {host_report.host: host_report.user for host_report in seen}
 
     def act(member: Member) -> None:
         name = member.host.name
-        member.secrets = chosen.inventory.secrets(member.host)
-        for one in wanted[name]:
+        member.secrets = selection.inventory.secrets(member.host)
+        for item in wanted[name]:
             try:
-                args = {"name": one, "user": users[name]}
-                ask_module(chosen.fleet, member, "fix", args, exclusive=True, become=True)
+                args = {"name": item, "user": users[name]}
+                ask_module(selection.fleet, member, "fix", args, exclusive=True, become=True)
             except SparkwrightError as error:
                 broken[name].append(str(error))
             else:
-                fixed[name].append(one)
+                fixed[name].append(item)
 
     try:
-        chosen.fleet.each([member for member in chosen.fleet.members if member.host.name in wanted], act)
+        selection.fleet.each([member for member in selection.fleet.members if member.host.name in wanted], act)
     finally:
-        chosen.fleet.close()
+        selection.fleet.close()
     again = inspect(machines(choose(pattern)))
-    for one in again:
-        one.fixed, one.broken = fixed[one.host], broken[one.host]
+    for host_report in again:
+        host_report.fixed, host_report.broken = fixed[host_report.host], broken[host_report.host]
     return again
 
 
-def wanted(chosen: Selection, host: Host) -> dict[str, Any]:
+def wanted(selection: Selection, host: Host) -> dict[str, Any]:
     """What the host's recipe asks of it, as arguments of the module; next to nothing without a recipe."""
     known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
     about = {"host": host.machine, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
         return about
-    wanted = recipes.recipe_of(chosen.project, host)
-    entry = lock_of(chosen.project, host).image(wanted.image)
+    wanted = recipes.recipe_of(selection.project, host)
+    entry = lock_of(selection.project, host).image(wanted.image)
     worker = host.cluster is not None and host.cluster.head != host.name
     return {
         **about,
@@ -165,41 +168,41 @@ def wanted(chosen: Selection, host: Host) -> dict[str, Any]:
         "utilization": wanted.memory_utilization,
         "ipc": wanted.to_json()["container"]["ipc"],
         "model_dir": wanted.file.model.dir,
-        "engine_memory": _engine_memory(chosen, host, wanted),
+        "engine_memory": _engine_memory(selection, host, wanted),
     }
 
 
-def _engine_memory(chosen: Selection, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
+def _engine_memory(selection: Selection, host: Host, wanted: recipe.Recipe) -> dict[str, Any]:
     """What the recipe's server takes of the memory; empty for one of a cluster on a host that is in none."""
     if wanted.split is not None and host.cluster is None:
         return {}
-    pinned = entries(lock_of(chosen.project, host), wanted)
+    pinned = entries(lock_of(selection.project, host), wanted)
     found: dict[str, Any] = recipe.scope(host, recipes.user_of(host), wanted, pinned)["engine_memory"]
     return found
 
 
 def _show(seen: Sequence[HostReport]) -> None:
     console = terminal()
-    for one in seen:
+    for host_report in seen:
         if len(seen) > 1:
             console.print()
-            console.print(one.host, style="bold")
-        if one.error:
-            console.print(styled("failed", one.error), soft_wrap=True)
+            console.print(host_report.host, style="bold")
+        if host_report.error:
+            console.print(styled("failed", host_report.error), soft_wrap=True)
             continue
-        if one.sandbox:
-            console.print(styled("muted", words.simulated(one.host)), soft_wrap=True)
-        for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
+        if host_report.sandbox:
+            console.print(styled("muted", words.simulated(host_report.host)), soft_wrap=True)
+        for style, text in tables.lines([_row(finding) for finding in host_report.findings], COLUMNS, grid.width()):
             console.print(styled(style, text), soft_wrap=True)
-        for text in budget_lines(one.budget):
+        for text in budget_lines(host_report.budget):
             console.print(styled("muted", f"  {text}"), soft_wrap=True)
-        for name in one.fixed:
+        for name in host_report.fixed:
             console.print(styled("changed", f"fixed: {name}: {FIXES[name].says}"), soft_wrap=True)
-        for message in one.broken:
+        for message in host_report.broken:
             console.print(styled("failed", f"not fixed: {message}"), soft_wrap=True)
-        counts = Counter(row["verdict"] for row in one.findings)
+        counts = Counter(row["verdict"] for row in host_report.findings)
         counted = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
-        console.print(f"{one.host}: {counted}")
+        console.print(f"{host_report.host}: {counted}")
 
 
 def _row(finding: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,9 +210,14 @@ def _row(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {**finding, "evidence": f"{finding['evidence']}{source}"}
 
 
-def _json(one: HostReport) -> dict[str, Any]:
-    if one.error:
-        return {"host": one.host, "error": one.error, "exit": int(one.exit)}
-    rows = [{**row, "repair": bool(row["repair"])} for row in one.findings]
-    more = {"fixed": one.fixed, "not_fixed": one.broken, "bad": one.bad, "budget": one.budget}
-    return {"host": one.host, "findings": rows, **more, "exit": int(one.exit)}
+def _json(host_report: HostReport) -> dict[str, Any]:
+    if host_report.error:
+        return {"host": host_report.host, "error": host_report.error, "exit": int(host_report.exit)}
+    rows = [{**row, "repair": bool(row["repair"])} for row in host_report.findings]
+    more = {
+        "fixed": host_report.fixed,
+        "not_fixed": host_report.broken,
+        "bad": host_report.bad,
+        "budget": host_report.budget,
+    }
+    return {"host": host_report.host, "findings": rows, **more, "exit": int(host_report.exit)}

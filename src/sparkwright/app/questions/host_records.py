@@ -40,7 +40,7 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
 
 def acts(events: list[Event], last: int) -> list[dict[str, Any]]:
     """What was done on a host, newest first, from its answer."""
-    rows = [one for one in events if one["event"] == "history"][:last]
+    rows = [event for event in events if event["event"] == "history"][:last]
     return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
 
 
@@ -64,14 +64,14 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
 
 def bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
     """The incident's name and its files. Raises Failed when what came is not one bundle, and that of the run asked for."""
-    files = [one for one in events if one["event"] == "file"]
-    other = next((one for one in events if one["event"] == "raw"), None)
+    files = [event for event in events if event["event"] == "file"]
+    other = next((event for event in events if event["event"] == "raw"), None)
     if other is not None:
         raise Failed(f"this is no part of an incident: {other['text']:.200}", where=host)
-    found = {one["incident"] for one in files}
+    found = {file["incident"] for file in files}
     if len(found) != 1 or (run and run not in found):
         raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)
-    return found.pop(), {one["name"]: one["text"] for one in files}
+    return found.pop(), {file["name"]: file["text"] for file in files}
 
 
 def _why(about: str) -> str:
@@ -85,12 +85,12 @@ def _why(about: str) -> str:
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
     """Show who holds one host's lock, and do what `decide` says: stop, kill, forget, or nothing."""
-    chosen = machines(choose(host))
-    if len(chosen.hosts) != 1:
+    selection = machines(choose(host))
+    if len(selection.hosts) != 1:
         raise Refused("`unlock` takes one host at a time.")
-    fleet, member = chosen.fleet, chosen.fleet.members[0]
+    fleet, member = selection.fleet, selection.fleet.members[0]
     try:
-        reported = next((one for one in _answer(fleet, member, {"verb": "lock"}) if one["event"] == "lock"), None)
+        reported = next((row for row in _answer(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None)
         if reported is None:
             raise Failed("the host does not say who holds its lock.", where=member.host.name)
         if reported["owner"] is None:
@@ -100,8 +100,8 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         if not how:
             say("left as it is")
             return Exit.OK
-        for one in _answer(fleet, member, {"verb": "unlock", "how": how, "run": reported["owner"]["run"]}):
-            say(one.get("text", ""))
+        for row in _answer(fleet, member, {"verb": "unlock", "how": how, "run": reported["owner"]["run"]}):
+            say(row.get("text", ""))
     finally:
         fleet.close()
     return Exit.OK
@@ -111,16 +111,16 @@ def _ask(
     pattern: str, header: dict[str, Any], *, json: bool
 ) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
     """What each host answers, by name, the exit code of each, and their titles by name."""
-    chosen = choose(pattern)
-    answers = asked(chosen, header)
-    for name, error in chosen.fleet.errors().items():
+    selection = choose(pattern)
+    answers = asked(selection, header)
+    for name, error in selection.fleet.errors().items():
         say_error(error, json=json, host=name)
-    return answers, chosen.fleet.codes(), {host.name: host.title for host in chosen.hosts}
+    return answers, selection.fleet.codes(), {host.name: host.title for host in selection.hosts}
 
 
-def asked(chosen: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
+def asked(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
     """The events that answer a question, by host; why there are none is in `chosen.fleet.errors()`. Closes the connections."""
-    return chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
+    return selection.fleet.ask(lambda member: _answer(selection.fleet, member, header))
 
 
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:

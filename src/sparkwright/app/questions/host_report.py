@@ -17,34 +17,39 @@ from sparkwright.host.state import write_atomically
 from sparkwright.visible import count
 
 
-def write(chosen: Selection, since: str, to: str, *, json: bool) -> list[int]:
+def write(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:
     """Ask every host for its checks and write the page. Returns the exit codes."""
     span_s = units.seconds(since, "--since", least_s=60)
     until_s = time.time()
     since_s = until_s - span_s
-    hosts = ask(chosen, since_s, until_s)
+    hosts = ask(selection, since_s, until_s)
     if json:
-        for one in hosts:
-            rows = [] if one.error else [asdict(span) for span in one.spans]
-            about: dict[str, Any] = {"host": one.name, "span_s": one.span_s, "checks": len(one.checks), "spans": rows}
-            say_json({**about, **(error_row(one.error, one.error_exit) if one.error else {})})
+        for host in hosts:
+            rows = [] if host.error else [asdict(span) for span in host.spans]
+            about: dict[str, Any] = {
+                "host": host.name,
+                "span_s": host.span_s,
+                "checks": len(host.checks),
+                "spans": rows,
+            }
+            say_json({**about, **(error_row(host.error, host.error_exit) if host.error else {})})
     else:
         path = Path(to)
         try:
             write_atomically(path, html.page(hosts, since_s, until_s).encode(), mode=0o644)
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
-        checks = count(sum(len(one.checks) for one in hosts), "check")
+        checks = count(sum(len(host.checks) for host in hosts), "check")
         say(f"{path}: {count(len(hosts), 'host')}, {checks}")
-        for one in hosts:
-            if one.error:
-                say(f"{one.name}: {one.error}")
-    return [one.error_exit for one in hosts]
+        for host in hosts:
+            if host.error:
+                say(f"{host.name}: {host.error}")
+    return [host.error_exit for host in hosts]
 
 
-def ask(chosen: Selection, since_s: float, until_s: float) -> list[html.Host]:
+def ask(selection: Selection, since_s: float, until_s: float) -> list[html.Host]:
     """The checks of every host since then; one that can't be asked has an error instead."""
-    members = chosen.fleet.members
+    members = selection.fleet.members
     try:
         answers = fan_out.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
     finally:

@@ -38,52 +38,52 @@ class Links:
     @property
     def in_use(self) -> list[Link]:
         """The links of that end, in its order."""
-        there = {one.interface: one for one in self.links if one.interface}
+        there = {link.interface: link for link in self.links if link.interface}
         return [there[name] for name in (self.used.interfaces if self.used else ()) if name in there]
 
 
 def proposed(links: Sequence[Link]) -> Fabric | None:
     """What a host file should say: the port with most of its halves up and an address; None where there is none."""
-    ports = fabric.ports([one for one in links if one.active and one.interface]).values()
-    able = [several for several in ports if several[0].addresses]
+    ports = fabric.ports([link for link in links if link.active and link.interface]).values()
+    able = [group for group in ports if group[0].addresses]
     best = max(able, key=len, default=None)
     if best is None:
         return None
-    found = Fabric(tuple(one.interface for one in best), best[0].addresses[0].partition("/")[0])
-    adapters = tuple(one.adapter for one in best)
+    found = Fabric(tuple(link.interface for link in best), best[0].addresses[0].partition("/")[0])
+    adapters = tuple(link.adapter for link in best)
     return found if found.hcas == adapters else Fabric(found.interfaces, found.address, adapters)
 
 
 def findings(members: Sequence[Links]) -> list[tuple[str, Finding]]:
     """What is wrong between them and on each, with the host that it is about ("" for all)."""
-    found = [(one.host, finding) for one in members for finding in one.findings if finding.verdict != "ok"]
-    found += [(one.host, finding) for one in members for finding in (*_as_written(one), *_paths(one))]
+    found = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
+    found += [(member.host, finding) for member in members for finding in (*_as_written(member), *_paths(member))]
     found += [("", finding) for rule in _BETWEEN for finding in rule(members)]
     return found
 
 
-def _as_written(one: Links) -> Iterator[Finding]:
+def _as_written(links: Links) -> Iterator[Finding]:
     """What its file says beside what there is."""
-    end = one.used
+    end = links.used
     if end is None:
         yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known.PLAYBOOKS)
         return
-    there = {link.interface: link for link in one.links if link.interface}
+    there = {link.interface: link for link in links.links if link.interface}
     for name in end.interfaces:
         if name not in there:
             shown = f"no interface {name} with an RDMA adapter; there are: {', '.join(there) or 'none'}"
-            yield Finding("fabric", "bad", shown, f"correct `fabric.interfaces` in hosts/{one.host}.yml")
-        elif not there[name].active and (name == end.interfaces[0] or not fabric.only_slower(name, one.links)):
+            yield Finding("fabric", "bad", shown, f"correct `fabric.interfaces` in hosts/{links.host}.yml")
+        elif not there[name].active and (name == end.interfaces[0] or not fabric.only_slower(name, links.links)):
             yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
     first = there.get(end.interfaces[0])
     if first is not None and end.address not in [text.partition("/")[0] for text in first.addresses]:
         shown = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {end.address}"
-        yield Finding("fabric", "bad", shown, f"correct `fabric.address` in hosts/{one.host}.yml")
+        yield Finding("fabric", "bad", shown, f"correct `fabric.address` in hosts/{links.host}.yml")
 
 
-def _paths(one: Links) -> Iterator[Finding]:
-    end = one.used
-    for path in one.paths:
+def _paths(links: Links) -> Iterator[Finding]:
+    end = links.used
+    for path in links.paths:
         peer, interface = path["peer"], path["interface"]
         if not interface:
             yield Finding("path", "unknown", f"no route to {peer} could be read", "ip route get " + peer)
@@ -101,7 +101,7 @@ def _equal(name: str, value: Callable[[Links], str], why: str, source: str) -> C
     """A rule that members must agree on something; a member of which it is not known disagrees with nobody."""
 
     def rule(members: Sequence[Links]) -> Iterator[Finding]:
-        found = {one.host: value(one) for one in members}
+        found = {member.host: value(member) for member in members}
         if len({text for text in found.values() if text}) > 1:
             shown = ", ".join(f"{host} {text}" for host, text in found.items() if text)
             yield Finding(name, "warning", f"{shown}: {why}", source=source)
@@ -110,7 +110,7 @@ def _equal(name: str, value: Callable[[Links], str], why: str, source: str) -> C
 
 
 def _mtu(members: Sequence[Links]) -> Iterator[Finding]:
-    found = {one.host: sorted({link.mtu for link in one.in_use if link.mtu}) for one in members}
+    found = {member.host: sorted({link.mtu for link in member.in_use if link.mtu}) for member in members}
     if len({tuple(mtus) for mtus in found.values() if mtus}) > 1:
         shown = ", ".join(f"{host} {'/'.join(map(str, mtus))}" for host, mtus in found.items() if mtus)
         fix = "set the same MTU on every host (in /etc/netplan)"
@@ -119,12 +119,14 @@ def _mtu(members: Sequence[Links]) -> Iterator[Finding]:
 
 def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
     """Each half of the port in one subnet with its peers, and in another than its twin."""
-    for one in members:
-        nets = [str(IPv4Interface(link.addresses[0]).network) for link in one.in_use if link.addresses]
+    for member in members:
+        nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.in_use if link.addresses]
         if len(set(nets)) < len(nets):
-            shown = f"{one.host}: both halves are in {nets[0]}: traffic of one may leave by the other"
+            shown = f"{member.host}: both halves are in {nets[0]}: traffic of one may leave by the other"
             yield Finding("subnets", "bad", shown, "give each a subnet of its own", known.PLAYBOOKS)
-    firsts = {one.host: one.in_use[0].addresses[0] for one in members if one.in_use and one.in_use[0].addresses}
+    firsts = {
+        member.host: member.in_use[0].addresses[0] for member in members if member.in_use and member.in_use[0].addresses
+    }
     if len({IPv4Interface(address).network for address in firsts.values()}) > 1:
         shown = ", ".join(f"{host} {address}" for host, address in firsts.items())
         yield Finding("subnets", "bad", f"{shown}: not in one subnet", "", known.PLAYBOOKS)
@@ -132,7 +134,7 @@ def _subnets(members: Sequence[Links]) -> Iterator[Finding]:
 
 def _clocks(members: Sequence[Links]) -> Iterator[Finding]:
     """Each beside the first one's, as the laptop saw both."""
-    timed = [(one.host, *one.ahead_s) for one in members if one.ahead_s is not None]
+    timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
     for host, least_s, most_s in timed[1:]:
         name, first_least_s, first_most_s = timed[0]
         if apart := clocks_apart((least_s - first_most_s, most_s - first_least_s), name):
@@ -144,17 +146,17 @@ _BETWEEN: tuple[Callable[[Sequence[Links]], Iterator[Finding]], ...] = (
     _mtu,
     _subnets,
     _clocks,
-    _equal("kernel", lambda one: one.kernel, "members should run the same", known.WIKI),
-    _equal("NVIDIA driver", lambda one: one.driver, "members should have the same", known.PLAYBOOKS),
+    _equal("kernel", lambda links: links.kernel, "members should run the same", known.WIKI),
+    _equal("NVIDIA driver", lambda links: links.driver, "members should have the same", known.PLAYBOOKS),
     _equal(
         "NIC firmware",
-        lambda one: "/".join(sorted({link.firmware for link in one.in_use if link.firmware})),
+        lambda links: "/".join(sorted({link.firmware for link in links.in_use if link.firmware})),
         "an update of one host only is a known cause of slow links",
         known.PLAYBOOKS,
     ),
     _equal(
         "rate",
-        lambda one: "/".join(sorted({f"{link.rate_gbps:.0f} Gb/s" for link in one.in_use if link.rate_gbps})),
+        lambda links: "/".join(sorted({f"{link.rate_gbps:.0f} Gb/s" for link in links.in_use if link.rate_gbps})),
         "the slowest link decides",
         known.PLAYBOOKS,
     ),

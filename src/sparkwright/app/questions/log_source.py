@@ -74,9 +74,9 @@ def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
 def recognised(lines: Iterable[bytes]) -> Engine:
     """The engine whose starts begin as one of these lines does; the usual one for none."""
     for line in lines_of(lines):
-        for one in map(engines.of, engines.TITLES):
-            if one.log.begins(line):
-                return one
+        for engine in map(engines.of, engines.TITLES):
+            if engine.log.begins(line):
+                return engine
     return engines.of(engines.USUAL)
 
 
@@ -88,14 +88,14 @@ def _named(name: str) -> Engine:
 
 def of_hosts(pattern: str, tail: int) -> list[Found]:
     """The logs of the containers that the hosts' recipes name."""
-    chosen = reach(pattern)
+    selection = reach(pattern)
 
     def log_of(member: Member) -> Mapping[str, Any]:
-        container = recipes.recipe_of(chosen.project, member.host).file.container
-        return ask_module(chosen.fleet, member, "engine_log", {"name": container.name, "tail": tail})
+        container = recipes.recipe_of(selection.project, member.host).file.container
+        return ask_module(selection.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
-    answers = chosen.fleet.ask(log_of)
-    nothing, errors = EngineState().to_json(), chosen.fleet.errors()
+    answers = selection.fleet.ask(log_of)
+    nothing, errors = EngineState().to_json(), selection.fleet.errors()
 
     def found(host: Host) -> Found:
         about: dict[str, Any] = {"source": {"host": host.name}, "title": host.title}
@@ -106,25 +106,25 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
         engine = engines.of(answer["engine"])
         return Found(**about, state=answer["state"], engine=engine, text=answer["text"], known=answer["known"])
 
-    return [found(host) for host in chosen.hosts]
+    return [found(host) for host in selection.hosts]
 
 
-def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
+def show(result: Found, *, state: bool, json: bool, titled: bool) -> None:
     """Print one log, or its state; titled: with its host's name above."""
     if json:
-        answer = error_row(one.error, one.error_exit) if one.error else {}
-        body = one.state if state else {"text": one.text}
-        say_json({**one.source, **body, **answer})
-    elif one.error:
-        say(f"{one.title or ' '.join(one.source.values())}: {one.error}", file=sys.stderr)
+        answer = error_row(result.error, result.error_exit) if result.error else {}
+        body = result.state if state else {"text": result.text}
+        say_json({**result.source, **body, **answer})
+    elif result.error:
+        say(f"{result.title or ' '.join(result.source.values())}: {result.error}", file=sys.stderr)
     else:
-        say("\n".join(_lines(one, state=state, titled=titled)))
+        say("\n".join(_lines(result, state=state, titled=titled)))
 
 
-def _lines(one: Found, *, state: bool, titled: bool) -> Iterable[str]:
+def _lines(result: Found, *, state: bool, titled: bool) -> Iterable[str]:
     if titled:
-        yield f"{one.title or ' '.join(one.source.values())}:"
+        yield f"{result.title or ' '.join(result.source.values())}:"
     if state:
-        yield from state_table.lines(one.state, one.engine.log, grid.width())
-    elif one.text:
-        yield one.text.removesuffix("\n")
+        yield from state_table.lines(result.state, result.engine.log, grid.width())
+    elif result.text:
+        yield result.text.removesuffix("\n")

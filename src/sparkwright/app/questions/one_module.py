@@ -34,9 +34,11 @@ def ask_module(
     about: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
     plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), check=check, exclusive=exclusive, **about)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
+    done = next(
+        (event for event in events if event["event"] == "task_finished" and event["status"] in ("ok", "changed")), None
+    )
     if done is None:
-        failed = next((one["msg"] for one in events if one["event"] == "task_finished"), "")
+        failed = next((event["msg"] for event in events if event["event"] == "task_finished"), "")
         raise recap.error(recap.of(events), failed or "the host gave no answer.")
     return answers.checked(name, done["data"], host=member.host.name)
 
@@ -59,13 +61,13 @@ def host_row(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
         codes.append(found.exit)
 
 
-def in_turn(chosen: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
+def in_turn(selection: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
     """Act on one host after the other. An error is told, and its exit code is that of its host. Closes the fleet."""
     codes: list[Exit] = []
     try:
-        for member in chosen.fleet.members:
+        for member in selection.fleet.members:
             with host_row(member.host.name, codes, json=json):
                 codes.append(act(member))
     finally:
-        chosen.fleet.close()
+        selection.fleet.close()
     return codes

@@ -43,31 +43,31 @@ SETTLE_S = 0.4
 SILENT_S = 5.0
 
 
-def watch(chosen: Selection, *, every_s: float) -> int:
+def watch(selection: Selection, *, every_s: float) -> int:
     """Show the hosts until q or Ctrl-C. Returns 0."""
-    pool = ThreadPoolExecutor(min(FORKS, len(chosen.fleet.members)) + 1)
+    pool = ThreadPoolExecutor(min(FORKS, len(selection.fleet.members)) + 1)
     try:
         with Screen() as screen:
-            _Watch(chosen, every_s, screen, pool).run()
+            _Watch(selection, every_s, screen, pool).run()
     except KeyboardInterrupt:
         pass
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a host that is off would be waited for
-        hang_up(chosen.fleet.members)
+        hang_up(selection.fleet.members)
     return Exit.OK
 
 
 class _Watch:
     """What is known, and what was asked for and has not come. Each host is asked by itself: a slow one delays no other."""
 
-    def __init__(self, chosen: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
-        self._chosen, self._screen, self._pool = chosen, screen, pool
-        self._wanted, self._gateways = fleet_status.pinned(chosen), fleet_status.carried(chosen)
-        self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in chosen.hosts}
+    def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
+        self._chosen, self._screen, self._pool = selection, screen, pool
+        self._wanted, self._gateways = fleet_status.pinned(selection), fleet_status.carried(selection)
+        self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
         self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = Rates()
         #: a host's connection carries one question at a time
-        self._busy = {host.name: threading.Lock() for host in chosen.hosts}
+        self._busy = {host.name: threading.Lock() for host in selection.hosts}
         self._asked_s: dict[str, float] = {}
         self._came: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._round_s = self._next_s = 0.0
@@ -141,7 +141,7 @@ class _Watch:
         host = self._view.host
         if host in self._asked_s or (host in self._view.acts and not anew):
             return  # its answer is still to come, and asks for them then
-        member = next(one for one in self._chosen.fleet.members if one.host.name == host)
+        member = next(member for member in self._chosen.fleet.members if member.host.name == host)
         if member.link is not None:
             self._submit(member, partial(self._history, member))
 
@@ -156,8 +156,8 @@ class _Watch:
 
     def _act(self, key: str) -> None:
         if key in ("up", "down"):
-            chosen = (self._view.chosen + (1 if key == "down" else -1)) % len(self._view.rows)
-            self._view = replace(self._view, chosen=chosen)
+            selection = (self._view.chosen + (1 if key == "down" else -1)) % len(self._view.rows)
+            self._view = replace(self._view, chosen=selection)
             self._want_acts()
         elif key == "r":
             self._next_s = 0.0
@@ -205,12 +205,12 @@ def _checked_c(answer: Mapping[str, Any]) -> float | None:
 def _acts(member: Member) -> tuple[Act, ...] | None:
     """The last acts on a host, newest first; None where it can't be asked: its row says why."""
     try:
-        events = [one for one in member.request({"verb": "history"}) if one["event"] == "history"]
+        events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
     except Exception:  # the connection, or its end while the screen is left
         hang_up([member])
         member.link = None
         return None
-    return tuple(Act(one["at"], _act_line(one)) for one in events[: frame.ACTS])
+    return tuple(Act(event["at"], _act_line(event)) for event in events[: frame.ACTS])
 
 
 def _act_line(row: Event) -> str:

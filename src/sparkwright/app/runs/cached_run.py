@@ -29,15 +29,17 @@ def place_of(playbook: str, given: Mapping[str, Any]) -> Place:
     return Place(Project.here().root, playbook, given)
 
 
-def find(begun: PendingConnections, place: Place) -> list[CachedPlan]:
+def find(pending: PendingConnections, place: Place) -> list[CachedPlan]:
     """The plans of the hosts that connecting has begun to, if nothing that they were made from has changed.
 
     None for a cluster of which a member can't be reached: that is for a run to say that is planned.
     """
     found = place.find()
-    if not found or {one.host.name: one.host.way for one in found} != {one.name: one.way for one in begun.hosts}:
+    if not found or {cached_plan.host.name: cached_plan.host.way for cached_plan in found} != {
+        host.name: host.way for host in pending.hosts
+    }:
         return []
-    if not all(map(_same_login, found)) or (len(found) > 1 and not begun.reached()):
+    if not all(map(_same_login, found)) or (len(found) > 1 and not pending.reached()):
         return []
     return found
 
@@ -50,19 +52,19 @@ def _same_login(made: CachedPlan) -> bool:
 
 
 def run(
-    begun: PendingConnections, made: Sequence[CachedPlan], *, diff: bool, json: bool, hears: Listener | None = None
+    pending: PendingConnections, made: Sequence[CachedPlan], *, diff: bool, json: bool, on_event: Listener | None = None
 ) -> list[int]:
-    """Run them. hears: see `Shown`. Returns each host's exit code. Raises as `session.run`."""
-    hosts = [one.host for one in made]
+    """Run them. on_event: see `Shown`. Returns each host's exit code. Raises as `session.run`."""
+    hosts = [cached_plan.host for cached_plan in made]
     fleet = Fleet([Member(host) for host in hosts])
-    shown = Shown(SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, hears=hears)
+    shown = Shown(SelectedHosts(Project.here(), hosts, fleet), json=json, diff=diff, rows=True, on_event=on_event)
     again = _Again(fleet, made, shown)
     with ending(fleet):
-        begun.give(fleet.members)
+        pending.give(fleet.members)
         fleet.play(made[0].plan.play, hosts, again.plan, Roll(RolloutPolicy(max_fail_percentage=100)))
-        for member, one in zip(fleet.members, made, strict=True):
-            if _learnt(member, one):
-                _keep_engine(fleet, member, one)
+        for member, cached_plan in zip(fleet.members, made, strict=True):
+            if _learnt(member, cached_plan):
+                _keep_engine(fleet, member, cached_plan)
     return fleet.codes()
 
 
@@ -71,7 +73,7 @@ class _Again:
 
     def __init__(self, fleet: Fleet, made: Sequence[CachedPlan], shown: Shown) -> None:
         self._fleet, self._shown = fleet, shown
-        self._made = {one.host.name: one for one in made}
+        self._made = {cached_plan.host.name: cached_plan for cached_plan in made}
         self._token = new_token()
         self._keys: dict[str, Secret] = {}
         self._one_by_one = threading.Lock()

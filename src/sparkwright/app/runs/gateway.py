@@ -21,14 +21,14 @@ def deploy(**given: Any) -> list[int]:
     """Run the playbook on the gateway's host. Returns its exit code. Raises Refused before any host is asked."""
     project = Project.here()
     inventory = Inventory.load(project.root)
-    one = chosen(inventory, given["host"])
-    routes.routed(project.root, inventory, one)
-    gateways.refuse_without_key(one)
-    codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": one.host})
+    gateway = chosen(inventory, given["host"])
+    routes.routed(project.root, inventory, gateway)
+    gateways.refuse_without_key(gateway)
+    codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": gateway.host})
     shown = not (given["check"] or given["json"] or given.get("hears"))
     if shown and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
-        url, way = gateways.base_url(inventory, one)
-        say(f"Clients of {one.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(one))
+        url, way = gateways.base_url(inventory, gateway)
+        say(f"Clients of {gateway.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(gateway))
     return codes
 
 
@@ -38,14 +38,14 @@ def _with_key(gateway: Gateway) -> str:
 
 def rollback(**given: Any) -> list[int]:
     """Run the playbook that goes back, on the gateway's host; the routes of now are not read. Returns its exit code."""
-    one = chosen(Inventory.load(Project.here().root), given["host"])
-    gateways.refuse_without_key(one)
-    return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": one.host})
+    gateway = chosen(Inventory.load(Project.here().root), given["host"])
+    gateways.refuse_without_key(gateway)
+    return playbooks.run(ROLLBACK, "gateway.rollback", **{**given, "host": gateway.host})
 
 
 def chosen(inventory: Inventory, name: str) -> Gateway:
     """The gateway of this group, or on this host. Raises Refused."""
-    by_host = {one.host: one for one in inventory.gateways.values()}
+    by_host = {gateway.host: gateway for gateway in inventory.gateways.values()}
     found = inventory.gateways.get(name) or by_host.get(name)
     if found is not None:
         return found

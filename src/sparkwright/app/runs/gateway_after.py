@@ -20,18 +20,18 @@ from sparkwright.project.inventory.gateway import Gateway
 OF_SERVERS = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable", "rollback")
 
 
-def deployed(chosen: Selection, given: Mapping[str, Any], hears: Listener | None = None) -> list[int]:
+def deployed(selection: Selection, given: Mapping[str, Any], on_event: Listener | None = None) -> list[int]:
     """Deploy each of them once more. Returns their exit codes; none where no server was changed. given: the deploy's options.
 
-    hears: a program, instead of who is at the terminal.
+    on_event: a program, instead of who is at the terminal.
 
     A gateway that can't be deployed leaves the servers as they are: that is said, with its exit code, FAILED instead of REFUSED.
     """
-    changed = {member.host.machine for member in chosen.fleet.members if _changed(member.recap)}
+    changed = {member.host.machine for member in selection.fleet.members if _changed(member.recap)}
     if given["check"] or not changed:
         return []
-    behind = [one for one in chosen.inventory.gateways.values() if changed & {*one.members}]
-    return [code for one in behind for code in _deployed(one, given, hears)]
+    behind = [gateway for gateway in selection.inventory.gateways.values() if changed & {*gateway.members}]
+    return [code for gateway in behind for code in _deployed(gateway, given, on_event)]
 
 
 def _changed(recap: Mapping[str, Any] | None) -> bool:
@@ -39,22 +39,22 @@ def _changed(recap: Mapping[str, Any] | None) -> bool:
     return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
-def _deployed(gateway: Gateway, given: Mapping[str, Any], hears: Listener | None) -> list[int]:
+def _deployed(gateway: Gateway, given: Mapping[str, Any], on_event: Listener | None) -> list[int]:
     try:
         if not _stands(gateway):
             return []
-        if not given["json"] and hears is None:
+        if not given["json"] and on_event is None:
             say(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
         plain = {name: value for name, value in given.items() if name not in OF_SERVERS}
         everything = {"tags": "", "skip_tags": "", "start_at_task": "", "host": gateway.name}
-        codes = gateways.deploy(**{**plain, **everything, "hears": hears})
+        codes = gateways.deploy(**{**plain, **everything, "hears": on_event})
     except SparkwrightError as error:
-        if hears is not None:
+        if on_event is not None:
             raise
         say_error(error, json=given["json"], host=gateway.host)
         codes = [int(error.exit)]
     codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was touched
-    if any(codes) and hears is None:
+    if any(codes) and on_event is None:
         fix = f"`{program()} gateway.deploy --host {gateway.name}` routes what is served now"
         say(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
     return codes
@@ -64,7 +64,7 @@ def _stands(gateway: Gateway) -> bool:
     """Whether it was deployed. Raises where its host can't be asked."""
     members = machines(reach(gateway.host, "light")).fleet.members
     try:
-        (answer,) = fan_out.everyone(members, lambda one: {"verb": "status", "gateway": True}, "status")
+        (answer,) = fan_out.everyone(members, lambda member: {"verb": "status", "gateway": True}, "status")
     finally:
         hang_up(members)
     if isinstance(answer, SparkwrightError):

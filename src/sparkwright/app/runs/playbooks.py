@@ -14,8 +14,8 @@ from sparkwright.app.connect import PendingConnections, checked, left_of, need_o
 ROLLING = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
-def run(playbook: str, command: str, *, hears: Listener | None = None, **given: Any) -> list[int]:
-    """Run a playbook. command: how to give it again, as `restart`. hears: a program, instead of who is at the terminal.
+def run(playbook: str, command: str, *, on_event: Listener | None = None, **given: Any) -> list[int]:
+    """Run a playbook. command: how to give it again, as `restart`. on_event: a program, instead of who is at the terminal.
 
     Returns the exit codes, one a host.
     """
@@ -27,36 +27,36 @@ def run(playbook: str, command: str, *, hears: Listener | None = None, **given: 
         session.list_tasks(playbook, session.options(**given), json=given["json"])
         return []
     pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
-    begun = PendingConnections(pattern, need_of(playbook))
+    pending = PendingConnections(pattern, need_of(playbook))
     from sparkwright.app.runs import cached_run
 
     place = cached_run.place_of(playbook, given)
-    plans = cached_run.find(begun, place)
+    plans = cached_run.find(pending, place)
     if plans:
-        return cached_run.run(begun, plans, diff=given["diff"], json=given["json"], hears=hears)
-    chosen = checked(begun)
-    behind = playbook == "deploy" and bool(chosen.inventory.gateways)
+        return cached_run.run(pending, plans, diff=given["diff"], json=given["json"], on_event=on_event)
+    selection = checked(pending)
+    behind = playbook == "deploy" and bool(selection.inventory.gateways)
     if behind:
-        _refuse_conflicts(chosen)
+        _refuse_conflicts(selection)
     from sparkwright.app.runs import session
     from sparkwright.app.runs.rollout import RolloutOptions
 
-    asked = RolloutOptions(command, **{name: given[name] for name in ROLLING if name in given})
+    rolling = RolloutOptions(command, **{name: given[name] for name in ROLLING if name in given})
     options = session.options(**given)
-    codes = session.run(chosen, playbook, options, asked, json=given["json"], place=place, hears=hears)
+    codes = session.run(selection, playbook, options, rolling, json=given["json"], place=place, on_event=on_event)
     if not behind:
         return codes
     from sparkwright.app.runs import gateway_after
 
-    return codes + gateway_after.deployed(chosen, given, hears)
+    return codes + gateway_after.deployed(selection, given, on_event)
 
 
-def _refuse_conflicts(chosen: Selection) -> None:
+def _refuse_conflicts(selection: Selection) -> None:
     """Before any host is asked: what the gateways in front of these servers could not route."""
     from sparkwright.project.gateway.routes import refuse_conflicts
 
-    deployed = {member.host.name for member in chosen.fleet.members}
-    machines = {member.host.machine for member in chosen.fleet.members}
-    for one in chosen.inventory.gateways.values():
-        if machines & {*one.members}:
-            refuse_conflicts(chosen.project.root, chosen.inventory, one, deployed)
+    deployed = {member.host.name for member in selection.fleet.members}
+    machines = {member.host.machine for member in selection.fleet.members}
+    for gateway in selection.inventory.gateways.values():
+        if machines & {*gateway.members}:
+            refuse_conflicts(selection.project.root, selection.inventory, gateway, deployed)

@@ -29,37 +29,37 @@ class Shown:
     """
 
     def __init__(
-        self, chosen: SelectedHosts, *, json: bool, diff: bool, rows: bool = False, hears: Listener | None = None
+        self, selection: SelectedHosts, *, json: bool, diff: bool, rows: bool = False, on_event: Listener | None = None
     ) -> None:
-        self._project = chosen.project
-        self._workers = {host.name for host in chosen.hosts if host.cluster and host.cluster.head != host.name}
+        self._project = selection.project
+        self._workers = {host.name for host in selection.hosts if host.cluster and host.cluster.head != host.name}
         self._summary: Summary | None = None
-        if hears is not None:
-            chosen.fleet.subscribers = [hears]
-            hears.follows(chosen.fleet)
+        if on_event is not None:
+            selection.fleet.subscribers = [on_event]
+            on_event.follows(selection.fleet)
             return
-        chosen.fleet.ask_stop = stop_asked
+        selection.fleet.ask_stop = stop_asked
         if json:
-            chosen.fleet.subscribers = [JsonLines()]
+            selection.fleet.subscribers = [JsonLines()]
             return
         from sparkwright.console.events.tables import Tables
 
-        many = rows and not diff and len(chosen.hosts) > 1
+        many = rows and not diff and len(selection.hosts) > 1
         lines = _lines(diff, many=many, together=bool(self._workers))
-        lines.hosts([host.name for host in chosen.hosts])
+        lines.hosts([host.name for host in selection.hosts])
         self._summary = Summary(self._snippet, lines.write)
         panels = not many or bool(self._workers)
-        chosen.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
+        selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
 
-    def serves(self, one: Served) -> None:
+    def serves(self, served: Served) -> None:
         """Remember what a host is to serve, for the panel."""
-        if self._summary is not None and one.host not in self._workers:
-            self._summary.serves(one)
+        if self._summary is not None and served.host not in self._workers:
+            self._summary.serves(served)
 
-    def _snippet(self, one: Served) -> str:
+    def _snippet(self, served: Served) -> str:
         from sparkwright.app.questions import client_settings
 
-        return client_settings.text(self._project, one)
+        return client_settings.text(self._project, served)
 
 
 def _lines(diff: bool, *, many: bool, together: bool) -> Any:

@@ -69,22 +69,24 @@ class RolloutRun:
     """One playbook on its way over the chosen hosts. A run that only looks, or takes all at once, keeps no record."""
 
     def __init__(
-        self, chosen: Selection, book: playbook.Playbook, given: playbook.Options, asked: RolloutOptions
+        self, selection: Selection, book: playbook.Playbook, given: playbook.Options, rolling: RolloutOptions
     ) -> None:
-        self._chosen = chosen
+        self._chosen = selection
         self._book = book
         self._given = given
-        self._asked = asked
-        self._file = RecordFile(chosen.project.root, book.path.stem)
-        self._looks = _Looks(chosen)
-        everyone = [chosen.inventory.match(play.hosts) for play in book.plays]
+        self._asked = rolling
+        self._file = RecordFile(selection.project.root, book.path.stem)
+        self._looks = _Looks(selection)
+        everyone = [selection.inventory.match(play.hosts) for play in book.plays]
         self._last_play = {
             name: n for n, hosts in enumerate(everyone) for host in hosts for name in (host.name, host.machine)
         }
-        self._paces = [asked.policy(play) for play in book.plays]
+        self._paces = [rolling.policy(play) for play in book.plays]
         self.record: Record | None = None
         self._kept = False
-        self._together = clusters.one_of(chosen) is not None  # the members of a cluster are one, whatever the batches
+        self._together = (
+            clusters.one_of(selection) is not None
+        )  # the members of a cluster are one, whatever the batches
         if not given.check and not all(play.file.read_only for play in book.plays):
             self._begin()
 
@@ -94,7 +96,7 @@ class RolloutRun:
             record = self._file.load()
             refuse_other(record, self._options(), self._prints)
             self.record, self._kept = record, True
-            for member in (one for one in self._chosen.fleet.members if one.host.name in record.under_way):
+            for member in (member for member in self._chosen.fleet.members if member.host.name in record.under_way):
                 self._chosen.fleet.tell(member, "was in progress when this run was left: its host is checked again.")
         elif any(policy.rolls(len(names)) for policy in self._paces):
             self.record = Record(self._file.playbook, names, self._options())
@@ -131,7 +133,7 @@ class RolloutRun:
         fleet = self._chosen.fleet
         if self.record is None and not fleet.stopped:
             return []
-        ended = {one.host.name: Exit(one.recap["exit"]) for one in fleet.members if one.recap is not None}
+        ended = {member.host.name: Exit(member.recap["exit"]) for member in fleet.members if member.recap is not None}
         left = [member.host.name for member in fleet.members if member.recap is None]
         if self.record is None and not left:
             return []
@@ -167,8 +169,8 @@ class RolloutRun:
         if not _takes_down(play):
             return None
         inventory = self._chosen.inventory
-        chosen = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
-        kept = floors(inventory.groups, inventory.min_serving, chosen, EVERYONE)
+        selection = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
+        kept = floors(inventory.groups, inventory.min_serving, selection, EVERYONE)
         return Guard(kept, self._looks.serves) if kept else None
 
     def _options(self) -> dict[str, Any]:
@@ -202,9 +204,9 @@ class RolloutRun:
 class _Looks:
     """Asks hosts whether they serve, beside the run: nothing of it is shown, and it leaves nothing in a host's journal."""
 
-    def __init__(self, chosen: Selection) -> None:
-        self._chosen = chosen
-        self._members = {member.host.name: member for member in chosen.fleet.members}
+    def __init__(self, selection: Selection) -> None:
+        self._chosen = selection
+        self._members = {member.host.name: member for member in selection.fleet.members}
         self._mine: list[Member] = []
 
     def serves(self, names: Sequence[str]) -> set[str]:
@@ -232,7 +234,7 @@ class _Looks:
             found = list(member.request({"verb": "serving", "name": name}, self._chosen.inventory.secrets(host)))
         except SparkwrightError:
             return False
-        return any(one["event"] == "serving" and one["serving"] for one in found)
+        return any(row["event"] == "serving" and row["serving"] for row in found)
 
 
 def _takes_down(play: playbook.Play) -> bool:

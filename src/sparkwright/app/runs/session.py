@@ -46,58 +46,58 @@ def options(**given: Any) -> playbook.Options:
 
 
 def run(
-    chosen: Selection,
+    selection: Selection,
     book: str,
     given: playbook.Options,
-    asked: RolloutOptions,
+    rolling: RolloutOptions,
     *,
     json: bool,
     place: Place | None = None,
-    hears: Listener | None = None,
+    on_event: Listener | None = None,
 ) -> list[int]:
     """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped.
 
-    place: where the plan of such a command is kept. hears: see `Shown`.
+    place: where the plan of such a command is kept. on_event: see `Shown`.
     """
-    read = playbook.load(clusters.path_of(chosen, book))
+    read = playbook.load(clusters.path_of(selection, book))
     if not any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in read.plays):
-        chosen = machines(chosen)
-        chosen.fleet.connect()
-    fleet, codes = chosen.fleet, list[int]()
-    trip = RolloutRun(chosen, read, given, asked)
-    shown = Shown(chosen, json=json, diff=given.diff, rows=True, hears=hears)
-    with ending(fleet, trip.left_behind), contextlib.closing(trip):
-        if trip.may_begin():
+        selection = machines(selection)
+        selection.fleet.connect()
+    fleet, codes = selection.fleet, list[int]()
+    rollout = RolloutRun(selection, read, given, rolling)
+    shown = Shown(selection, json=json, diff=given.diff, rows=True, on_event=on_event)
+    with ending(fleet, rollout.left_behind), contextlib.closing(rollout):
+        if rollout.may_begin():
             for n, play in enumerate(read.plays):
-                roll = trip.roll(n)
-                made = _play(chosen, play, given, shown, roll)
-                if place is not None and len(read.plays) == 1 and clusters.is_one(chosen) and roll.guard is None:
+                roll = rollout.roll(n)
+                made = _play(selection, play, given, shown, roll)
+                if place is not None and len(read.plays) == 1 and clusters.is_one(selection) and roll.guard is None:
                     place.keep(made, fleet.members)
-        codes = trip.tell()
+        codes = rollout.tell()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if codes:
         return codes
-    idle = ", ".join(host.name for host in chosen.hosts)
+    idle = ", ".join(host.name for host in selection.hosts)
     raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
 
 
-def ask(chosen: Selection, header: dict[str, Any], *, json: bool, hears: Listener | None = None) -> list[int]:
-    """One request to each chosen host, shown as it is answered. hears: see `Shown`."""
-    fleet = chosen.fleet
-    Shown(chosen, json=json, diff=False, hears=hears)
+def ask(selection: Selection, header: dict[str, Any], *, json: bool, on_event: Listener | None = None) -> list[int]:
+    """One request to each chosen host, shown as it is answered. on_event: see `Shown`."""
+    fleet = selection.fleet
+    Shown(selection, json=json, diff=False, on_event=on_event)
     fleet.ask(lambda member: fleet.request(member, header))
     return fleet.codes()
 
 
-def one_task(chosen: Selection, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
+def one_task(selection: Selection, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
     name = module.replace("_", " ")
     task = Task(id=module, name=name, module=module, args=args)
-    return tasks(chosen, name, lambda host: (task,), exclusive=not read_only, json=json)
+    return tasks(selection, name, lambda host: (task,), exclusive=not read_only, json=json)
 
 
 def tasks(
-    chosen: Selection,
+    selection: Selection,
     play: str,
     steps: Callable[[Host], tuple[Task, ...]],
     *,
@@ -106,8 +106,8 @@ def tasks(
     check: bool = False,
 ) -> list[int]:
     """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock. check: they change nothing."""
-    fleet = chosen.fleet
-    Shown(chosen, json=json, diff=False)
+    fleet = selection.fleet
+    Shown(selection, json=json, diff=False)
 
     def run_on(member: Member) -> list[Event]:
         host = member.host
@@ -129,14 +129,14 @@ def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
 
 
 def _play(
-    chosen: Selection, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll
+    selection: Selection, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll
 ) -> Mapping[str, CachedPlan]:
     """Run one play. Returns `Planner.made`."""
-    here = {name for host in chosen.inventory.match(play.hosts) for name in (host.name, host.machine)}
-    hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
-    planner = Planner(chosen, play, given, shown.serves)
+    here = {name for host in selection.inventory.match(play.hosts) for name in (host.name, host.machine)}
+    hosts = [member.host for member in selection.fleet.members if member.host.name in here]
+    planner = Planner(selection, play, given, shown.serves)
     try:
-        chosen.fleet.play(play.name, hosts, planner.plan, roll, planner.preview)
+        selection.fleet.play(play.name, hosts, planner.plan, roll, planner.preview)
     finally:
         planner.close()
     planner.learn_engines()

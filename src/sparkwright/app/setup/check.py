@@ -32,38 +32,40 @@ COLUMNS = grid.columns(
 
 def run(pattern: str, *, json: bool) -> list[int]:
     """Log in to the hosts of a pattern and show them. Exit code 1 for one that lacks something, 3 for one that is not reached."""
-    chosen = machines(reach(pattern))
+    selection = machines(reach(pattern))
     try:
-        found = chosen.fleet.ask(lambda member: _of(chosen, member))
+        found = selection.fleet.ask(lambda member: _of(selection, member))
     finally:
-        chosen.fleet.close()
-    errors = chosen.fleet.errors()
+        selection.fleet.close()
+    errors = selection.fleet.errors()
     for name, error in errors.items():
         say_error(error, json=json, host=name)
-    for name, one in found.items() if json else ():
-        say_json({"host": name, **one})
+    for name, item in found.items() if json else ():
+        say_json({"host": name, **item})
     if not json:
-        plain_table.show(COLUMNS, [_row(host.name, found.get(host.name)) for host in chosen.hosts])
-    return [*chosen.fleet.codes(), *(Exit.FAILED for one in found.values() if one["missing"])]
+        plain_table.show(COLUMNS, [_row(host.name, found.get(host.name)) for host in selection.hosts])
+    return [*selection.fleet.codes(), *(Exit.FAILED for row in found.values() if row["missing"])]
 
 
-def _of(chosen: Selection, member: Member) -> dict[str, Any]:
+def _of(selection: Selection, member: Member) -> dict[str, Any]:
     """The survey of one host, and what its doctor calls bad: what a deploy would be refused or fail for."""
-    names = [host.recipe for host in chosen.inventory.servers_of(member.host.name) if host.recipe]
-    recipes = [recipe.load(chosen.project.root, name) for name in names]
-    seen = ask_module(chosen.fleet, member, "survey", survey.wanted(recipes))
-    judged = host_checks.answer_of(chosen, member)
+    names = [host.recipe for host in selection.inventory.servers_of(member.host.name) if host.recipe]
+    recipes = [recipe.load(selection.project.root, name) for name in names]
+    seen = ask_module(selection.fleet, member, "survey", survey.wanted(recipes))
+    judged = host_checks.answer_of(selection, member)
     bad = [
-        {key: one[key] for key in ("check", "evidence", "fix")} for one in judged["findings"] if one["verdict"] == "bad"
+        {key: finding[key] for key in ("check", "evidence", "fix")}
+        for finding in judged["findings"]
+        if finding["verdict"] == "bad"
     ]
     return {**seen, "missing": bad}
 
 
-def _row(host: str, one: dict[str, Any] | None) -> tuple[str, ...]:
-    if one is None:
+def _row(host: str, report: dict[str, Any] | None) -> tuple[str, ...]:
+    if report is None:
         return (host, "-", "-", "-", "-", "-", "-", "unreachable, see above")
-    memory = f"{units.gib(one['memory_available_bytes'])} of {units.gib(one['memory_bytes'])} GiB"
-    docker, ollama = one["docker"], one["ollama"]
+    memory = f"{units.gib(report['memory_available_bytes'])} of {units.gib(report['memory_bytes'])} GiB"
+    docker, ollama = report["docker"], report["ollama"]
     held = (
         "-"
         if not ollama["reachable"]
@@ -71,15 +73,15 @@ def _row(host: str, one: dict[str, Any] | None) -> tuple[str, ...]:
         if ollama["models"] is None
         else first(ollama["models"], 2) or "idle"
     )
-    serves = first([f"{row['name']}:{row['port']}" for row in one["servers"]], 2)
-    lacks = [f"{row['check']}: {row['evidence']}" for row in one["missing"]]
+    serves = first([f"{row['name']}:{row['port']}" for row in report["servers"]], 2)
+    lacks = [f"{row['check']}: {row['evidence']}" for row in report["missing"]]
     more = f"; {len(lacks) - 1} more: `sparkwright doctor --host {host}`" if lacks[1:] else ""
     lacking = f"{lacks[0]}{more}" if lacks else "nothing"
     return (
         host,
-        one["gpu"]["name"] if one["gpu"] else "none",
+        report["gpu"]["name"] if report["gpu"] else "none",
         memory,
-        units.size(one["disk_free_bytes"]),
+        units.size(report["disk_free_bytes"]),
         str(docker["version"] or "yes") if docker["reachable"] else "no",
         held,
         serves or "-",

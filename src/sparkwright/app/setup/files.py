@@ -85,11 +85,11 @@ def host_text(host: NewHost, found: Sequence[str], command: str) -> str:
 
 def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
     """groups.yml with the groups that are not in it yet at its end. text: the file, empty where there is none."""
-    new = [one for one in groups if one not in (known or {})]
+    new = [group for group in groups if group not in (known or {})]
     start = text or schema_line.line("groups")
     if new and not start.endswith("\n"):
         start += "\n"
-    return start + "".join(f"\n{one}: {{}}\n" for one in new)
+    return start + "".join(f"\n{item}: {{}}\n" for item in new)
 
 
 def with_dir(recipe: str, folder: str, host: str) -> str:

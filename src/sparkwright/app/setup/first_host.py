@@ -116,10 +116,10 @@ def show_notes(found: Found) -> None:
         say(
             f"{line[0].upper()}{line[1:]}. A deploy leaves it alone unless the recipe has its name; it holds memory and its port."
         )
-    for one in seen["servers"] if seen else ():
-        if not one["verified"]:
-            words = ["recipe.import", "--from-host", found.host.name, "--container", str(one["name"])]
-            say(f"To take {one['name']} over without a restart: `invoke {join(words)}`.")
+    for server in seen["servers"] if seen else ():
+        if not server["verified"]:
+            words = ["recipe.import", "--from-host", found.host.name, "--container", str(server["name"])]
+            say(f"To take {server['name']} over without a restart: `invoke {join(words)}`.")
 
 
 def show_next(found: Found, folder: Path) -> None:
@@ -136,16 +136,16 @@ def show_next(found: Found, folder: Path) -> None:
     say("\nNext:")
     if folder.resolve() != Path.cwd().resolve():
         say(f"  {join(['cd', folder])}")
-    for one in commands:
-        typed = f"sparkwright {one} --host {found.host.name}"
-        say(f"  {typed:<40} # {why[one]}")
+    for command in commands:
+        typed = f"sparkwright {command} --host {found.host.name}"
+        say(f"  {typed:<40} # {why[command]}")
 
 
 def named_host(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
     """A host as flags give it. Raises Refused for what can't be one."""
     host = NewHost.typed(address)
     host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
-    for one in host.groups:
-        files.refuse_name(one, "group")
+    for group in host.groups:
+        files.refuse_name(group, "group")
     files.refuse_name(host.name)
     return host

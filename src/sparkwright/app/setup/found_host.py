@@ -53,10 +53,14 @@ def ask_which(*, sandbox: bool) -> NewHost:
     with terminal().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         rows = candidates.find(Path.home() / ".ssh")[: candidates.MOST]
     rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
-    plain_table.show(CANDIDATES, [(str(n), one.address, one.source) for n, one in enumerate(rows, start=1)])
-    asked = "Which host? A number, or USER@ADDRESS"
+    plain_table.show(
+        CANDIDATES, [(str(n), candidate.address, candidate.source) for n, candidate in enumerate(rows, start=1)]
+    )
+    requested = "Which host? A number, or USER@ADDRESS"
     while True:
-        answer = questions.choose(asked, [one.address for one in rows]) if rows else questions.ask(asked)
+        answer = (
+            questions.choose(requested, [candidate.address for candidate in rows]) if rows else questions.ask(requested)
+        )
         if answer:
             try:
                 return NewHost.typed(answer)
@@ -90,24 +94,28 @@ def choose(
     """The recipe for a host. named: by its user; then nothing is asked. Raises Refused for one that does not fit its memory."""
     rows = proposal.choices(recipes, seen, reserve_gib)
     if named:
-        choice = next((one for one in rows if one.name == named), None)
+        choice = next((choice for choice in rows if choice.name == named), None)
         if choice is not None and choice.verdict == "too large":
             ways = [f"set {choice.fit.largest.replace(' ', ' to ')} in the recipe"] if choice.fit.largest else []
             ways += ["name another recipe", "leave --recipe out"]
             fix = f"{', '.join(ways[:-1])}, or {ways[-1]}."
             raise Refused(f"{named} does not fit: {choice.why}.", fix=fix[0].upper() + fix[1:])
         return choice
-    fitting = [one for one in rows if one.verdict != "too large"]
+    fitting = [choice for choice in rows if choice.verdict != "too large"]
     if not asking or not fitting:
         return next(iter(fitting), None)
     shown = fitting[:MOST]
     plain_table.show(
-        CHOICES, [(str(n), one.name, one.on_disk, FITS[one.verdict], one.why) for n, one in enumerate(shown, start=1)]
+        CHOICES,
+        [
+            (str(n), choice.name, choice.on_disk, FITS[choice.verdict], choice.why)
+            for n, choice in enumerate(shown, start=1)
+        ],
     )
     if len(rows) > len(fitting):
-        say(f"Too large for this host: {', '.join(one.name for one in rows if one not in fitting)}.")
-    name = questions.choose_one_of("Which recipe?", [one.name for one in shown])
-    return next(one for one in shown if one.name == name)
+        say(f"Too large for this host: {', '.join(choice.name for choice in rows if choice not in fitting)}.")
+    name = questions.choose_one_of("Which recipe?", [choice.name for choice in shown])
+    return next(choice for choice in shown if choice.name == name)
 
 
 def chosen(

@@ -32,7 +32,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
         raise Refused(
             f"there is a {what} {host.name} already.", fix="Give another name: `hosts.add NAME --address ADDRESS`."
         )
-    recipes = [recipe.load(project.root, one) for one in recipe.names(project.root)]
+    recipes = [recipe.load(project.root, item) for item in recipe.names(project.root)]
     if named:
         recipe.load(project.root, named)
     reserve = _reserve_gib(inventory)
@@ -63,7 +63,7 @@ def add(host: NewHost | None, *, named: str, asking: bool, offline: bool, json: 
 def _reserve_gib(inventory: Inventory) -> float:
     """What must stay free, as the hosts there have it; the most of theirs."""
     given = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
-    figures = [float(one) for one in given if isinstance(one, int | float)]
+    figures = [float(item) for item in given if isinstance(item, int | float)]
     return max(figures, default=float(recipe.DEFAULTS["reserve_gib"]))
 
 
@@ -91,4 +91,4 @@ def _write(root: Path, host: NewHost, lines: list[str]) -> list[str]:
 
 
 def _is_new(text: str, groups: tuple[str, ...]) -> bool:
-    return any(one not in (yaml.safe_load(text) or {}) for one in groups)
+    return any(group not in (yaml.safe_load(text) or {}) for group in groups)

@@ -88,10 +88,16 @@ def choices(
 
     survey: None where the host was not asked.
     """
-    found = [_choice(one, survey, reserve_gib) for one in recipes if one.file.parallel is None]
+    found = [_choice(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
         found,
-        key=lambda one: (one.verdict == "too large", not one.served, one.found is None, one.name != USUAL, one.name),
+        key=lambda choice: (
+            choice.verdict == "too large",
+            not choice.served,
+            choice.found is None,
+            choice.name != USUAL,
+            choice.name,
+        ),
     )
 
 

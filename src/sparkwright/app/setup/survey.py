@@ -25,13 +25,13 @@ Accept = Callable[[UnknownKey], bool]
 
 def wanted(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     """The arguments of `survey`: the models of these recipes."""
-    pairs = dict.fromkeys((one.file.model.id, one.file.model.dir) for one in recipes)
+    pairs = dict.fromkeys((recipe.file.model.id, recipe.file.model.dir) for recipe in recipes)
     return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
 
 
 def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
     """The answer of the module `survey`. Raises Unreachable, UnknownKey among it where `accept` says no."""
-    asked: set[bytes] = set()
+    options: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
         try:
@@ -39,9 +39,9 @@ def of(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
             return ask_module(fleet, fleet.members[0], "survey", wanted(recipes))
         except UnknownKey as error:
             shown = error.key.asbytes()
-            if shown in asked or len(asked) >= MOST_KEYS or not accept(error) or error.target.keep_in is None:
+            if shown in options or len(options) >= MOST_KEYS or not accept(error) or error.target.keep_in is None:
                 raise
-            asked.add(shown)
+            options.add(shown)
             say(f"{host_keys.keep(error.target, error.key, error.target.keep_in)}.")
         finally:
             fleet.close()
@@ -73,15 +73,15 @@ def ollama(found: dict[str, Any]) -> str:
 def servers(found: dict[str, Any]) -> list[str]:
     """A sentence for each container that serves models."""
     return [
-        f"container {one['name']} ({one['engine']}) serves {first(one['models'], 3) or 'who has its key'}"
-        f" on port {one['port']}{', verified by sparkwright' if one['verified'] else ''}"
-        for one in found["servers"]
+        f"container {server['name']} ({server['engine']}) serves {first(server['models'], 3) or 'who has its key'}"
+        f" on port {server['port']}{', verified by sparkwright' if server['verified'] else ''}"
+        for server in found["servers"]
     ]
 
 
 def lines(found: dict[str, Any]) -> list[str]:
     """What was found, for a person; a model once for each of its places."""
-    models = [f"{one['id']}: {units.size(one['size_bytes'])} in {one['dir']}" for one in found["models"]]
+    models = [f"{model['id']}: {units.size(model['size_bytes'])} in {model['dir']}" for model in found["models"]]
     return [hardware(found), docker(found), ollama(found), *servers(found), *models]
 
 

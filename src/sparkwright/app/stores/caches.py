@@ -20,18 +20,18 @@ COLUMNS = grid.columns(
 KEY = 12
 
 
-def show(chosen: Selection, *, json: bool) -> list[Exit]:
+def show(selection: Selection, *, json: bool) -> list[Exit]:
     """The caches of each host, with why they stay."""
-    return in_turn(chosen, lambda member: _show(chosen, member, json=json), json=json)
+    return in_turn(selection, lambda member: _show(selection, member, json=json), json=json)
 
 
-def prune(chosen: Selection, *, check: bool, yes: bool, json: bool) -> list[Exit]:
+def prune(selection: Selection, *, check: bool, yes: bool, json: bool) -> list[Exit]:
     """Show what would go from each host, ask, and remove it. check: only show."""
-    return in_turn(chosen, lambda member: _prune(chosen, member, check=check, yes=yes, json=json), json=json)
+    return in_turn(selection, lambda member: _prune(selection, member, check=check, yes=yes, json=json), json=json)
 
 
-def _show(chosen: Selection, member: Member, *, json: bool) -> Exit:
-    found = ask_module(chosen.fleet, member, "prune_caches", {}, check=True)
+def _show(selection: Selection, member: Member, *, json: bool) -> Exit:
+    found = ask_module(selection.fleet, member, "prune_caches", {}, check=True)
     if json:
         say_json({"host": member.host.name, "caches": found["caches"]})
     else:
@@ -39,8 +39,8 @@ def _show(chosen: Selection, member: Member, *, json: bool) -> Exit:
     return Exit.OK
 
 
-def _prune(chosen: Selection, member: Member, *, check: bool, yes: bool, json: bool) -> Exit:
-    found = ask_module(chosen.fleet, member, "prune_caches", {}, check=True)
+def _prune(selection: Selection, member: Member, *, check: bool, yes: bool, json: bool) -> Exit:
+    found = ask_module(selection.fleet, member, "prune_caches", {}, check=True)
     going = [row for row in found["caches"] if not row["kept"]]
     name, freed = member.host.name, None
     if not json:
@@ -48,7 +48,7 @@ def _prune(chosen: Selection, member: Member, *, check: bool, yes: bool, json: b
         say(f"{name}: would free {units.size(found['freed_bytes'])}." if going else f"{name}: nothing to free.")
     if going and not check and agreed(f"Remove these from {name}?", yes=yes):
         only = {"only": [row["name"] for row in going]}
-        freed = ask_module(chosen.fleet, member, "prune_caches", only, exclusive=True)["freed_bytes"]
+        freed = ask_module(selection.fleet, member, "prune_caches", only, exclusive=True)["freed_bytes"]
     if json:
         say_json({"host": name, "caches": found["caches"], "freed_bytes": freed})
     elif freed is not None:

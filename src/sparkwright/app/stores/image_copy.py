@@ -77,12 +77,12 @@ class ImageTransfer:
     packer: str
 
 
-def copy(chosen: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
+def copy(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
     """Copy an image between two members; returns how it went, one sentence. image: empty for what the target's recipe names.
 
     Raises Refused before anything is sent when the source has no such image, or the target can't take it.
     """
-    wanted = _wanted(chosen, target, image)
+    wanted = _wanted(selection, target, image)
     here = ask_module(fleet, source, "inspect_image", wanted.to_json())
     if not here["present"]:
         other = f", only another image under its name ({here['impostor'][7:19]})" if here["impostor"] else ""
@@ -96,11 +96,11 @@ def copy(chosen: Selection, fleet: Fleet, source: Member, target: Member, image:
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
-    trip = ImageTransfer(fleet, source, target, here, there, incoming, packer)
-    _refuse_what_cannot_be(wanted, trip)
+    transfer = ImageTransfer(fleet, source, target, here, there, incoming, packer)
+    _refuse_what_cannot_be(wanted, transfer)
     started_s = time.monotonic()
     try:
-        way = _some_way(trip)
+        way = _some_way(transfer)
     except BaseException:
         with suppress(SparkwrightError):  # what broke the copy is what has to be said
             ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
@@ -113,30 +113,30 @@ def copy(chosen: Selection, fleet: Fleet, source: Member, target: Member, image:
     return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
 
 
-def _some_way(trip: ImageTransfer) -> str:
+def _some_way(transfer: ImageTransfer) -> str:
     """Carry it, straight if that goes. Returns how."""
     try:
-        return _straight(trip)
+        return _straight(transfer)
     except SparkwrightError as error:
         if error.exit is not Exit.UNREACHABLE:
             raise
-        trip.fleet.tell(trip.target, f"{error.message} Through this laptop then.")
-        return _through_the_laptop(trip)
+        transfer.fleet.tell(transfer.target, f"{error.message} Through this laptop then.")
+        return _through_the_laptop(transfer)
 
 
-def _wanted(chosen: Selection, target: Member, image: str) -> Wanted:
+def _wanted(selection: Selection, target: Member, image: str) -> Wanted:
     if not image:
-        image = recipes.recipe_of(chosen.project, target.host).image
+        image = recipes.recipe_of(selection.project, target.host).image
     name = Name.given(image)
-    entry = lock_of(chosen.project, target.host).image(name.by_tag)
+    entry = lock_of(selection.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
-    sizes = {one["platform"]: one["size_bytes"] for one in entry.get("manifests") or ()}
+    sizes = {manifest["platform"]: manifest["size_bytes"] for manifest in entry.get("manifests") or ()}
     return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
 
 
-def _refuse_what_cannot_be(wanted: Wanted, trip: ImageTransfer) -> None:
-    here, there, source, target = trip.here, trip.there, trip.source, trip.target
+def _refuse_what_cannot_be(wanted: Wanted, transfer: ImageTransfer) -> None:
+    here, there, source, target = transfer.here, transfer.there, transfer.source, transfer.target
     if here["platform"] != there["host_platform"]:
         has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
         message = f"{has}, {target.host.name} needs {there['host_platform']}."
@@ -151,26 +151,26 @@ def _refuse_what_cannot_be(wanted: Wanted, trip: ImageTransfer) -> None:
             raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
 
 
-def _straight(trip: ImageTransfer) -> str:
+def _straight(transfer: ImageTransfer) -> str:
     """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
-    fleet, target, link = trip.fleet, trip.target, trip.target.open()
+    fleet, target, link = transfer.fleet, transfer.target, transfer.target.open()
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
     private, public = _key_pair()
-    allowed = {"public_key": public, "command": image_stream.load_command(trip.packer, trip.there["intake"])}
+    allowed = {"public_key": public, "command": image_stream.load_command(transfer.packer, transfer.there["intake"])}
     args = {
-        "image": trip.here["id"],
-        "incoming": trip.incoming,
-        "size_bytes": trip.here["size_bytes"],
-        "addresses": _addresses(target, trip.there["addresses"]),
+        "image": transfer.here["id"],
+        "incoming": transfer.incoming,
+        "size_bytes": transfer.here["size_bytes"],
+        "addresses": _addresses(target, transfer.there["addresses"]),
         "user": ssh_config.resolve(target.host).user,
         "host_key": link.host_key(),
-        "packer": trip.packer,
+        "packer": transfer.packer,
     }
     ask_module(fleet, target, "copy_key", allowed)
     try:
-        with _given(trip.source, KEY, private):
-            sent = ask_module(fleet, trip.source, "send_image", args, exclusive=False)
+        with _given(transfer.source, KEY, private):
+            sent = ask_module(fleet, transfer.source, "send_image", args, exclusive=False)
     finally:
         ask_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
     return f"straight to {sent['address']}"
@@ -204,19 +204,19 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
         member.secrets = before
 
 
-def _through_the_laptop(trip: ImageTransfer) -> str:
-    links = (trip.source.open(), trip.target.open())
+def _through_the_laptop(transfer: ImageTransfer) -> str:
+    links = (transfer.source.open(), transfer.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
-        raise Refused("both hosts must be reached over ssh.", where=trip.source.host.name)
-    pack = " ".join(image_stream.PACKERS[trip.packer][0])
-    out = links[0].run(["sh", "-c", SAVE, "sparkwright", trip.here["id"], trip.incoming, pack])
-    into = links[1].run(["sh", "-c", image_stream.load_command(trip.packer, trip.there["intake"])])
+        raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
+    pack = " ".join(image_stream.PACKERS[transfer.packer][0])
+    out = links[0].run(["sh", "-c", SAVE, "sparkwright", transfer.here["id"], transfer.incoming, pack])
+    into = links[1].run(["sh", "-c", image_stream.load_command(transfer.packer, transfer.there["intake"])])
 
     def progress(sent: int) -> None:
-        about = {"task": "copy", "host": trip.target.host.name, "unit": "bytes", "text": "packed"}
-        trip.fleet.say_later(event("progress", done=sent, total=0, **about))
+        about = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}
+        transfer.fleet.say_later(event("progress", done=sent, total=0, **about))
 
     ended = relay(out, into, progress)
     if ended.code:
-        raise Failed(f"its engine refuses the image: {ended.message}", where=trip.target.host.name)
+        raise Failed(f"its engine refuses the image: {ended.message}", where=transfer.target.host.name)
     return f"{units.size(ended.sent_bytes)} through this laptop"

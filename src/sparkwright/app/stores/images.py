@@ -24,22 +24,22 @@ from sparkwright.trust import image_name
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
 
 
-def prune(chosen: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
+def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
     """Show what would go on each host, ask, and remove it. everything: of all repositories. check: only show."""
     given = {"everything": everything, "check": check, "yes": yes, "json": json}
-    return in_turn(chosen, lambda member: _prune(chosen, member, **given), json=json)
+    return in_turn(selection, lambda member: _prune(selection, member, **given), json=json)
 
 
-def _prune(chosen: Selection, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
-    args = _prune_args(chosen, member, everything=everything)
-    found = ask_module(chosen.fleet, member, "prune_images", args, check=True)
+def _prune(selection: Selection, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
+    args = _prune_args(selection, member, everything=everything)
+    found = ask_module(selection.fleet, member, "prune_images", args, check=True)
     going = [row for row in found["images"] if not row["kept"]]
     if not json:
         _show(member.host.name, found)
     freed = None
     if going and not check and agreed(f"Remove these from {member.host.name}?", yes=yes):
         only = {**args, "only": [row["id"] for row in going]}
-        freed = ask_module(chosen.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
+        freed = ask_module(selection.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
     if json:
         say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})
     elif freed is not None:
@@ -47,10 +47,10 @@ def _prune(chosen: Selection, member: Member, *, everything: bool, check: bool, 
     return Exit.CHANGES if going and freed is None else Exit.OK
 
 
-def _prune_args(chosen: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
+def _prune_args(selection: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
-    root: Path = chosen.project.root
-    lock = lock_of(chosen.project, member.host)
+    root: Path = selection.project.root
+    lock = lock_of(selection.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
     pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
     repositories = set() if everything else {image_name.Name.parse(ref).repository for ref in refs}
@@ -71,28 +71,28 @@ def _show(host: str, found: dict[str, Any]) -> None:
 
 def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     """Copy an image from one host to others, over ssh. image: empty for what the receiving host's recipe names."""
-    chosen = choose(f"{source_name},{to}")
-    sources = chosen.inventory.machines_of(chosen.inventory.match(source_name))
+    selection = choose(f"{source_name},{to}")
+    sources = selection.inventory.machines_of(selection.inventory.match(source_name))
     if len(sources) != 1:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one.")
-    local = [host.name for host in chosen.hosts if host.connection != "ssh"]
+    local = [host.name for host in selection.hosts if host.connection != "ssh"]
     if local:
         raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
-    source = next(member for member in chosen.fleet.members if member.host.machine == sources[0].name)
-    targets = [member for member in chosen.fleet.members if member.host.machine != sources[0].name]
+    source = next(member for member in selection.fleet.members if member.host.machine == sources[0].name)
+    targets = [member for member in selection.fleet.members if member.host.machine != sources[0].name]
     if not targets:
         raise Refused(f"--to {to} names no other host than {source_name}.")
-    chosen.fleet.connect()
-    return _copy(chosen, source, targets, image, json=json)
+    selection.fleet.connect()
+    return _copy(selection, source, targets, image, json=json)
 
 
-def _copy(chosen: Selection, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
-    Shown(chosen, json=json, diff=False)
+def _copy(selection: Selection, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
+    Shown(selection, json=json, diff=False)
     sentences, codes = list[str](), list[Exit]()
 
     def copy_to(member: Member) -> None:
         try:
-            sentences.append(image_copy.copy(chosen, chosen.fleet, source, member, image))
+            sentences.append(image_copy.copy(selection, selection.fleet, source, member, image))
         except SparkwrightError as error:
             name = member.host.name
             error.where = error.where or name
@@ -101,9 +101,9 @@ def _copy(chosen: Selection, source: Member, targets: list[Member], image: str, 
 
     try:
         for member in targets:  # one after the other: they would share the source's network and its engine
-            chosen.fleet.each([member], copy_to)
+            selection.fleet.each([member], copy_to)
     finally:
-        chosen.fleet.close()
+        selection.fleet.close()
     for sentence in sentences:
         say(sentence, file=sys.stderr if json else sys.stdout)
     return codes

@@ -41,14 +41,14 @@ def model(old: Entry, new: Entry) -> list[Row]:
     """Between two entries of a model: the commit, and the files added, removed and changed."""
     rows = _row("commit", old["commit"][:12], new["commit"][:12])
     rows += _chat(old, new)
-    before, after = ({one["path"]: one for one in entry["files"]} for entry in (old, new))
+    before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
     changed = [(before[path], after[path]) for path in after if path in before and _differ(before[path], after[path])]
-    rows += [Row(f"+ {one['path']}", "absent", _size(one["size_bytes"])) for one in added]
-    rows += [Row(f"- {one['path']}", _size(one["size_bytes"]), "absent") for one in removed]
+    rows += [Row(f"+ {item['path']}", "absent", _size(item["size_bytes"])) for item in added]
+    rows += [Row(f"- {item['path']}", _size(item["size_bytes"]), "absent") for item in removed]
     rows += [Row(f"~ {b['path']}", _content(b), _content(a)) for b, a in changed]
-    anew = sum(one["size_bytes"] for one in [*added, *(after_one for _, after_one in changed)])
+    anew = sum(item["size_bytes"] for item in [*added, *(after_one for _, after_one in changed)])
     return [*rows, Row("to load", "0 B", units.size(anew))] if added or changed else rows
 
 
@@ -74,8 +74,8 @@ def _differ(before: Entry, after: Entry) -> bool:
     return any(before.get(key) != after.get(key) for key in ("sha256", "blob_id", "size_bytes"))
 
 
-def _content(one: Entry) -> str:
-    return f"{_size(one['size_bytes'])} {(one.get('sha256') or one.get('blob_id') or '')[:8]}"
+def _content(entry: Entry) -> str:
+    return f"{_size(entry['size_bytes'])} {(entry.get('sha256') or entry.get('blob_id') or '')[:8]}"
 
 
 def _day(created: str | None) -> str | None:

@@ -85,9 +85,9 @@ class Pinned:
         return {**found, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
 
 
-def pinned_by(chosen: Selection, name: str = "") -> list[Pinned]:
+def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
     """What the recipes of the chosen hosts pin. name: only this image, model or recipe. Raises Refused when there is none."""
-    found = list(_entries(chosen))
+    found = list(_entries(selection))
     if not found:
         raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")
     if not name:
@@ -99,10 +99,10 @@ def pinned_by(chosen: Selection, name: str = "") -> list[Pinned]:
     return named
 
 
-def pinned_of(chosen: Selection, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
+def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
     """A recipe's image and its model, to be asked through a host. lock: the host's, where it has been read."""
-    member.secrets = chosen.inventory.secrets(member.host)
-    folder = lock_folder(chosen.project, member.host)
+    member.secrets = selection.inventory.secrets(member.host)
+    folder = lock_folder(selection.project, member.host)
     named = wanted.file.model
     keys = {"image": wanted.image, "model": lockfile.model_key(named.id, named.revision, named.chosen)}
     known = entries(lock or lockfile.load(folder), wanted)
@@ -113,22 +113,22 @@ def pinned_of(chosen: Selection, member: Member, wanted: Recipe, lock: lockfile.
     return found
 
 
-def _entries(chosen: Selection) -> Iterator[Pinned]:
+def _entries(selection: Selection) -> Iterator[Pinned]:
     """Each image and model once, asked through the first host that serves it."""
     seen: set[tuple[Path, str]] = set()
     locks: dict[Path, lockfile.Lock] = {}
-    for member in chosen.fleet.members:
+    for member in selection.fleet.members:
         if not member.host.recipe:
             continue
-        folder = lock_folder(chosen.project, member.host)
+        folder = lock_folder(selection.project, member.host)
         lock = locks.setdefault(folder, lockfile.load(folder))
-        for one in pinned_of(chosen, member, recipes.recipe_of(chosen.project, member.host), lock):
-            if (folder, one.key) not in seen:
-                seen.add((folder, one.key))
-                yield one
+        for pinned in pinned_of(selection, member, recipes.recipe_of(selection.project, member.host), lock):
+            if (folder, pinned.key) not in seen:
+                seen.add((folder, pinned.key))
+                yield pinned
 
 
-def ask_upstream(chosen: Selection, entries: Sequence[Pinned], *, follow: bool) -> None:
+def ask_upstream(selection: Selection, entries: Sequence[Pinned], *, follow: bool) -> None:
     """Fill in what upstream says, host by host in parallel, and hang up. An entry that can't be asked keeps its error.
 
     follow: ask what tags and branches mean now, not only about the pinned digest.
@@ -137,17 +137,17 @@ def ask_upstream(chosen: Selection, entries: Sequence[Pinned], *, follow: bool) 
     def ask_of(member: Member) -> None:
         for n, entry in enumerate(entries):
             if entry.member is member:
-                _ask(chosen, entry, new_run_id() + f"-{n}", follow=follow)
+                _ask(selection, entry, new_run_id() + f"-{n}", follow=follow)
 
-    members = [member for member in chosen.fleet.members if any(entry.member is member for entry in entries)]
+    members = [member for member in selection.fleet.members if any(entry.member is member for entry in entries)]
     try:
         if members:
-            chosen.fleet.each(members, ask_of)
+            selection.fleet.each(members, ask_of)
     finally:
-        hang_up(chosen.fleet.members)
+        hang_up(selection.fleet.members)
 
 
-def _ask(chosen: Selection, entry: Pinned, run_id: str, *, follow: bool) -> None:
+def _ask(selection: Selection, entry: Pinned, run_id: str, *, follow: bool) -> None:
     image = entry.kind == "image"
     pinned = entry.old["digest"] if image and entry.old else ""
     task = (
@@ -156,7 +156,7 @@ def _ask(chosen: Selection, entry: Pinned, run_id: str, *, follow: bool) -> None
         else model_task(entry.wanted, role=entry.role)
     )
     try:
-        answer = ask(chosen.fleet, entry.member, [task], run_id)[task.id]
+        answer = ask(selection.fleet, entry.member, [task], run_id)[task.id]
         entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # a full disk, a folder that is read-only
         entry.error = broke(error)
@@ -176,10 +176,10 @@ def write(fresh: Sequence[Pinned]) -> None:
                 known = known.with_image(entry.key, new)
             else:
                 model = entry.wanted.file.model
-                id_, revision, chosen = model.id, model.revision, model.chosen
+                id_, revision, choice = model.id, model.revision, model.chosen
                 if entry.role is not None:
-                    id_, revision, chosen = keyed(entry.wanted.file.models[entry.role], entry.role)
-                known = known.with_model(id_, revision, new, chosen)
+                    id_, revision, choice = keyed(entry.wanted.file.models[entry.role], entry.role)
+                known = known.with_model(id_, revision, new, choice)
         save(known, folder)
 
 

@@ -34,7 +34,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "max_position_embeddings": found.max_position_embeddings,
         "trained_length": config_parts.trained_length(config),
         "prediction_layers": config_parts.prediction_layers(config),
-        "evidence": [one._asdict() for one in found.evidence],
+        "evidence": [item._asdict() for item in found.evidence],
         "substring_rule": _substring_rule(config),
         "block_tokens": {dtype: block_size(config, dtype) for dtype in ("auto", "fp8")},
         "vllm": {name: getattr(support, name) for name in ("since", "until", "lacking")} if support else None,
@@ -50,8 +50,8 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
         recurrent = "an unknown number" if found.recurrent_layers is None else found.recurrent_layers
         plain = found.kind in ("dense", "unknown")
         yield _line("layers", f"{found.layers}" if plain else f"{recurrent} of {found.layers} are recurrent")
-    for label, one in zip(["because", *[""] * len(found.evidence)], found.evidence, strict=False):
-        yield _line(label, f"{one.path}: {one.seen}")
+    for label, value in zip(["because", *[""] * len(found.evidence)], found.evidence, strict=False):
+        yield _line(label, f"{value.path}: {value.seen}")
     if found.max_position_embeddings:
         yield _line("length", f"{found.max_position_embeddings} tokens{_stretched(found, config)}")
     predicts = config_parts.prediction_layers(config)

@@ -31,74 +31,78 @@ LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("US
 Rows = list[tuple[str, dict[str, Any]]]
 
 
-def ask(chosen: Selection, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def ask(selection: Selection, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What a module that only looks finds on every chosen host, by name. A host that can't say has its error printed."""
-    found = chosen.fleet.ask(lambda member: ask_module(chosen.fleet, member, module, args_of(member.host)))
-    for name, error in chosen.fleet.errors().items():
+    found = selection.fleet.ask(lambda member: ask_module(selection.fleet, member, module, args_of(member.host)))
+    for name, error in selection.fleet.errors().items():
         say_error(error, json=False, host=name)
     return found
 
 
 def list_models(pattern: str, *, as_json: bool) -> list[int]:
     """Every model of every host, with who uses it."""
-    chosen = machines(choose(pattern))
-    found = ask(chosen, "models", lambda host: {})
-    rows = [(host, one) for host in found for one in found[host]["models"]]
+    selection = machines(choose(pattern))
+    found = ask(selection, "models", lambda host: {})
+    rows = [(host, model) for host in found for model in found[host]["models"]]
     if as_json:
-        say_json(_objects(rows) + _errors(chosen))
-        return chosen.fleet.codes()
-    plain_table.show(LISTED, [_cells(host, one) for host, one in rows])
-    if not rows and len(found) == len(chosen.hosts):
+        say_json(_objects(rows) + _errors(selection))
+        return selection.fleet.codes()
+    plain_table.show(LISTED, [_cells(host, row) for host, row in rows])
+    if not rows and len(found) == len(selection.hosts):
         say("no models that sparkwright proved.")
-    return chosen.fleet.codes()
+    return selection.fleet.codes()
 
 
 def _objects(rows: Rows) -> list[dict[str, Any]]:
-    return [{"host": host, **one} for host, one in rows]
+    return [{"host": host, **row} for host, row in rows]
 
 
-def _errors(*asked: Selection) -> list[dict[str, Any]]:
+def _errors(*options: Selection) -> list[dict[str, Any]]:
     """The errors as --json gives them, one a host."""
-    found = {host: error for chosen in reversed(asked) for host, error in chosen.fleet.errors().items()}
+    found = {host: error for selection in reversed(options) for host, error in selection.fleet.errors().items()}
     return [error_row(str(error), error.exit, host=host) for host, error in found.items()]
 
 
-def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     """A model as a row of LISTED."""
-    state = f"{count(len(one['changed']), 'file')} changed" if one["changed"] else "whole"
-    model, used = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}", ", ".join(one["used_by"])
-    return host, model, units.size(one["size_bytes"]), state, used or "unused", one["dir"]
+    state = f"{count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
+    model, used = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
+    return host, model, units.size(row["size_bytes"]), state, used or "unused", row["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     """Compare each host's model with the lock. Exit 2 when a file is missing or wrong."""
-    chosen = choose(pattern)
-    models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
-    further = {host.name: _further(chosen.project, host) for host in chosen.hosts}
-    found = ask(chosen, "verify_model", lambda host: {**models[host.name], "deep": deep, "models": further[host.name]})
+    selection = choose(pattern)
+    models = {host.name: locked_model(selection.project, host) for host in selection.hosts}
+    further = {host.name: _further(selection.project, host) for host in selection.hosts}
+    found = ask(
+        selection, "verify_model", lambda host: {**models[host.name], "deep": deep, "models": further[host.name]}
+    )
     if as_json:
-        say_json([{"host": host, "id": models[host]["id"], **one} for host, one in found.items()] + _errors(chosen))
+        say_json(
+            [{"host": host, "id": models[host]["id"], **value} for host, value in found.items()] + _errors(selection)
+        )
     else:
-        for host, one in found.items():
+        for host, value in found.items():
             how = "every byte read again" if deep else "as proved"
-            summary = f"whole: {one['files']} files, {units.size(one['size_bytes'])}, {how}"
-            message = f"wrong: {first(one['wrong'], 3)}" if one["wrong"] else summary
+            summary = f"whole: {value['files']} files, {units.size(value['size_bytes'])}, {how}"
+            message = f"wrong: {first(value['wrong'], 3)}" if value["wrong"] else summary
             say(one_line(f"{host:<12} {models[host]['id']}  {message}"))
-    return [*chosen.fleet.codes(), *(Exit.CHANGES for one in found.values() if one["wrong"])]
+    return [*selection.fleet.codes(), *(Exit.CHANGES for row in found.values() if row["wrong"])]
 
 
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     """Bring the locked model of each host's recipe from a host that has it; the hub is not asked."""
-    chosen = choose(pattern)
-    giver = peers.source_host(chosen.inventory, source)
-    chosen.fleet.members = [member for member in chosen.fleet.members if member.host.machine != giver.name]
-    takers = [member.host for member in chosen.fleet.members]
+    selection = choose(pattern)
+    giver = peers.source_host(selection.inventory, source)
+    selection.fleet.members = [member for member in selection.fleet.members if member.host.machine != giver.name]
+    takers = [member.host for member in selection.fleet.members]
     if not takers:
         raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
-    models = {host.name: locked_model(chosen.project, host) for host in takers}
-    chosen.fleet.connect()
-    message = peers.Neighbours(chosen.inventory)
-    Shown(SelectedHosts(chosen.project, takers, chosen.fleet), json=as_json, diff=False)
+    models = {host.name: locked_model(selection.project, host) for host in takers}
+    selection.fleet.connect()
+    message = peers.Neighbours(selection.inventory)
+    Shown(SelectedHosts(selection.project, takers, selection.fleet), json=as_json, diff=False)
     try:
         urls, tokens = _handed_out(message, giver, models, check=check)
 
@@ -110,13 +114,13 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
             name = f"Copy {model['id']} from {giver.name}"
             task = Task(id="copy", name=name, module=peers.MODULE, args=args)
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
-            chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
+            selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
-        chosen.fleet.each(chosen.fleet.members, one)
+        selection.fleet.each(selection.fleet.members, one)
     finally:
         message.close()
-        chosen.fleet.close()
-    return chosen.fleet.codes()
+        selection.fleet.close()
+    return selection.fleet.codes()
 
 
 def _handed_out(
@@ -136,31 +140,31 @@ def _handed_out(
 
 def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
-    chosen = machines(choose(pattern))
-    own = {host.name: _folders(chosen, host) for host in chosen.hosts}
+    selection = machines(choose(pattern))
+    own = {host.name: _folders(selection, host) for host in selection.hosts}
     rows = [
-        (host, one)
-        for host, found in ask(chosen, "models", lambda host: {}).items()
-        for one in found["models"]
-        if not one["used_by"] and not any(_is_kept(one["dir"], folder) for folder in own[host])
+        (host, model)
+        for host, found in ask(selection, "models", lambda host: {}).items()
+        for model in found["models"]
+        if not model["used_by"] and not any(_is_kept(model["dir"], folder) for folder in own[host])
     ]
     if not as_json:
-        for host, one in rows:
-            say(one_line(f"{host:<12} {one['id'] or '?'}  {units.size(one['size_bytes']):>9}  {one['dir']}"))
-        total = sum(one["size_bytes"] for _, one in rows)
+        for host, row in rows:
+            say(one_line(f"{host:<12} {row['id'] or '?'}  {units.size(row['size_bytes']):>9}  {row['dir']}"))
+        total = sum(row["size_bytes"] for _, row in rows)
         say(f"{units.size(total)} can be freed." if rows else "nothing to free.")
     if rows and not agreed(f"Remove {len(rows)} models?", yes=yes):
         say("nothing was removed.", file=sys.stderr)
         if as_json:
-            say_json(_objects(rows) + _errors(chosen))
-        return [*chosen.fleet.codes(), Exit.CHANGES]
+            say_json(_objects(rows) + _errors(selection))
+        return [*selection.fleet.codes(), Exit.CHANGES]
     again = machines(choose(pattern))
     done = _removed(again, rows) if rows else []
     if as_json:
-        say_json(_objects(done) + _errors(chosen, again))
-    for host, one in [] if as_json else done:
-        say(one_line(f"{host:<12} {one['dir']}: {units.size(one['freed_bytes'])} freed"))
-    return [*chosen.fleet.codes(), *again.fleet.codes()]
+        say_json(_objects(done) + _errors(selection, again))
+    for host, value in [] if as_json else done:
+        say(one_line(f"{host:<12} {value['dir']}: {units.size(value['freed_bytes'])} freed"))
+    return [*selection.fleet.codes(), *again.fleet.codes()]
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
@@ -193,10 +197,10 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
     ]
 
 
-def _folders(chosen: Selection, machine: Host) -> list[str]:
+def _folders(selection: Selection, machine: Host) -> list[str]:
     """Where the recipes of a machine say that their models stand."""
-    hosts = [host for host in chosen.inventory.servers_of(machine.name) if host.recipe]
-    files = [recipes.recipe_of(chosen.project, host).file for host in hosts]
+    hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
+    files = [recipes.recipe_of(selection.project, host).file for host in hosts]
     return [model.dir for file in files for model in (file.model, *file.models.values())]
 
 
@@ -205,7 +209,7 @@ def _is_kept(folder: str, own: str) -> bool:
     return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 
-def _removed(chosen: Selection, rows: Rows) -> Rows:
+def _removed(selection: Selection, rows: Rows) -> Rows:
     """Remove them on all hosts at once; each host looks again before it does."""
     done: Rows = []
 
@@ -218,12 +222,12 @@ def _removed(chosen: Selection, rows: Rows) -> Rows:
         if not tasks:
             return
         plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
-        for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
+        for event in selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
                 removed = answers.checked("remove_model", event["data"], host=member.host.name)
                 done.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
 
-    chosen.fleet.ask(one)
-    for name, error in chosen.fleet.errors().items():
+    selection.fleet.ask(one)
+    for name, error in selection.fleet.errors().items():
         say(f"{name}: {error.message}", file=sys.stderr)
     return done

@@ -39,21 +39,21 @@ _UNPACK = (
 _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 
 
-def install(chosen: Selection) -> list[Exit]:
+def install(selection: Selection) -> list[Exit]:
     """Put this version's runtime into root's folder on each host, from the laptop straight to root. Returns their exit codes.
 
     Nothing of the user's folders on the host is run or read for it. Raises Refused for a host that is not reached over ssh.
     """
-    return in_turn(chosen, lambda member: _install(chosen, member), json=False)
+    return in_turn(selection, lambda member: _install(selection, member), json=False)
 
 
-def _install(chosen: Selection, member: Member) -> Exit:
+def _install(selection: Selection, member: Member) -> Exit:
     link, where = member.open(), member.host.name
     if not isinstance(link, SshLink):
         raise Refused("a runtime of root's is for hosts that are reached over ssh.", where=where)
     found = bootstrap.interpreter(_python(link, where), where)
     data = runtime.archive(found.version, found.machine).read_bytes()
-    secret = chosen.inventory.secrets(member.host).get(PASSWORD)
+    secret = selection.inventory.secrets(member.host).get(PASSWORD)
     password = secret.reveal() if secret else ""
     unpack = [found.path, "-I", "-c", _UNPACK, str(len(bootstrap.unpacker())), str(FOLDER), runtime.content_hash()]
     channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
@@ -64,7 +64,8 @@ def _install(chosen: Selection, member: Member) -> Exit:
             channel.sendall(piece)
         channel.shutdown_write()
         answer = next(
-            (one for one in reversed(_events(channel, deadline)) if one["event"] in ("shipped", "not_shipped")), {}
+            (event for event in reversed(_events(channel, deadline)) if event["event"] in ("shipped", "not_shipped")),
+            {},
         )
         if not channel.status_event.wait(deadline.left_s()):
             raise TimeoutError
@@ -92,7 +93,7 @@ def _python(link: SshLink, where: str) -> Event:
         raise Unreachable(f"it does not tell within {PYTHON_S:g} s which Python it has.", where=where) from None
     finally:
         channel.close()
-    found = next((one for one in events if one["event"] == "runtime_missing"), None)
+    found = next((event for event in events if event["event"] == "runtime_missing"), None)
     if found is None:
         raise Refused("the host has no Python 3.11 or newer.", where=where)
     return found

@@ -73,7 +73,11 @@ def _help_first(program: Program, words: Sequence[str]) -> None:
 
 def _contexts(program: Program) -> dict[str, Any]:
     """The commands by name. Making them takes 30 ms, so only where something is wrong."""
-    return {str(name): one for one in program.collection.to_contexts() for name in (one.name, *one.aliases)}
+    return {
+        str(name): to_context
+        for to_context in program.collection.to_contexts()
+        for name in (to_context.name, *to_context.aliases)
+    }
 
 
 def _command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
@@ -105,7 +109,7 @@ def _sentence(text: str, words: Sequence[str], context: Any, contexts: dict[str,
         option = next((word for word in reversed(words) if word.startswith("-")), "the option")
         return f"{option} needs a value."
     if named and context.missing_positional_args:
-        missing = " ".join(one.name.upper() for one in context.missing_positional_args)
+        missing = " ".join(arg.name.upper() for arg in context.missing_positional_args)
         return f"{named} needs {missing}: {named} --help."
     return text
 
@@ -117,17 +121,17 @@ def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts
             return f"unknown option {word}. Did you mean {MISTAKEN[word.lstrip('-')]}?"
         help_of = f"{named} --help".strip()
         return f"unknown option {word.partition('=')[0]}." + _meant(word.partition("=")[0], known, help_of)
-    switch = next((one.partition("=")[0] for one in words if one.startswith("-") and one.endswith(f"={word}")), "")
+    switch = next((item.partition("=")[0] for item in words if item.startswith("-") and item.endswith(f"={word}")), "")
     if switch in known:
         return f"{switch} takes no value, got '{word}'."
     if not named or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
         return f"unknown command '{word}'." + _meant(word, contexts, "--list")
-    option = next((one for one in WORDLIKE if one in known), "")
+    option = next((item for item in WORDLIKE if item in known), "")
     meant = f"Did you mean {named} {option} {word}?" if option else f"See {named} --help."
     return f"unexpected argument '{word}'. {meant}"
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    names = {one.lstrip("-"): one for one in known}  # dashes alone make nothing alike
+    names = {item.lstrip("-"): item for item in known}  # dashes alone make nothing alike
     near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
     return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."

@@ -27,7 +27,7 @@ ANY = ("seed",)
 def out_of_range(context: Any) -> str:
     """What is wrong with a number that was given to a command and means nothing for its option; empty when nothing is."""
     numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
-    for option in (one for one in numbers if one.name not in ANY):
+    for option in (number for number in numbers if number.name not in ANY):
         name = option.name.replace("_", "-")
         least = LEAST.get(name, -MOST)
         if not least <= option.value <= MOST:  # nor is a NaN

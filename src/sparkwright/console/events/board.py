@@ -126,7 +126,7 @@ class Board:
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
-        row.like = next((one.host for one in self.rows.values() if _says_the_same(one, row)), "")
+        row.like = next((item.host for item in self.rows.values() if _says_the_same(item, row)), "")
 
     _on_host_finished = _on_recap
 

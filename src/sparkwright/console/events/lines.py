@@ -62,7 +62,7 @@ class Lines:
         if self._recaps:
             self.write("", "")
             shown_of: dict[str, str] = {}
-            for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
+            for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
                 self._recap(recap, shown_of)
         if self._rolled is not None:
             self.write("", "")
@@ -132,7 +132,9 @@ class Lines:
 
     def _not_shown(self, event: Event) -> str:
         """What a task says, without a failure that was told before: a rescue begins with what it is for."""
-        reported = [one for one in self._failures.get(event["host"], ()) if one and event["msg"].startswith(f"{one} ")]
+        reported = [
+            item for item in self._failures.get(event["host"], ()) if item and event["msg"].startswith(f"{item} ")
+        ]
         rest: str = event["msg"]
         return rest[max(map(len, reported), default=0) :].strip()
 

@@ -48,7 +48,7 @@ class RunStages:
             return
         self._loaded = self._loaded or event["module"] == LOADS
         earlier = ("load", "verify", stage) if event["module"] == TAKES_OVER else (stage,)
-        self._seconds[stage] = sum(self._seconds.pop(one, 0.0) for one in earlier) + event["seconds"]
+        self._seconds[stage] = sum(self._seconds.pop(item, 0.0) for item in earlier) + event["seconds"]
 
     @property
     def sentence(self) -> str:

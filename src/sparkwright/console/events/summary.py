@@ -73,54 +73,54 @@ class Summary:
         self._snippet = snippet
         self._write = write
 
-    def serves(self, one: Served) -> None:
+    def serves(self, served: Served) -> None:
         """What a host is to serve, known before its run begins."""
-        self._served[one.host] = one
+        self._served[served.host] = served
 
     def on(self, event: Event) -> None:
         if event["event"] == "recap" and event["exit"]:
             self._bad.add(event["host"])
-        one = self._served.get(event.get("host", ""))
-        if one is None:
+        served = self._served.get(event.get("host", ""))
+        if served is None:
             return
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed"):
-            self._learn(one, event["module"], event["msg"], event["data"])
-            one.new |= event["module"] == GRANT and any(row["field"] == LAST_GOOD for row in event.get("diff", ()))
+            self._learn(served, event["module"], event["msg"], event["data"])
+            served.new |= event["module"] == GRANT and any(row["field"] == LAST_GOOD for row in event.get("diff", ()))
         elif event["event"] == "recap":
-            one.done = event["exit"] == 0 and bool(one.proved)
+            served.done = event["exit"] == 0 and bool(served.proved)
 
     def close(self) -> None:
-        for one in self._served.values():
-            if one.done and not self._bad.intersection(one.members):
-                self._panel(one)
+        for served in self._served.values():
+            if served.done and not self._bad.intersection(served.members):
+                self._panel(served)
 
     @staticmethod
-    def _learn(one: Served, module: str, msg: str, data: dict[str, Any]) -> None:
+    def _learn(served: Served, module: str, msg: str, data: dict[str, Any]) -> None:
         version = data.get("version") or data.get("engine_version")
         if module in ("docker_image", "verify_health", "liveness") and isinstance(version, str):
-            one.engine_version = version
+            served.engine_version = version
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
-            one.max_model_len = data["max_model_len"]
+            served.max_model_len = data["max_model_len"]
         if module in PROOFS and msg and data.get("serves") is not False and data.get("verdict") not in OPEN:
-            one.proved[module] = msg
+            served.proved[module] = msg
 
-    def _panel(self, one: Served) -> None:
+    def _panel(self, served: Served) -> None:
         self._write("", "")
-        self._write("title", f"{one.cluster or one.host} serves {one.served_name}  ({one.recipe})")
+        self._write("title", f"{served.cluster or served.host} serves {served.served_name}  ({served.recipe})")
         rows = [
-            ("image", words.short(one.image)),
-            ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
-            ("engine", f"{one.engine} {one.engine_version}" if one.engine_version else "version unknown"),
-            *((label, text) for label, text in chat_template.lines(one.chat) if label in ("thinking", "sampling")),
-            *(("proved", proof) for proof in one.proved.values()),
-            *([("reach", one.reach)] if one.reach else []),
+            ("image", words.short(served.image)),
+            ("model", f"{served.model} @ {served.commit[:12]}" if served.commit else served.model),
+            ("engine", f"{served.engine} {served.engine_version}" if served.engine_version else "version unknown"),
+            *((label, text) for label, text in chat_template.lines(served.chat) if label in ("thinking", "sampling")),
+            *(("proved", proof) for proof in served.proved.values()),
+            *([("reach", served.reach)] if served.reach else []),
         ]
         for name, value in rows:
             self._write("", f"  {name:<8} {value}")
-        if one.warning:
-            self._write("fix", f"  {'warning':<8} {one.warning}")
-        if not one.new:
+        if served.warning:
+            self._write("fix", f"  {'warning':<8} {served.warning}")
+        if not served.new:
             return
         self._write("", "")
-        for line in self._snippet(one).splitlines():
+        for line in self._snippet(served).splitlines():
             self._write("muted", f"  {line}")

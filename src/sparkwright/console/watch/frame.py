@@ -96,7 +96,7 @@ def _keys(width: int) -> Text:
 def _table(view: View, width: int, room: int) -> list[Text]:
     """The table around the marked row; a sentence that is folded belongs to its row."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
-    title, *shown = grid.lines(COLUMNS, [[one[column.title] for column in COLUMNS] for one in cells], width)
+    title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
     head = [Text(grid.text(line), style="dim") for line in title]
     blocks = [
         [styled_line(line, "STATE", style_of(row.state)) for line in found]
@@ -105,11 +105,11 @@ def _table(view: View, width: int, room: int) -> list[Text]:
     return head + _around(blocks, view.chosen, room - len(head))
 
 
-def _around(blocks: Sequence[list[Text]], chosen: int, room: int) -> list[Text]:
+def _around(blocks: Sequence[list[Text]], selection: int, room: int) -> list[Text]:
     """As many rows as there is room for, the marked one among them; what is left out is counted."""
     if sum(map(len, blocks)) <= room:
         return [line for block in blocks for line in block]
-    first = last = min(chosen, len(blocks) - 1)
+    first = last = min(selection, len(blocks) - 1)
     taken = len(blocks[first])
     while True:
         above = first > 0 and taken + len(blocks[first - 1]) < room
@@ -155,4 +155,4 @@ def _acts(view: View) -> list[Text]:
         return []
     found = view.acts[view.host][:ACTS]
     head = Text(f"{view.host}: last acts" if found else f"{view.host}: nothing was done to its server yet", style="dim")
-    return [head, *(Text(f"  {units.moment(one.at_s)}  {visible(words.line(one.what))}") for one in found)]
+    return [head, *(Text(f"  {units.moment(act.at_s)}  {visible(words.line(act.what))}") for act in found)]

@@ -37,4 +37,4 @@ ORDER = (
 )
 _FILES = (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - {*ORDER}))
 _EACH = [importlib.import_module(f"{__package__}.{file}") for file in _FILES]
-CHECKS: dict[str, Check] = {one.NAME: one.check for one in _EACH}
+CHECKS: dict[str, Check] = {module_type.NAME: module_type.check for module_type in _EACH}

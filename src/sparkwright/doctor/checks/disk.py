@@ -26,7 +26,7 @@ def check(host: Host) -> Iterator[Finding]:
 def _room(host: Host, what: str, folder: Path, seen: set[int]) -> Finding | None:
     """The finding of one disk; None for a disk that was checked already."""
     try:
-        place = next(one for one in (folder, *folder.parents) if _there(one))
+        place = next(parent for parent in (folder, *folder.parents) if _there(parent))
         device = place.stat().st_dev
         free = host.context.machine.free_bytes(place)
     except OSError as error:

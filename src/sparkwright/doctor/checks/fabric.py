@@ -17,12 +17,14 @@ MEMORY = "RDMA memory"
 
 def check(host: Host) -> Iterator[Finding]:
     found = fabric.links(host)
-    up = {port: several for port, several in fabric.ports(found).items() if any(one.active for one in several)}
+    up = {port: group for port, group in fabric.ports(found).items() if any(link.active for link in group)}
     if not up:
         verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters, with and without a cable
         shown = "no link is up" if found else "no RDMA adapter seen"
         yield Finding(NAME, verdict, f"{shown}: needed only for a model over several hosts", source=known.PLAYBOOKS)
-        yield from (one for one in memory(host) if one.verdict == "bad")  # the driver's allocations fail, too
+        yield from (
+            finding for finding in memory(host) if finding.verdict == "bad"
+        )  # the driver's allocations fail, too
         return
     for port, links in up.items():
         problems = list(problems_of(links))
@@ -35,43 +37,43 @@ def check(host: Host) -> Iterator[Finding]:
 
 def problems_of(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     """Of one port: verdict, evidence, fix, source."""
-    up = [one for one in links if one.active]
-    down = [one.adapter for one in links if not one.active]
+    up = [link for link in links if link.active]
+    down = [link.adapter for link in links if not link.active]
     if down:
         about = known.BOTH_TWINS
         yield "warning", f"{', '.join(down)} is down, its twin is up: {about.says}", _bring_up(links), about.source
-    versions = {one.adapter: one.firmware for one in links if one.firmware}
+    versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
         about = known.NIC_FIRMWARE
         shown = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
         yield "warning", f"{shown}: {about.says}", "fwupdmgr get-updates", about.source
-    for one in up:
-        if 0 < one.rate_gbps < known.LINK_GBPS:
+    for link in up:
+        if 0 < link.rate_gbps < known.LINK_GBPS:
             about = known.SLOW_LINK
-            yield "warning", f"{one.adapter}: {one.rate_gbps:.0f} Gb/s: {about.says}", "", about.source
-        if 0 < one.mtu < known.JUMBO_MTU:
+            yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {about.says}", "", about.source
+        if 0 < link.mtu < known.JUMBO_MTU:
             about = known.JUMBO
-            fix = f"sudo ip link set {one.interface} mtu {known.JUMBO_MTU} (and in /etc/netplan, on every host)"
-            yield "warning", f"{one.interface}: MTU {one.mtu}: {about.says}", fix, about.source
-        if one.pci.endswith((" x1", " x2")):
+            fix = f"sudo ip link set {link.interface} mtu {known.JUMBO_MTU} (and in /etc/netplan, on every host)"
+            yield "warning", f"{link.interface}: MTU {link.mtu}: {about.says}", fix, about.source
+        if link.pci.endswith((" x1", " x2")):
             about = known.PCI_WIDTH
-            yield "warning", f"{one.adapter}: {one.pci}: {about.says}", "fwupdmgr get-updates", about.source
-        bare = [found for found in (one.partition("/")[0] for one in one.addresses) if found not in one.gids]
-        if not one.addresses:
+            yield "warning", f"{link.adapter}: {link.pci}: {about.says}", "fwupdmgr get-updates", about.source
+        bare = [found for found in (address.partition("/")[0] for address in link.addresses) if found not in link.gids]
+        if not link.addresses:
             about = known.TWIN_ADDRESSES
-            yield "warning", f"{one.interface} has no IPv4 address: {about.says}", "", about.source
+            yield "warning", f"{link.interface} has no IPv4 address: {about.says}", "", about.source
         elif bare:
             about = known.ROCE_GID
-            yield "bad", f"{one.adapter} has no RoCE v2 GID for {bare[0]}: {about.says}", "sudo reboot", about.source
+            yield "bad", f"{link.adapter} has no RoCE v2 GID for {bare[0]}: {about.says}", "sudo reboot", about.source
 
 
 def _bring_up(links: list[Link]) -> str:
-    name = next((one.interface for one in links if not one.active and one.interface), "")
+    name = next((link.interface for link in links if not link.active and link.interface), "")
     return f"sudo ip link set {name} up" if name else ""
 
 
 def _shown(links: list[Link]) -> str:
-    names = " and ".join(one.interface or one.adapter for one in links)
+    names = " and ".join(link.interface or link.adapter for link in links)
     firmware = f", firmware {links[0].firmware}" if links[0].firmware else ""
     return f"{names}: {links[0].rate_gbps:.0f} Gb/s, MTU {links[0].mtu}, {', '.join(links[0].addresses)}{firmware}"
 

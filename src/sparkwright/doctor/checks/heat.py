@@ -29,8 +29,8 @@ def cap_mhz(host: Host) -> int | None:
 def check(host: Host) -> Iterator[Finding]:
     """What the driver does not tell (as "[N/A]") is not judged; without a temperature nothing is."""
     about, cap = known.HEAT, cap_mhz(host)
-    cells = [one.strip() for one in (host.printed(*QUERY) or "").partition("\n")[0].split(",")]
-    celsius, clock = (number_of(one) for one in (*cells, "")[:2])
+    cells = [word.strip() for word in (host.printed(*QUERY) or "").partition("\n")[0].split(",")]
+    celsius, clock = (number_of(cell) for cell in (*cells, "")[:2])
     if celsius is None:
         yield Finding(NAME, "unknown", "nvidia-smi returned no temperature", source=about.source)
         return

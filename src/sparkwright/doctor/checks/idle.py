@@ -23,7 +23,7 @@ def check(host: Host) -> Iterator[Finding]:
     about, seen = known.IDLE_SPIN, power.figures(host)
     rows = host.printed(*gpu_processes.QUERY)
     listed = gpu_processes.parse(rows or "")
-    pids = [str(one.pid) for one in listed.processes][:MOST]
+    pids = [str(process.pid) for process in listed.processes][:MOST]
     if rows is None or (listed.error and not pids):
         yield Finding(NAME, "unknown", "nvidia-smi lists no processes", source=about.source)
     elif not pids:

@@ -24,7 +24,7 @@ def check(host: Host) -> Iterator[Finding]:
     try:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
-        found = [one for row in rows if (one := containers.inspect(client, str(row["Id"]))) is not None]
+        found = [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
     except Exception:  # refused, away or restarting: the check `docker` says which
         yield Finding(NAME, "unknown", "Docker does not answer", source=SOURCE)
         return
@@ -42,6 +42,6 @@ def check(host: Host) -> Iterator[Finding]:
             suspect += 1
             yield Finding(NAME, "bad", f"{name}: {error.message}", error.fix or fix, SOURCE)
     if not suspect:
-        sources = sum(len(mount_sources.of_container(one)) for one in found)
+        sources = sum(len(mount_sources.of_container(entry)) for entry in found)
         evidence = f"{count(sources, 'source')} of {count(len(found), 'container')}, none below another, no link"
         yield Finding(NAME, "ok", evidence, source=SOURCE)

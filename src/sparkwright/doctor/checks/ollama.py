@@ -22,7 +22,7 @@ def check(host: Host) -> Iterator[Finding]:
         yield Finding(NAME, "ok", "Ollama is not running", source=source)
         return
     elif seen.held:
-        models = ", ".join(f"{one.model.name} {one.model.size_text}" for one in seen.held)
+        models = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in seen.held)
         does = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.wanted.ollama, "")
         evidence = f"{models} in memory: {known.OLLAMA.says}{f' ({does})' if does else ''}"
         yield Finding(NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)

@@ -16,7 +16,7 @@ QUERY = ("nvidia-smi", "--query-gpu=utilization.gpu,clocks.sm,power.draw", "--fo
 def figures(host: Host) -> tuple[float, float, float] | None:
     """Utilization in percent, SM clock in MHz, power in watts; None where one of them is not told."""
     rows = (host.printed(*QUERY) or "").splitlines()
-    found = [number_of(one.strip()) for one in rows[0].split(",")] if rows else []
+    found = [number_of(word.strip()) for word in rows[0].split(",")] if rows else []
     match found:
         case [float(used), float(clock), float(power)]:
             return used, clock, power

@@ -70,18 +70,18 @@ class Answer:
                 "started_s": box.started_s,
             },
             "gpu": self.gpu.to_json(),
-            "causes": [one.to_json() for one in self.causes],
+            "causes": [cause.to_json() for cause in self.causes],
         }
 
 
-def diagnose(context: Context, asked: RecipeFacts) -> dict[str, Any]:
+def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     """Diagnose this host's server. Changes nothing; of an idle server it asks a token and a few short answers."""
     good, limits = good_states.last(context.state), Settings.of(context.state).limits
-    if asked.token_s:
-        limits = replace(limits, token_s=asked.token_s)
-    seen = inspect.inspect_server(context, good, asked.container, limits, time.time())
-    key = asked.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
-    answer = _Diagnosis(context, asked, good, limits, inspect.url_of(seen, good) or asked.base_url, key).of(seen)
+    if facts.token_s:
+        limits = replace(limits, token_s=facts.token_s)
+    seen = inspect.inspect_server(context, good, facts.container, limits, time.time())
+    key = facts.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
+    answer = _Diagnosis(context, facts, good, limits, inspect.url_of(seen, good) or facts.base_url, key).of(seen)
     shown: dict[str, Any] = secret_patterns.leaves(Redactor([key]).value(answer.to_json()))
     return shown
 
@@ -154,7 +154,7 @@ class _Diagnosis:
         why = slow_causes.causes(replace(about, share=share, slow=slow))
         rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
         if slow:  # what is wrong too, and makes no token slow, comes after what was measured to
-            rows.sort(key=lambda one: one.verdict != "found" or not one.of_rate)
+            rows.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 
     def _of_host(self, seen: DiagnosisInput, now: Gpu) -> list[Cause]:
@@ -181,7 +181,7 @@ def _with_listener(seen: DiagnosisInput, context: Context, url: str) -> Diagnosi
 
 def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> ServerState:
     """The sentence of a server that was measured, or should have been."""
-    worst = next((one for one in rows if one.verdict == "found"), None)
+    worst = next((cause for cause in rows if cause.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
         message = found.error or "the responses had fewer than two tokens"
@@ -196,7 +196,7 @@ def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequen
         return ServerState("degraded" if worst else "unknown", message)
     of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
     if slow:
-        reason = next((one for one in rows if one.verdict == "found" and one.of_rate), None)
+        reason = next((cause for cause in rows if cause.verdict == "found" and cause.of_rate), None)
         why = _because(reason) if reason else "no measured cause"
         return ServerState("slow", f"slow: {of}; {why}", reason.fix if reason else "")
     if worst:
@@ -209,8 +209,8 @@ def _figure(rate: float) -> str:
     return f"{round(rate, 1):g}"
 
 
-def _because(one: Cause | None) -> str:
-    return f"{one.name}: {one.evidence}" if one else ""
+def _because(cause: Cause | None) -> str:
+    return f"{cause.name}: {cause.evidence}" if cause else ""
 
 
 def _docker(seen: DiagnosisInput) -> list[Cause]:
@@ -224,6 +224,6 @@ def _docker(seen: DiagnosisInput) -> list[Cause]:
 def _named_once(rows: Sequence[Cause]) -> list[Cause]:
     """Two rules may see the same; the first, which explains more, stays."""
     kept: dict[str, Cause] = {}
-    for one in rows:
-        kept.setdefault(one.name, one)
+    for cause in rows:
+        kept.setdefault(cause.name, cause)
     return list(kept.values())

@@ -25,7 +25,7 @@ BOOT_S = 600.0
 
 def causes(seen: DiagnosisInput) -> list[Cause]:
     """All that have evidence."""
-    return [one for ask in ASKED for one in ask(seen)]
+    return [cause for ask in ASKED for cause in ask(seen)]
 
 
 def failed(seen: DiagnosisInput) -> bool:
@@ -42,8 +42,8 @@ def failed(seen: DiagnosisInput) -> bool:
 def before_now(seen: DiagnosisInput) -> list[Cause]:
     """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
     verdict: Verdict = "found" if seen.loop else "noted"
-    restarts = (replace(one, verdict=verdict) for one in _restarts(seen))
-    return [replace(one, of_rate=False) for one in (*_cut_off(seen), *restarts)]
+    restarts = (replace(restart, verdict=verdict) for restart in _restarts(seen))
+    return [replace(restart, of_rate=False) for restart in (*_cut_off(seen), *restarts)]
 
 
 def last_words(seen: DiagnosisInput) -> Reading:

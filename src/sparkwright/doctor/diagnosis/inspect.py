@@ -51,9 +51,9 @@ def inspect_server(
         lost=str(host_lost.remembered(context.state).get("why", "")),
     )
     found = _with_runs(found, context)
-    for one in dict.fromkeys((verified, name)):
-        if one and found.box.status in ("", "absent") and not found.engine_error:
-            found = _with_container(found, context, good, one)
+    for item in dict.fromkeys((verified, name)):
+        if item and found.box.status in ("", "absent") and not found.engine_error:
+            found = _with_container(found, context, good, item)
     return found
 
 

@@ -21,7 +21,7 @@ from sparkwright.measure.token_counts import risen
 
 def seen(
     context: Context,
-    asked: RecipeFacts,
+    facts: RecipeFacts,
     good: Mapping[str, Any],
     server: DiagnosisInput,
     found: Measured | None,
@@ -30,15 +30,15 @@ def seen(
     """Everything that was inspected. found, url: of a server that was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
-    command, advises = server.engine.command([str(one) for one in words]), server.engine.advice
-    env = dict(str(one).partition("=")[::2] for one in config.get("Env") or ())
+    command, advises = server.engine.command([str(word) for word in words]), server.engine.advice
+    env = dict(str(item).partition("=")[::2] for item in config.get("Env") or ())
     folder = _model_folder(context, good, server, command.model)
     model = evidence.model_config(folder) if folder and folder.is_dir() else {}
     version = advises.version(_version(server, url))
     file = {"model": command.model} if server.engine.files else {}
     box = {"network": str((server.inspected.get("HostConfig") or {}).get("NetworkMode") or "")}
     flags = {**command.flags, **file}
-    reported = advice.ServerRequest(flags, str(config.get("Image") or ""), asked.platform, env, container=box)
+    reported = advice.ServerRequest(flags, str(config.get("Image") or ""), facts.platform, env, container=box)
     measured = found or Measured()
     on_gpu, on_gpu_why = _on_gpu(context, server)
     return cause.Seen(
@@ -56,7 +56,7 @@ def seen(
         acceptance=measured.acceptance,
         findings=advises.check(reported, model, version) if server.inspected else (),
         flags=command.flags,
-        model=str((good.get("model") or {}).get("id", "")) or asked.model_id or command.model,
+        model=str((good.get("model") or {}).get("id", "")) or facts.model_id or command.model,
         thought=measured.thought,
         answered=measured.answered,
         budget=advises.effective(reported, model, version).budget if server.inspected else None,

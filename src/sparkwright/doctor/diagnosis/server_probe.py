@@ -89,8 +89,8 @@ class ServerProbe:
         """How long the counter has stood where it stands, by what the last check saw of the same start."""
         last = self.remembered
         same = last.get("start") == start_of(seen.box) and last.get("heartbeat", last.get("generated")) == beats
-        asked = last.get("running") or last.get("token") == "none"
-        return max(0.0, seen.now_s - float(last["time_s"])) if same and asked else 0.0
+        options = last.get("running") or last.get("token") == "none"
+        return max(0.0, seen.now_s - float(last["time_s"])) if same and options else 0.0
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
         """Tokens a second meanwhile; None where none came, or an engine counts them only when a request ends."""

@@ -38,7 +38,7 @@ class ServerState:
 
 def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Where a server stands that does not serve, or can't be measured; None for one that gave a token and has nothing to do."""
-    found = next((one for ask in QUESTIONS if (one := ask(seen, limits)) is not None), None)
+    found = next((server_state for ask in QUESTIONS if (server_state := ask(seen, limits)) is not None), None)
     if not seen.busy:
         return found
     meanwhile = found.message if found is not None else "/health answers; not measured meanwhile"

@@ -62,7 +62,7 @@ class Expected:
         if not runs or not self.tok_per_s:
             return None
         return statistics.median(
-            self.baseline.share(one) if self.baseline else one.tok_per_s / self.tok_per_s for one in runs
+            self.baseline.share(run) if self.baseline else run.tok_per_s / self.tok_per_s for run in runs
         )
 
 
@@ -85,7 +85,7 @@ class Measured(Taken):
     @property
     def tok_per_s(self) -> float | None:
         """Median of the runs."""
-        return statistics.median(one.tok_per_s for one in self.runs) if self.runs else None
+        return statistics.median(run.tok_per_s for run in self.runs) if self.runs else None
 
     @property
     def acceptance(self) -> float | None:

@@ -59,23 +59,27 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+    request: ServerRequest,
+    model: Mapping[str, Any],
+    version: Version | None,
+    wanted: Wanted,
+    impossible: WhenImpossible,
 ) -> Decision:
     """llama.cpp has no switch for chunked prefill."""
-    return cannot_be_asked(asked, "llama.cpp", wanted, impossible, WHY)
+    return cannot_be_asked(request, "llama.cpp", wanted, impossible, WHY)
 
 
 def check(
-    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
-    case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None, listed)
+    case = rules.Case(replace(request, flags=own.named(request.flags)), version.major if version else None, listed)
     return rules.RULES.check(case)
 
 
-def effective(asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """The settings that follow from the flags."""
-    flags = own.named(asked.flags)
+    flags = own.named(request.flags)
     return Effective(
         chunked_prefill=True,
         prefix_caching=own.value(flags, "cache-prompt") is not False,
@@ -91,7 +95,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     locked: its files are all that the recipe downloads. Without a header the KV cache is not in it.
     """
     rows, flags = locked.get("files") or (), own.named(flags)
-    held = {one["path"]: one["size_bytes"] for one in rows if str(one["path"]).lower().endswith(SUFFIX)}
+    held = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
     if not held:
         return Memory()
     header = _header(locked)
@@ -138,15 +142,15 @@ def explained(name: str) -> Explained | None:
     rule = rules.RULES.get(name)
     if rule is None:
         return None
-    asked, build = rule.example.asked, rule.example.build
+    request, build = rule.example.asked, rule.example.build
     return Explained(
         "llama_cpp",
         rule.name,
         rule.title,
         rule.reason,
         rule.sources,
-        asked.flags,
-        asked.image,
+        request.flags,
+        request.image,
         f"b{build}" if build else None,
         next(iter(rule.findings(rule.example))),
     )

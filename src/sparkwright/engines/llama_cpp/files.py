@@ -54,7 +54,7 @@ class Chosen:
     @property
     def all(self) -> tuple[str, ...]:
         """Everything to fetch and to hash."""
-        return (*self.model, *(one for one in (self.mmproj, self.draft) if one))
+        return (*self.model, *(item for item in (self.mmproj, self.draft) if item))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def choose(
     if not files:
         raise NoChoice(_no_gguf(sizes, where))
     offered = models_of({name: size for name, size in files.items() if _is_model(name)})
-    models = [one for one in offered if not patterns or any(_matches(name, patterns) for name in one.files)]
+    models = [model for model in offered if not patterns or any(_matches(name, patterns) for name in model.files)]
     if not models and patterns:
         raise NoChoice(f"{_written(patterns)} matches no model of {where}, which has {listed(offered)}.")
     if not models:
@@ -95,13 +95,13 @@ def chosen(
     files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
 ) -> seam.Chosen:
     """See engines.files.Files."""
-    sizes = {str(one["path"]): int(one["size_bytes"]) for one in files}
+    sizes = {str(file["path"]): int(file["size_bytes"]) for file in files}
     try:
         found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
     except NoChoice as error:
         raise Refused(str(error)) from None
     flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
-    rows = tuple(one for one in files if one["path"] in found.all)
+    rows = tuple(file for file in files if file["path"] in found.all)
     return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
 
 
@@ -134,14 +134,14 @@ def models_of(sizes: Mapping[str, int]) -> list[Model]:
             (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []
         ).append(name)
     found = [
-        Model(stem, tuple(names), count, sum(sizes[one] for one in names)) for (stem, count), names in grouped.items()
+        Model(stem, tuple(names), count, sum(sizes[item] for item in names)) for (stem, count), names in grouped.items()
     ]
-    return sorted(found, key=lambda one: (one.size, one.name))
+    return sorted(found, key=lambda model: (model.size, model.name))
 
 
 def listed(models: Sequence[Model]) -> str:
     """Their patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
-    return first([_shown(one) for one in models], SHOWN_CHOICES) if models else "none"
+    return first([_shown(model) for model in models], SHOWN_CHOICES) if models else "none"
 
 
 def _is_model(name: str) -> bool:
@@ -159,8 +159,8 @@ def _complete(model: Model, where: str) -> tuple[str, ...]:
 
 
 def _beside(files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str) -> tuple[str, str]:
-    asked = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
-    return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in asked)  # type: ignore[return-value]
+    options = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
+    return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in options)  # type: ignore[return-value]
 
 
 def _one(
@@ -183,7 +183,7 @@ def _stem(name: str) -> str:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, one) or fnmatchcase(name.rpartition("/")[2], one) for one in patterns)
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
 def _no_gguf(sizes: Mapping[str, int], where: str) -> str:

@@ -103,7 +103,7 @@ def misfit(name: str, value: Any) -> str:
     if isinstance(value, list | tuple) and option.kind not in ("two", "text", "json"):
         return f"takes one value, got {_shown(value)}"
     each = value if isinstance(value, list | tuple) and option.kind == "two" else [value]
-    return next((why for one in each if (why := _of_word(option, word_of(option, one)))), "")
+    return next((why for item in each if (why := _of_word(option, word_of(option, item)))), "")
 
 
 def number(value: Any) -> int | None:

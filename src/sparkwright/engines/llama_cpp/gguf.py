@@ -55,7 +55,7 @@ SHAPE = (
 def is_number(value: Any) -> bool:
     """A complete number, or a list of them: one a layer."""
     each = value if isinstance(value, list) else [value]
-    return bool(each) and all(type(one) is int for one in each)
+    return bool(each) and all(type(item) is int for item in each)
 
 
 @dataclass(frozen=True)

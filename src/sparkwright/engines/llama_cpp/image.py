@@ -48,7 +48,10 @@ def usual() -> Mapping[str, str]:
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
     """What makes a list from the usual one: {"like": BUILD, "differ": {name: words, or None where it is gone}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
-    return {"like": LIKE, "differ": {**gone, **{name: one for name, one in shapes.items() if usual().get(name) != one}}}
+    return {
+        "like": LIKE,
+        "differ": {**gone, **{name: shape for name, shape in shapes.items() if usual().get(name) != shape}},
+    }
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
@@ -60,4 +63,4 @@ def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
     """The list again; empty where none was kept, or against a build that is no longer known here."""
     if difference is None or not is_current(difference):
         return {}
-    return {name: one for name, one in {**usual(), **difference["differ"]}.items() if one}
+    return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

@@ -94,8 +94,8 @@ def _heads(header: Header, layers: int) -> int | None:
     given = header.own("attention.head_count_kv")
     given = header.own("attention.head_count") if given is None else given
     if isinstance(given, list):
-        each = [count_of(one) for one in given[:layers]]
-        return sum(one for one in each if one is not None) if None not in each else None
+        each = [count_of(item) for item in given[:layers]]
+        return sum(index for index in each if index is not None) if None not in each else None
     every = count_of(given)
     return None if every is None else every * layers
 
@@ -105,8 +105,8 @@ def _width(header: Header) -> tuple[int, int] | None:
     given = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
     embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
     heads = count_of(
-        max(heads, default=0) if isinstance(heads, list) and all(type(one) is int for one in heads) else heads
+        max(heads, default=0) if isinstance(heads, list) and all(type(head) is int for head in heads) else heads
     )
     usual = embedding // heads if embedding and heads else None
-    key, value = (one if one is not None else usual for one in given)
+    key, value = (index if index is not None else usual for index in given)
     return None if key is None or value is None else (key, value)

@@ -61,7 +61,7 @@ def downloads(case: Case) -> Iterator[Finding]:
     for name in (
         *options.DOWNLOADS,
         *presets,
-        *(one for one in case.asked.flags if one.startswith("fim-") and one.endswith("-spec")),
+        *(flag for flag in case.asked.flags if flag.startswith("fim-") and flag.endswith("-spec")),
     ):
         if case.flag(name) not in (None, False):
             way = Way("remove it: `model.id` and `model.file` say what is downloaded and pinned", {name: None})
@@ -106,7 +106,7 @@ def speculation(case: Case) -> Iterator[Finding]:
     for word in types:
         if word not in SPEC_TYPES:
             near = next(iter(difflib.get_close_matches(word.lower(), SPEC_TYPES, n=1)), "")
-            meant = ",".join(near if one == word and near else one for one in types)
+            meant = ",".join(near if item == word and near else item for item in types)
             way = Way(
                 f"write {near}" if near else f"one of {', '.join(SPEC_TYPES)}", {SPEC_TYPE: meant} if near else {}
             )

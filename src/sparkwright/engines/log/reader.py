@@ -147,7 +147,7 @@ class Reader:
         book = self._book
         reached = book.stage_names.index(self.state.stage) if self.state.stage else -1
         for at, (name, beginnings) in enumerate(book.stages):
-            if at > reached and any(one.match(line) for one in beginnings):
+            if at > reached and any(beginning.match(line) for beginning in beginnings):
                 self._enter(name, now)
                 if name == book.stage_names[-1]:
                     self.state.keep("ready", True, line)

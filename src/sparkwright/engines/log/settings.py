@@ -13,20 +13,20 @@ from sparkwright.engines.engine import Engine
 Verdict = Literal["differs", "same", "not shown"]
 
 
-def differences(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Settings that are not the same, with both values."""
-    names = [*one, *(name for name in other if name not in one)]
-    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+    names = [*first, *(name for name in other if name not in first)]
+    return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
 
 
-def compared(one: Mapping[str, str], other: Mapping[str, str], changed: Collection[str], engine: Engine) -> Verdict:
+def compared(first: Mapping[str, str], other: Mapping[str, str], changed: Collection[str], engine: Engine) -> Verdict:
     """Whether two starts run with the same settings. changed: the flags in which their commands differ.
 
     "same" is proved: all these flags show in the dumps, and nothing there differs.
     """
-    if differences(one, other):
+    if differences(first, other):
         return "differs"
-    return "same" if one and all(_shown(flag, one, engine) for flag in changed) else "not shown"
+    return "same" if first and all(_shown(flag, first, engine) for flag in changed) else "not shown"
 
 
 def _shown(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:

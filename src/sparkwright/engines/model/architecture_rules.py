@@ -45,7 +45,7 @@ def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | No
     proved = keys(config, parts) or names(config, parts)
     vague = () if proved else tables.BOTH_IN_ONE_LAYER
     found = (_of_list(part, key) for part in parts for key in tables.LAYER_LISTS if not _has(part, key, vague))
-    return next((one for one in found if one), None)
+    return next((result for result in found if result), None)
 
 
 def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
@@ -141,7 +141,7 @@ def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) 
     by_key = keys(config, parts)
     original = ((part.mapping("ssm_cfg") or {}).get("layer") for part in parts)  # the format of the mamba_ssm package
     held = (answer, *by_type, *original, found.mechanism, by_key.mechanism if by_key else "", tables.LINEAR)
-    return next(one for one in held if one and isinstance(one, str))
+    return next(item for item in held if item and isinstance(item, str))
 
 
 def _of_list(part: Part, key: str) -> Found | None:
@@ -196,8 +196,8 @@ def _recurrent_layers(part: Part, layers: int | None) -> int | None:
 
 
 def _attention_layers(part: Part, layers: int) -> int | None:
-    beside = Part(part.at("attn"), part.mapping("attn") or {})
-    lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), beside.items("layers"))
+    attention = Part(part.at("attn"), part.mapping("attn") or {})
+    lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), attention.items("layers"))
     for listed in (*lists, part.items("attn_layer_idx")):
         if listed is not None:
             return len(listed)

@@ -48,7 +48,7 @@ class Part:
     def number(self, *names: str) -> int | None:
         """The first of these keys that holds a positive whole number, no larger than one of its kind can be."""
         held = ((self.keys.get(name), MOST_LAYERS if name in LAYERS else MOST_NUMBER) for name in names)
-        return next((one for one, most in held if type(one) is int and 0 < one <= most), None)
+        return next((value for value, most in held if type(value) is int and 0 < value <= most), None)
 
     def items(self, name: str) -> list[Any] | None:
         """A key's list, None where it holds none, or more than there can be layers."""

@@ -58,22 +58,26 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+    request: ServerRequest,
+    model: Mapping[str, Any],
+    version: Version | None,
+    wanted: Wanted,
+    impossible: WhenImpossible,
 ) -> Decision:
     """Nothing can be asked of it."""
-    return cannot_be_asked(asked, "an OpenAI-compatible server", wanted, impossible, WHY)
+    return cannot_be_asked(request, "an OpenAI-compatible server", wanted, impossible, WHY)
 
 
 def check(
-    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
-    return rules.RULES.check(asked)
+    return rules.RULES.check(request)
 
 
-def effective(asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """The context, where the recipe says one."""
-    return Effective(max_model_len=own.context(asked.flags))
+    return Effective(max_model_len=own.context(request.flags))
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
@@ -102,8 +106,8 @@ def explained(name: str) -> Explained | None:
     rule = rules.RULES.get(name)
     if rule is None:
         return None
-    asked = rule.example
-    finding = next(iter(rule.findings(asked)))
+    request = rule.example
+    finding = next(iter(rule.findings(request)))
     return Explained(
-        "openai", rule.name, rule.title, rule.reason, rule.sources, asked.flags, asked.image, None, finding
+        "openai", rule.name, rule.title, rule.reason, rule.sources, request.flags, request.image, None, finding
     )

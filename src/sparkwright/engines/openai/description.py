@@ -64,13 +64,13 @@ def _several(check: Check, what: str, most: int = MOST) -> Check:
         elif len(value) > most:
             yield (), f"must have at most {most} entries, got {len(value)}"
         else:
-            yield from (((n, *place), why) for n, one in enumerate(value) for place, why in check(one))
+            yield from (((n, *place), why) for n, entry in enumerate(value) for place, why in check(entry))
 
     return each
 
 
-def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, one: bool = False) -> Check:
-    """one: exactly one of the keys."""
+def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, single: bool = False) -> Check:
+    """single: exactly one of the keys."""
 
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, Mapping):
@@ -83,7 +83,7 @@ def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, one: boo
                 yield from (((str(name), *place), why) for place, why in keys[name](given))
         if missing := next((name for name in needs if name not in value), ""):
             yield (), f"needs `{missing}`"
-        if one and len(value) != 1:
+        if single and len(value) != 1:
             yield (), f"must have one of {' and '.join(keys)}"
 
     return check
@@ -127,7 +127,7 @@ CARRIED: Mapping[str, Check] = {
     "paths": _several(_added_path, "paths"),
     "key": _mapping(
         {"env": _text(_VARIABLE, "the name of a variable"), "file_flag": _text(_FLAG, "a flag without its dashes")},
-        one=True,
+        single=True,
     ),
 }
 KEYS: Mapping[str, Check] = {

@@ -23,12 +23,12 @@ rule = RULES.rule
 
 
 @rule("memory-unknown", sources=("sparkwright's memory check",), example=ServerRequest({"served_name": "m"}))
-def memory_unknown(asked: ServerRequest) -> Iterator[Finding]:
+def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
     """Without memory_gib nothing is held against the host before a start.
     No release knows what this server takes, so the check before a start says unknown, and a server that is too big fails, or takes
     the host's last memory, after the previous one was stopped.
     """
-    if asked.flags and asked.flags.get(flags.MEMORY) is None:
+    if request.flags and request.flags.get(flags.MEMORY) is None:
         way = Way(f"set {flags.MEMORY} to what it takes: weights, KV cache and buffers, GiB")
         sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
         yield Finding("warning", sentence, (way,), "sparkwright's memory check", flags.MEMORY)
@@ -39,13 +39,13 @@ def memory_unknown(asked: ServerRequest) -> Iterator[Finding]:
     sources=("sparkwright's health check",),
     example=ServerRequest({"served_name": "m", "memory_gib": 8}),
 )
-def no_heartbeat(asked: ServerRequest) -> Iterator[Finding]:
+def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
     """Without a heartbeat a stalled server cannot be told from a busy one.
     A heartbeat is a counter that moves at every step while anything is generated; one that moves when a request ends is `generated`
     only. Without it every check asks for a token, and one that waits in a long queue counts as none.
     """
-    metrics = asked.flags.get("metrics") or {}
-    if asked.flags and roles.HEARTBEAT not in metrics:
+    metrics = request.flags.get("metrics") or {}
+    if request.flags and roles.HEARTBEAT not in metrics:
         way = Way("name the counter under `metrics`, as heartbeat, if the server has one")
         sentence = "no heartbeat is described: a check cannot tell a stall from a long queue."
         yield Finding("info", sentence, (way,), "sparkwright's health check", "metrics")
@@ -56,11 +56,11 @@ def no_heartbeat(asked: ServerRequest) -> Iterator[Finding]:
     sources=("docker's documentation: `docker inspect` shows a container's command",),
     example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--api-key", "hunter2-hunter2"]}),
 )
-def secret_in_command(asked: ServerRequest) -> Iterator[Finding]:
+def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
     """A secret among the words of a command is readable by every user of the host.
     `ps` and `docker inspect` show it, and so does the history.
     """
-    given = flags.words(asked.flags)
+    given = flags.words(request.flags)
     for n, word in enumerate(given):
         name, equals, text = word.partition("=")
         if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(given[n + 1 : n + 2])):
@@ -74,12 +74,12 @@ def secret_in_command(asked: ServerRequest) -> Iterator[Finding]:
     sources=(f"{DOCKER}: a published port bypasses the host's firewall",),
     example=ServerRequest(open_to_network=True),
 )
-def open_to_network(asked: ServerRequest) -> Iterator[Finding]:
+def open_to_network(request: ServerRequest) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
     With `key` in its section a server takes `server_key`; one that knows no key stays on the loopback.
     """
-    if asked.open_to_network:
-        way = OPEN_WAY if asked.flags.get("key") else OPEN_WAY.replace("`server_key` or ", "")
+    if request.open_to_network:
+        way = OPEN_WAY if request.flags.get("key") else OPEN_WAY.replace("`server_key` or ", "")
         yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER, "publish")
 
 
@@ -88,22 +88,22 @@ def open_to_network(asked: ServerRequest) -> Iterator[Finding]:
     sources=(f"{DOCKER}: a published port leads to the container's own address",),
     example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
 )
-def out_of_reach(asked: ServerRequest) -> Iterator[Finding]:
+def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, on its outer address.
     The words of its command are the recipe's own: nothing is added to them. trtllm-serve listens on the loopback unless it is told
     otherwise.
     """
-    words, listens = flags.words(asked.flags), flags.port(asked.flags)
-    host, port = str(flags.value(asked.flags, flags.HOST) or ""), value(words, "--port")
+    words, listens = flags.words(request.flags), flags.port(request.flags)
+    host, port = str(flags.value(request.flags, flags.HOST) or ""), value(words, "--port")
     shy = not host and any(word.rpartition("/")[2] in SHY for word in words)
-    if (host.startswith(LOOPBACK) or shy) and asked.container.get("network") != "host":
+    if (host.startswith(LOOPBACK) or shy) and request.container.get("network") != "host":
         sentence = f"{f'host {host}' if host else 'without --host it'} is reachable in its container only."
         yield Finding("error", sentence, (Way("let its command say --host 0.0.0.0"),), DOCKER, flags.COMMAND)
     if port and port != str(listens):
         sentence = f"its command says --port {port}, and `port` says {listens}."
         yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER, flags.COMMAND)
-    elif asked.published not in (None, listens):
-        target = f"maps to {asked.published}" if asked.published else "is not a TCP port"
+    elif request.published not in (None, listens):
+        target = f"maps to {request.published}" if request.published else "is not a TCP port"
         sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
         way = Way(f"make the first entry of `container.ports` end in :{listens}")
-        yield Finding("error", sentence, (way,), DOCKER, flags.PORT if flags.PORT in asked.flags else "publish")
+        yield Finding("error", sentence, (way,), DOCKER, flags.PORT if flags.PORT in request.flags else "publish")

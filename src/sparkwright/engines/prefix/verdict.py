@@ -73,15 +73,15 @@ def judge(
     """What three sightings of a prefix tell. prefix_tokens: of it alone, at least."""
     if engine.prefix_cache.is_off(cache):
         return off(engine)
-    again = [one for one in sightings[1:] if one.hits is not None]
+    again = [sighting for sighting in sightings[1:] if sighting.hits is not None]
     if not again:
         return Judged("unknown", "the server has no counters of its prefix cache")
-    best, prompt_tokens = max((one.hits or 0, one.prompt_tokens) for one in again)
+    best, prompt_tokens = max((observation.hits or 0, observation.prompt_tokens) for observation in again)
     full = prefix_tokens // block * block
     if best > full:  # the tokenizer made more tokens of the prefix than it has words; the prompt is no shorter
         full = prompt_tokens // block * block
     share = best / full if full else 0.0
-    cold, warm = sightings[0].ttft_s, min(one.ttft_s for one in sightings[1:])
+    cold, warm = sightings[0].ttft_s, min(sighting.ttft_s for sighting in sightings[1:])
     times = f"first token after {cold * 1000:.0f} ms cold, {warm * 1000:.0f} ms warm"
     counted = f"{best:.0f} of {full} cached tokens" + (f" in blocks of {block}" if block > 1 else "")
     if share >= WORKS:

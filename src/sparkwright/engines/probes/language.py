@@ -85,7 +85,7 @@ def speaks(name: str, text: str) -> bool:
     """Whether a text is in this language: two of its commonest words and more than of English, or half of its letters."""
     language = LANGUAGES[name]
     if language.script:
-        letters = [one for one in text if one.isalpha()]
+        letters = [item for item in text if item.isalpha()]
         own = re.findall(f"[{language.script}]", text)
         return bool(letters) and len(own) >= SHARE * len(letters)
     found = re.findall(r"\w+", text.lower())

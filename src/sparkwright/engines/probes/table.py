@@ -26,18 +26,18 @@ OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embe
 LONGEST_VECTOR = 1 << 17
 
 
-def name_of(asked: Any) -> str:
+def name_of(names: Any) -> str:
     """The name of a probe as a recipe writes it."""
-    return str(next(iter(asked)) if isinstance(asked, Mapping) else asked)
+    return str(next(iter(names)) if isinstance(names, Mapping) else names)
 
 
-def why_not(asked: Any) -> str:
+def why_not(names: Any) -> str:
     """Why this is no probe, as a sentence; empty for one."""
-    if isinstance(asked, str):
-        return "" if asked in PLAIN else f"must be one of {_all()}."
-    if not isinstance(asked, Mapping) or len(asked) != 1 or next(iter(asked)) not in (DIMENSION, LANGUAGE):
+    if isinstance(names, str):
+        return "" if names in PLAIN else f"must be one of {_all()}."
+    if not isinstance(names, Mapping) or len(names) != 1 or next(iter(names)) not in (DIMENSION, LANGUAGE):
         return f"must be one of {_all()}."
-    name, value = next(iter(asked.items()))
+    name, value = next(iter(names.items()))
     if name == LANGUAGE:
         return "" if value in language.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(language.LANGUAGES)}."
     if type(value) is not int or not 0 < value <= LONGEST_VECTOR:
@@ -49,14 +49,14 @@ def _all() -> str:
     return ", ".join((*PLAIN, f"{{{DIMENSION}: 1024}}", f"{{{LANGUAGE}: de}}"))
 
 
-def of(asked: Sequence[Any]) -> list[Probe]:
+def of(options: Sequence[Any]) -> list[Probe]:
     """The probes of a recipe's list. Raises ValueError for what is none."""
     found = []
-    for one in asked:
-        if reason := why_not(one):
+    for item in options:
+        if reason := why_not(item):
             raise ValueError(f"a probe {reason}")
-        name = name_of(one)
-        value = one[name] if isinstance(one, Mapping) else None
+        name = name_of(item)
+        value = item[name] if isinstance(item, Mapping) else None
         found.append(
             PLAIN[name] if value is None else language.probe(value) if name == LANGUAGE else dimension.probe(value)
         )
@@ -84,7 +84,7 @@ def schema() -> dict[str, Any]:
         LANGUAGE: {"enum": list(language.LANGUAGES)},
     }
     objects = [
-        {"type": "object", "properties": {name: one}, "required": [name], "additionalProperties": False}
-        for name, one in valued.items()
+        {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}
+        for name, value in valued.items()
     ]
     return {"anyOf": [{"enum": list(PLAIN)}, *objects]}

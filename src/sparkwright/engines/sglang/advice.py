@@ -67,27 +67,31 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+    request: ServerRequest,
+    model: Mapping[str, Any],
+    version: Version | None,
+    wanted: Wanted,
+    impossible: WhenImpossible,
 ) -> Decision:
     """Prompts in pieces are usual; a size of -1 turns that off."""
-    size = own.chunk(own.named(asked.flags))
+    size = own.chunk(own.named(request.flags))
     if wanted == "disabled":
-        others = {name: given for name, given in asked.flags.items() if own.canonical(name) != own.CHUNK}
+        others = {name: given for name, given in request.flags.items() if own.canonical(name) != own.CHUNK}
         return Decision({**others, own.CHUNK: OFF}, "disabled")
     if wanted == "enabled" and size == 0:
         sentence = "the recipe expects chunked prefill on, and its flags turn it off."
         way = Way("leave it on", {own.CHUNK: None})
         finding = Finding("error", sentence, (way,), "the recipe", own.CHUNK, rule=EXPECTED)
-        return Decision(asked.flags, "enabled", "", finding)
-    return Decision(asked.flags, wanted)
+        return Decision(request.flags, "enabled", "", finding)
+    return Decision(request.flags, wanted)
 
 
 def check(
-    asked: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
     case = rules.Case(
-        replace(asked, flags=own.named(asked.flags)),
+        replace(request, flags=own.named(request.flags)),
         str(version) if version else None,
         listed,
         kind(model).max_position_embeddings,
@@ -95,9 +99,9 @@ def check(
     return rules.RULES.check(case)
 
 
-def effective(asked: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """The settings that the flags give; what SGLang chooses by itself is known once it serves."""
-    flags = own.named(asked.flags)
+    flags = own.named(request.flags)
     size = own.chunk(flags)
     return Effective(
         chunked_prefill=None if size is None else size > 0,
@@ -167,15 +171,15 @@ def explained(name: str) -> Explained | None:
     rule = rules.RULES.get(name)
     if rule is None:
         return None
-    asked = rule.example.asked
+    request = rule.example.asked
     return Explained(
         "sglang",
         rule.name,
         rule.title,
         rule.reason,
         rule.sources,
-        asked.flags,
-        asked.image,
+        request.flags,
+        request.image,
         options.SOURCE,
         next(iter(rule.findings(rule.example))),
     )

@@ -54,7 +54,7 @@ def usual() -> Mapping[str, str]:
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
     """What makes a list from the usual one: {"like": VERSION, "differ": {name: words, or None where it is gone}}."""
     gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
-    changed = {name: one for name, one in shapes.items() if usual().get(name) != one}
+    changed = {name: shape for name, shape in shapes.items() if usual().get(name) != shape}
     return {"like": options.SOURCE, "differ": {**gone, **changed}}
 
 
@@ -67,4 +67,4 @@ def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
     """The list again; empty where none was kept, or against a release that is no longer known here."""
     if difference is None or not is_current(difference):
         return {}
-    return {name: one for name, one in {**usual(), **difference["differ"]}.items() if one}
+    return {name: value for name, value in {**usual(), **difference["differ"]}.items() if value}

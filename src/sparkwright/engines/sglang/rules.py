@@ -248,7 +248,7 @@ def speculation(case: Case) -> Iterator[Finding]:
     elif known.drafter and case.flag(DRAFT) is None:
         sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
         yield Finding("error", sentence, (Way("mount a drafter and name its path there"),), SOURCE, ALGORITHM)
-    alone = [one for one in WITH_STEPS if case.flag(one) is not None]
+    alone = [with_step for with_step in WITH_STEPS if case.flag(with_step) is not None]
     if name in STEPPED and alone and case.flag(STEPS) is None and not case.flag("speculative-adaptive"):
         sentence = f"{alone[0]} without {STEPS}: SGLang ends with an AssertionError."
         yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, alone[0])

@@ -40,23 +40,23 @@ def causes(seen: Seen) -> list[Cause]:
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:
     """What was measured before what is possible; among equals what explains more before what explains less."""
-    return sorted(found, key=lambda one: (ORDER.index(one.verdict), -one.weight))
+    return sorted(found, key=lambda cause: (ORDER.index(cause.verdict), -cause.weight))
 
 
-def _held(one: Cause, *, slow: bool, fast: bool) -> Cause:
+def _held(cause: Cause, *, slow: bool, fast: bool) -> Cause:
     """A cause held against the rate: nothing explains the slowness of a fast server, nor what is late that of a slow one."""
-    aside = fast and one.verdict in ("found", "possible")
-    aside = aside or (slow and one.verdict == "found" and not one.of_rate)
-    return replace(one, verdict="noted") if aside else one
+    aside = fast and cause.verdict in ("found", "possible")
+    aside = aside or (slow and cause.verdict == "found" and not cause.of_rate)
+    return replace(cause, verdict="noted") if aside else cause
 
 
 def of_a_start(seen: Seen, failure: str) -> list[Cause]:
     """What can keep an engine from starting. failure: its last words; those of memory make what holds memory the reason."""
     short = any(word in failure.lower() for word in MEMORY_WORDS)
     verdict: Verdict = "found" if short else "noted" if failure else "possible"
-    rows = [one for detect in (little_memory, ollama_in_memory) for one in detect(seen)]
-    held = [replace(one, verdict=verdict) if one.verdict == "found" else one for one in rows]
-    errors = [one for one in seen.findings if one.severity == "error"]
+    rows = [cause for detect in (little_memory, ollama_in_memory) for cause in detect(seen)]
+    held = [replace(cause, verdict=verdict) if cause.verdict == "found" else cause for cause in rows]
+    errors = [finding for finding in seen.findings if finding.severity == "error"]
     return ranked([*held, *rules(replace(seen, findings=errors))])
 
 
@@ -178,7 +178,7 @@ def little_accepted(seen: Seen) -> Iterator[Cause]:
 @_detector
 def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
-        lower = [_flags(seen, one) for one in ("requests at a time", "the longest context")]
+        lower = [_flags(seen, item) for item in ("requests at a time", "the longest context")]
         fix = f"lower {' or '.join(filter(None, lower))}" if any(lower) else ""
         # prefixes that are kept for later requests are given up as soon as one needs the room
         idle = seen.busy == 0 and not seen.preempted

@@ -49,26 +49,26 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decide(
-    asked: advice.ServerRequest,
+    request: advice.ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
     wanted: Wanted,
     impossible: WhenImpossible,
 ) -> Decision:
     """See `expectation.decide`."""
-    return expectation.decide(_own(asked), kind(model), version, wanted, impossible)
+    return expectation.decide(_own(request), kind(model), version, wanted, impossible)
 
 
 def check(
-    asked: advice.ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """See `rules.check`."""
-    return rules.check(_own(asked), kind(model), version, listed)
+    return rules.check(_own(request), kind(model), version, listed)
 
 
-def effective(asked: advice.ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """See `predict.effective`."""
-    return predict.effective(_own(asked), kind(model), version)
+    return predict.effective(_own(request), kind(model), version)
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
@@ -151,11 +151,11 @@ def _split_rule(name: str) -> Explained | None:
     return Explained("vllm", *about, "", example.version, found, parallel=as_keys(example.split))
 
 
-def _own(asked: advice.ServerRequest) -> VllmRequest:
-    if isinstance(asked, VllmRequest):
-        return asked
-    given = {one.name: getattr(asked, one.name) for one in fields(advice.ServerRequest)}
-    if asked.ascend is not None:
-        chosen = {"enabled": asked.ascend["scheduler"], "chunked": asked.ascend["chunked_prefill"]}
-        given["flags"] = ascend.with_scheduler(own.named(asked.flags), **chosen)
+def _own(request: advice.ServerRequest) -> VllmRequest:
+    if isinstance(request, VllmRequest):
+        return request
+    given = {field.name: getattr(request, field.name) for field in fields(advice.ServerRequest)}
+    if request.ascend is not None:
+        selection = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
+        given["flags"] = ascend.with_scheduler(own.named(request.flags), **selection)
     return VllmRequest(**given)

@@ -77,16 +77,16 @@ def loads(name: str, version: str) -> bool | None:
     name: architectures[0]. version: as the engine says it; a build of its own (+cu130, .post1) counts as its release.
     """
     known = SUPPORT.get(name)
-    asked = _version(version)
-    if known is None or asked is None:
+    options = _version(version)
+    if known is None or options is None:
         return None
-    if known.lacking and asked <= Version(known.lacking):
+    if known.lacking and options <= Version(known.lacking):
         return False
-    if known.gone and asked >= Version(known.gone):
+    if known.gone and options >= Version(known.gone):
         return False
-    if any(Version(before) < asked < Version(after) for before, after in known.gaps):
+    if any(Version(before) < options < Version(after) for before, after in known.gaps):
         return None
-    return True if known.since and Version(known.since) <= asked <= Version(known.until or NEWEST) else None
+    return True if known.since and Version(known.since) <= options <= Version(known.until or NEWEST) else None
 
 
 def in_words(name: str) -> str:

@@ -22,45 +22,47 @@ SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
 
 
 def decide(
-    asked: VllmRequest,
+    request: VllmRequest,
     architecture: Architecture,
     version: Version | None,
     wanted: Wanted,
     when_impossible: WhenImpossible,
 ) -> Decision:
     """The flags that bring about what is wanted, or why they can't be had."""
-    if wanted == "any" or asked.platform == "ascend":
-        return Decision(asked.flags, wanted)
+    if wanted == "any" or request.platform == "ascend":
+        return Decision(request.flags, wanted)
     if wanted == "enabled":
-        return _enabled(asked)
-    if architecture.kind == "unknown" and asked.flag(PREFIX) is True and when_impossible == "report":
-        return Decision(asked.flags, "any", "not decided: what kind of model this is is known once it is pinned")
-    why = _impossible(asked, architecture, version)
+        return _enabled(request)
+    if architecture.kind == "unknown" and request.flag(PREFIX) is True and when_impossible == "report":
+        return Decision(request.flags, "any", "not decided: what kind of model this is is known once it is pinned")
+    why = _impossible(request, architecture, version)
     if why is None:
-        return Decision(_without(asked, architecture), "disabled")
+        return Decision(_without(request, architecture), "disabled")
     sentence, ways, note = why
     if when_impossible == "refuse":
-        return Decision(asked.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=EXPECTED))
-    kept = {name: message for name, message in asked.flags.items() if name != SWITCH}
+        return Decision(request.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=EXPECTED))
+    kept = {name: message for name, message in request.flags.items() if name != SWITCH}
     finding = Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=EXPECTED)
     return Decision(kept, "any", note, finding)
 
 
-def _enabled(asked: VllmRequest) -> Decision:
-    if asked.flag(SWITCH) is not False:
-        return Decision(asked.flags, "enabled")
+def _enabled(request: VllmRequest) -> Decision:
+    if request.flag(SWITCH) is not False:
+        return Decision(request.flags, "enabled")
     message = "the recipe expects chunked prefill on, and its flags turn it off."
     way = Way("leave it on", {SWITCH: None})
-    return Decision(asked.flags, "enabled", "", Finding("error", message, (way,), "the recipe", SWITCH, rule=EXPECTED))
+    return Decision(
+        request.flags, "enabled", "", Finding("error", message, (way,), "the recipe", SWITCH, rule=EXPECTED)
+    )
 
 
 def _impossible(
-    asked: VllmRequest, architecture: Architecture, version: Version | None
+    request: VllmRequest, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
     if at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
         sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
         return sentence, (Way("take an image with vLLM 0.12 or newer"),), "on, as it always is there"
-    wants_prefix = architecture.kind == "recurrent" and asked.flag(PREFIX) is True
+    wants_prefix = architecture.kind == "recurrent" and request.flag(PREFIX) is True
     by_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, defaults.ALIGN_ONLY_SINCE) is not False
     if not wants_prefix or not by_blocks:
         return None
@@ -72,9 +74,9 @@ def _impossible(
     return sentence, ways, "on, required by prefix caching"
 
 
-def _without(asked: VllmRequest, architecture: Architecture) -> dict[str, Any]:
+def _without(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:
     """`--no-enable-chunked-prefill` is what every release takes; a hybrid's prefix caching must be off with it from 0.28 on."""
-    flags = {**asked.flags, SWITCH: False}
-    if architecture.kind == "recurrent" and asked.flag(PREFIX) is None:
+    flags = {**request.flags, SWITCH: False}
+    if architecture.kind == "recurrent" and request.flag(PREFIX) is None:
         flags[PREFIX] = False
     return flags

@@ -31,7 +31,7 @@ HELPS: tuple[tuple[str, str, str], ...] = (
 def block_tokens(cache: Mapping[str, str]) -> int:
     """The block in which prefixes hit, of /metrics, where 0.18 to 0.22 tell too little for hybrids; 0 where it tells none."""
     reported = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
-    return max([0, *(int(one) for one in reported if one.isdigit())])
+    return max([0, *(int(item) for item in reported if item.isdigit())])
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:

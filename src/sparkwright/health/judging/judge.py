@@ -44,15 +44,15 @@ class Judgement:
     evidence: tuple[Evidence, ...]
 
 
-def judge(observed: Observation, limits: Limits, asked: Collection[str] = ()) -> Judgement:
-    """The state that one observation means by itself. asked: only these questions; all if not given."""
-    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not asked or name in asked]
+def judge(observed: Observation, limits: Limits, options: Collection[str] = ()) -> Judgement:
+    """The state that one observation means by itself. options: only these questions; all if not given."""
+    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not options or name in options]
     findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
-    worst = max(findings, key=lambda one: severity(one.state))
-    cure: Cure = "power" if any(one.cure == "power" for one in findings) else worst.cure
+    worst = max(findings, key=lambda finding: severity(finding.state))
+    cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure
     good = worst.state == "ok"
     why = _fine(observed) if good else worst.evidence.message
-    return Judgement(worst.state, why, "" if good else cure, tuple(one.evidence for one in findings))
+    return Judgement(worst.state, why, "" if good else cure, tuple(finding.evidence for finding in findings))
 
 
 def _finding(name: str, answer: Answer) -> Finding | None:

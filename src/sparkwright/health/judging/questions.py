@@ -184,9 +184,9 @@ def _power(observed: Observation, limits: Limits) -> Answer:
     """Busy, few watts, low clock, in every sample: the power supply negotiated too little."""
     if not observed.gpus:
         return None if observed.busy else ("unknown", "nvidia-smi returned no data")
-    if all(starved(one, limits) for one in observed.gpus):
-        one = observed.gpus[-1]
-        message = f"the GPU is {one.utilization_percent:.0f} % busy at {one.clock_mhz:.0f} MHz and {one.power_w:.0f} W"
+    if all(starved(gpu, limits) for gpu in observed.gpus):
+        gpu = observed.gpus[-1]
+        message = f"the GPU is {gpu.utilization_percent:.0f} % busy at {gpu.clock_mhz:.0f} MHz and {gpu.power_w:.0f} W"
         return "bad", f"{message}: {POWER}", "degraded", "power"
     return "ok", _gpu_words(observed.gpus[-1])
 
@@ -310,16 +310,16 @@ def _host(observed: Observation, limits: Limits) -> Answer:
     return ("warn", observed.lost) if observed.lost else None
 
 
-def starved(one: Gpu, limits: Limits) -> bool:
+def starved(gpu: Gpu, limits: Limits) -> bool:
     """Whether a GPU is busy at few watts and a low clock."""
-    busy, power, clock = one.utilization_percent, one.power_w, one.clock_mhz
+    busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.clock_mhz
     if busy is None or power is None or clock is None:
         return False
     return busy > limits.busy_percent and power < limits.low_w and clock < limits.low_mhz
 
 
-def _gpu_words(one: Gpu) -> str:
-    reported = ((one.utilization_percent, "{:.0f} % busy"), (one.clock_mhz, "{:.0f} MHz"), (one.power_w, "{:.0f} W"))
+def _gpu_words(gpu: Gpu) -> str:
+    reported = ((gpu.utilization_percent, "{:.0f} % busy"), (gpu.clock_mhz, "{:.0f} MHz"), (gpu.power_w, "{:.0f} W"))
     return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
 
 

@@ -42,7 +42,7 @@ def damp(before: State | None, seen: Sequence[State]) -> Damped:
 
 def flapping(seen: Sequence[State]) -> bool:
     """Whether it came and went too often of late."""
-    changes = sum((one in WELL) != (other in WELL) for one, other in itertools.pairwise(seen[-WINDOW:]))
+    changes = sum((value in WELL) != (other in WELL) for value, other in itertools.pairwise(seen[-WINDOW:]))
     return changes >= FLAPS
 
 
@@ -54,4 +54,4 @@ def is_news(seen: Sequence[State]) -> bool:
 def _held(seen: Sequence[State]) -> int:
     """How many checks in a row saw the last state."""
     recent = seen[-WINDOW:]
-    return next((n for n, one in enumerate(reversed(recent)) if one != recent[-1]), len(recent))
+    return next((n for n, value in enumerate(reversed(recent)) if value != recent[-1]), len(recent))

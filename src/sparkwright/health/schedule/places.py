@@ -113,10 +113,10 @@ def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from state.glob(f"{model_hashes.PREFIX}*.json")
-    folders = dict.fromkeys([state, *(one.memory for one in StateFolder(state).servers())])
+    folders = dict.fromkeys([state, *(server.memory for server in StateFolder(state).servers())])
     yield from (folder / name for folder in folders for name in names)
     if given.textfile:
-        shared = dict.fromkeys(["", *(one.server for one in StateFolder(state).servers())])
+        shared = dict.fromkeys(["", *(server.server for server in StateFolder(state).servers())])
         yield from (below_home(given.textfile) / textfile.shared_file(name) for name in shared)
 
 

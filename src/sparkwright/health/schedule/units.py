@@ -91,7 +91,7 @@ def guard(clock: Clock) -> str:
         "",
         "[Service]",
         *((f"User={_shown(clock.user)}",) if clock.user else ()),
-        f"ExecStart={' '.join(_word(one) for one in clock.guard)}",
+        f"ExecStart={' '.join(_word(item) for item in clock.guard)}",
         "Environment=MALLOC_ARENA_MAX=1",
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
         "Restart=on-failure",
@@ -128,7 +128,7 @@ def service(clock: Clock) -> str:
         "[Service]",
         "Type=oneshot",
         *((f"User={_shown(clock.user)}",) if clock.user else ()),
-        f"ExecStart={' '.join(_word(one) for one in clock.program)}",
+        f"ExecStart={' '.join(_word(item) for item in clock.program)}",
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
         f"TimeoutStartSec={_limit_s(clock):g}",
         "Nice=5",
@@ -174,9 +174,9 @@ def cron_line(clock: Clock) -> str:
     minutes = max(1, int(clock.every_s // 60))
     when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
     env = ["env", *(f"{k}={v}" for k, v in sorted(clock.env.items()))] if clock.env else []
-    lines = [f"{when} {join([_shown(one) for one in [*env, *clock.program]])} >/dev/null 2>&1 {CRON_MARK}"]
+    lines = [f"{when} {join([_shown(item) for item in [*env, *clock.program]])} >/dev/null 2>&1 {CRON_MARK}"]
     if clock.guard:
-        lines.append(f"* * * * * {join([_shown(one) for one in [*env, *clock.guard]])} >/dev/null 2>&1 {CRON_GUARD}")
+        lines.append(f"* * * * * {join([_shown(item) for item in [*env, *clock.guard]])} >/dev/null 2>&1 {CRON_GUARD}")
     return "\n".join(map(_of_cron, lines))
 
 

@@ -292,12 +292,12 @@ class Channel:
     def _read(self, connection: Connection) -> None:
         for line in connection.read():
             assert connection.session is not None
-            one = fitted(connection.session.opened(line), EVENTS)
-            if one["kind"] == "joined" and one["rank"] == self.cluster.rank:  # the head said so between the two
-                self.ahead_s = (self._sent_s - one["now_s"], time.time() - one["now_s"])
-            if one["kind"] != "alive":
+            event = fitted(connection.session.opened(line), EVENTS)
+            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # the head said so between the two
+                self.ahead_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
+            if event["kind"] != "alive":
                 with self._changed:
-                    self._meeting.apply(one)
+                    self._meeting.apply(event)
                     self._changed.notify_all()
 
     def _lose(self, why: str) -> None:

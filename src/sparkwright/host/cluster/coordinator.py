@@ -89,8 +89,8 @@ class Coordinator:
             traceback.print_exc()
         finally:
             self._close_listener()
-            for one in [*self._ranks, *self._pending]:
-                self._forget(one)
+            for connection in [*self._ranks, *self._pending]:
+                self._forget(connection)
             self._members.clear()
             self._selector.close()
 
@@ -101,60 +101,62 @@ class Coordinator:
         except OSError:
             return
         if len(self._pending) >= MOST_PENDING:
-            oldest = next((one for one in self._pending if one.session is None), next(iter(self._pending)))
+            oldest = next(
+                (connection for connection in self._pending if connection.session is None), next(iter(self._pending))
+            )
             self._drop(oldest, "too many connections")
-        one, nonce = Connection(sock, self._cluster.beat_s), wire.fresh_nonce()
-        self._pending[one] = nonce
-        self._selector.register(one, selectors.EVENT_READ, one)
+        connection, nonce = Connection(sock, self._cluster.beat_s), wire.fresh_nonce()
+        self._pending[connection] = nonce
+        self._selector.register(connection, selectors.EVENT_READ, connection)
         try:
-            one.put(wire.greeting(nonce))
+            connection.put(wire.greeting(nonce))
         except Lost as lost:
-            self._drop(one, f"{lost}")
+            self._drop(connection, f"{lost}")
 
-    def _read(self, one: Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         try:
-            for line in one.read() if self._known(one) else ():
-                self._take(one, line)
-                if not self._known(one):
+            for line in connection.read() if self._known(connection) else ():
+                self._take(connection, line)
+                if not self._known(connection):
                     return  # what comes after a goodbye is nobody's
         except (Lost, WireError) as error:
-            self._fallen(one, str(error))
+            self._fallen(connection, str(error))
 
-    def _known(self, one: Connection) -> bool:
+    def _known(self, connection: Connection) -> bool:
         """Whether it has not been let go of."""
-        return one in self._pending or one in self._ranks
+        return connection in self._pending or connection in self._ranks
 
-    def _take(self, one: Connection, line: bytes) -> None:
-        if one.session is None:
-            rank, proof, session = wire.claimed(line, self._pending[one], self._cluster, self._token)
+    def _take(self, connection: Connection, line: bytes) -> None:
+        if connection.session is None:
+            rank, proof, session = wire.claimed(line, self._pending[connection], self._cluster, self._token)
             if rank in self._ranks.values() or rank in self._meeting.joined:
                 raise WireError(f"{self._cluster.named(rank)} has come already")
-            one.put(proof)
-            one.trust(session)
-            self._ranks[one] = rank
+            connection.put(proof)
+            connection.trust(session)
+            self._ranks[connection] = rank
             self._come.add(rank)
             return
-        message = fitted(one.session.opened(line), MESSAGES)
-        if one in self._pending and message["kind"] == "join":
-            self._joined(one)
-        elif one in self._pending and message["kind"] == "fail":  # it can't come, and says why
-            self._message(self._ranks[one], message)
-            self._forget(one)
-        elif one in self._pending:
+        message = fitted(connection.session.opened(line), MESSAGES)
+        if connection in self._pending and message["kind"] == "join":
+            self._joined(connection)
+        elif connection in self._pending and message["kind"] == "fail":  # it can't come, and says why
+            self._message(self._ranks[connection], message)
+            self._forget(connection)
+        elif connection in self._pending:
             raise WireError("it does not join")
         elif message["kind"] == "bye":
-            self._happened({"kind": "gone", "rank": self._ranks[one]})
-            self._forget(one)
+            self._happened({"kind": "gone", "rank": self._ranks[connection]})
+            self._forget(connection)
         else:
-            self._message(self._ranks[one], message)
+            self._message(self._ranks[connection], message)
 
-    def _joined(self, one: Connection) -> None:
+    def _joined(self, connection: Connection) -> None:
         """From here on this is the member."""
         for past in self._events:
-            one.say(past)
-        del self._pending[one]
-        self._members[self._ranks[one]] = one
-        self._happened({"kind": "joined", "rank": self._ranks[one], "now_s": time.time()})
+            connection.say(past)
+        del self._pending[connection]
+        self._members[self._ranks[connection]] = connection
+        self._happened({"kind": "joined", "rank": self._ranks[connection], "now_s": time.time()})
         if self._meeting.complete:
             self._close_listener()
 
@@ -180,9 +182,9 @@ class Coordinator:
         text = f"{missing} never {what} within {message['waited_s']:g} s"
         self._happened({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
-    def _happened(self, one: dict[str, Any]) -> None:
+    def _happened(self, event: dict[str, Any]) -> None:
         """The next event, for all. One that comes of telling another waits until that one was told to every member."""
-        self._untold.append(one)
+        self._untold.append(event)
         if len(self._untold) > 1:
             return
         while self._untold:
@@ -191,19 +193,19 @@ class Coordinator:
             finally:
                 self._untold.popleft()
 
-    def _tell(self, one: dict[str, Any]) -> None:
-        self._meeting.apply(one)
-        self._events.append(one)
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._meeting.apply(event)
+        self._events.append(event)
         for member in list(self._members.values()):
             try:
-                member.say(one)
+                member.say(event)
             except Lost as lost:
                 self._fallen(member, str(lost))
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        for one in [one for one in self._pending if now_s - one.opened_s > HANDSHAKE_S]:
-            self._drop(one, f"no answer within {HANDSHAKE_S:g} s")
+        for connection in [connection for connection in self._pending if now_s - connection.opened_s > HANDSHAKE_S]:
+            self._drop(connection, f"no answer within {HANDSHAKE_S:g} s")
         for member in list(self._members.values()):
             try:
                 member.flush()
@@ -211,38 +213,38 @@ class Coordinator:
             except Lost as lost:
                 self._fallen(member, str(lost))
 
-    def _fallen(self, one: Connection, why: str) -> None:
-        if one in self._pending:
-            self._drop(one, why)
-        elif one in self._ranks:
-            rank = self._ranks[one]
+    def _fallen(self, connection: Connection, why: str) -> None:
+        if connection in self._pending:
+            self._drop(connection, why)
+        elif connection in self._ranks:
+            rank = self._ranks[connection]
             event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {why}"}
             with contextlib.suppress(Lost):  # it may read that when it goes on
-                one.say(event)
-            self._forget(one)
+                connection.say(event)
+            self._forget(connection)
             self._happened(event)
 
-    def _drop(self, one: Connection, why: str) -> None:
+    def _drop(self, connection: Connection, why: str) -> None:
         """A stranger."""
         self._strangers += 1
         if self._strangers <= MOST_NOTES:
             try:
-                address = one.sock.getpeername()[0]
+                address = connection.sock.getpeername()[0]
             except OSError:
                 address = "an unknown address"
             self._note(f"dropped a connection from {address}: {why}")
-        self._forget(one)
+        self._forget(connection)
 
-    def _forget(self, one: Connection) -> None:
-        self._pending.pop(one, None)
-        rank = self._ranks.pop(one, None)
-        if rank is not None and self._members.get(rank) is one:
+    def _forget(self, connection: Connection) -> None:
+        self._pending.pop(connection, None)
+        rank = self._ranks.pop(connection, None)
+        if rank is not None and self._members.get(rank) is connection:
             del self._members[rank]
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(one)
+            self._selector.unregister(connection)
         with contextlib.suppress(Lost):
-            one.flush()
-        one.close()
+            connection.flush()
+        connection.close()
 
     def _close_listener(self) -> None:
         """No one else may come."""
@@ -250,8 +252,8 @@ class Coordinator:
             self._selector.unregister(self._listener)
             self._listener.close()
             self._listener = None
-        for one in list(self._pending):
-            self._forget(one)
+        for connection in list(self._pending):
+            self._forget(connection)
 
 
 def listening(cluster: Cluster) -> socket.socket:

@@ -93,9 +93,9 @@ class Meeting:
         self._shared: dict[Key, dict[int, Any]] = {}
         self._settled: dict[Key, Failure | None] = {}
 
-    def apply(self, one: dict[str, Any]) -> None:
+    def apply(self, event: dict[str, Any]) -> None:
         """Take one event. Raises WireError for one that can't be."""
-        rank, kind = one.get("rank", 0), one["kind"]
+        rank, kind = event.get("rank", 0), event["kind"]
         if rank not in range(len(self._cluster.members)):
             raise WireError("a line is of no known member")
         if kind == "joined":
@@ -103,12 +103,12 @@ class Meeting:
         elif kind == "gone":
             self.gone.add(rank)
         elif kind == "failed":
-            self.failures.setdefault(one["phase"], Failure(one["text"], one["refused"]))
+            self.failures.setdefault(event["phase"], Failure(event["text"], event["refused"]))
         elif kind == "lost" and rank not in self.gone:
-            self.lost.setdefault(rank, one["text"])
-            self.failures.setdefault(FORWARD, Failure(one["text"]))
+            self.lost.setdefault(rank, event["text"])
+            self.failures.setdefault(FORWARD, Failure(event["text"]))
         elif kind == "arrived":
-            self._arrived(Key(one["phase"], one["barrier"]), rank, one["data"])
+            self._arrived(Key(event["phase"], event["barrier"]), rank, event["data"])
         self._settle()
 
     @property

@@ -59,7 +59,7 @@ class Session:
     """The lines of one connection, both directions, once both sides have proved what they are. side: HEAD or MEMBER."""
 
     def __init__(self, token: Secret, handshake: Handshake, side: str) -> None:
-        self._out, self._in = (handshake.keyed(token, f"lines of the {one}") for one in (side, _other(side)))
+        self._out, self._in = (handshake.keyed(token, f"lines of the {item}") for item in (side, _other(side)))
         self._sent = self._received = 0
 
     def seal(self, message: dict[str, Any]) -> bytes:

@@ -36,7 +36,7 @@ def rows(context: Context) -> list[Row]:
     keys = compile_caches.keys(context)
     why = _needed(context) if keys else {}
     found = [row for key in keys for row in _of_key(context, key, why.get(key, ""))]
-    return sorted(found, key=lambda one: -one.used_s)
+    return sorted(found, key=lambda value: -value.used_s)
 
 
 def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
@@ -51,10 +51,10 @@ def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
 
 def _needed(context: Context) -> dict[str, str]:
     """Keys with why they stay: a container has it, or the verified state that runs or that a rollback goes to would."""
-    states = [("the last verified state", good_states.last(one)) for one in context.state.servers()]
+    states = [("the last verified state", good_states.last(state_folder)) for state_folder in context.state.servers()]
     for server in context.state.servers():
-        states += [("the state before it, for a rollback", one) for one in good_states.before(server)[:1]]
-    reasons = {str(key): why for why, one in reversed(states) if (key := (one.get("spec") or {}).get("caches"))}
+        states += [("the state before it, for a rollback", row) for row in good_states.before(server)[:1]]
+    reasons = {str(key): why for why, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))}
     return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.in_use(context).items()}}
 
 
@@ -64,13 +64,13 @@ def remove(context: Context, names: Collection[str]) -> int:
     Raises:
         Failed: Something cannot be removed, with what root would have to type. It is in the trash then, and never used again.
     """
-    going = [one for one in rows(context) if one.name in names and not one.kept]
-    all_of_it = {one.key for one in going if one.name == one.key}
-    for one in going:
-        if one.name == one.key or one.key not in all_of_it:
-            discard(context, one.key, only_aside=one.name != one.key)
+    going = [row for row in rows(context) if row.name in names and not row.kept]
+    all_of_it = {row.key for row in going if row.name == row.key}
+    for row in going:
+        if row.name == row.key or row.key not in all_of_it:
+            discard(context, row.key, only_aside=row.name != row.key)
     files_of_root.empty_trash(context)
-    return sum(one.size_bytes for one in going)
+    return sum(row.size_bytes for row in going)
 
 
 def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
@@ -90,9 +90,9 @@ def within(context: Context, bound_gib: float) -> None:
         compile_caches.retire(context)
         files_of_root.empty_trash(context)
         found = rows(context)
-        over = sum(one.size_bytes for one in found) - int(bound_gib * GIB)
-        for one in sorted((one for one in found if not one.kept), key=lambda one: (one.name == one.key, one.used_s)):
-            over -= remove(context, [one.name]) if over > 0 else 0
+        over = sum(row.size_bytes for row in found) - int(bound_gib * GIB)
+        for row in sorted((row for row in found if not row.kept), key=lambda row: (row.name == row.key, row.used_s)):
+            over -= remove(context, [row.name]) if over > 0 else 0
     except (Failed, OSError) as error:
         context.note(f"compile caches are not cleared: {error}")
         return
@@ -106,7 +106,7 @@ def with_image(context: Context, image_ids: Collection[str]) -> None:
     """Remove the caches of images that are about to go; what can't be removed is told."""
     try:
         known = (compile_caches.read(context.state, key) for key in compile_caches.keys(context))
-        keys = {one.key for one in known if one.image_id in image_ids}
+        keys = {kept.key for kept in known if kept.image_id in image_ids}
         if keys:
             remove(context, keys)
     except (Failed, OSError) as error:

@@ -94,7 +94,7 @@ def _folder(job: _Job, parts: tuple[str, ...]) -> list[tuple[str, ...]]:
             job.done.unreadable += 1
             return []
         writing = stack.enter_context(_below(job.target, parts))
-        for name in (one.name for one in names):
+        for name in (dir_entry.name for dir_entry in names):
             _count(job, parts)
             kind = _kind(reading, name)
             if stat.S_ISDIR(kind):

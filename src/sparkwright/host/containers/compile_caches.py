@@ -73,7 +73,7 @@ def keys(context: Context) -> list[str]:
 
 
 def _keys_in(found: Path) -> list[str]:
-    return sorted(one.name for one in found.iterdir() if KEY.fullmatch(one.name)) if found.is_dir() else []
+    return sorted(path.name for path in found.iterdir() if KEY.fullmatch(path.name)) if found.is_dir() else []
 
 
 def read(state: StateFolder, key: str) -> Kept:
@@ -90,8 +90,8 @@ def mounted(container: Mapping[str, Any]) -> str:
 def _mounted(container: Mapping[str, Any]) -> tuple[str, str]:
     """The key, and the name that the container had when it was created; both empty for none."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    found = (_key_in(str(one.get("Source"))) for one in mounts if one.get("Target") == MOUNT)
-    return next((one for one in found if one[0]), ("", ""))
+    found = (_key_in(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == MOUNT)
+    return next((item for item in found if item[0]), ("", ""))
 
 
 def in_use(context: Context) -> dict[str, str]:
@@ -102,7 +102,7 @@ def in_use(context: Context) -> dict[str, str]:
 def _users(context: Context) -> dict[tuple[str, str], str]:
     """The containers that have a cache mounted, by its key and the name of its live folder."""
     rows = context.docker().api.containers(all=True)
-    found = ((one, row["Names"][0].lstrip("/")) for row in rows for one in map(_key_in, _sources(row)) if one[0])
+    found = ((item, row["Names"][0].lstrip("/")) for row in rows for item in map(_key_in, _sources(row)) if item[0])
     return dict(found)
 
 
@@ -115,7 +115,7 @@ def in_use_or_unknown(context: Context) -> dict[str, str]:
 
 
 def _sources(row: Mapping[str, Any]) -> Iterator[str]:
-    return (str(one.get("Source")) for one in row.get("Mounts") or ())
+    return (str(mount.get("Source")) for mount in row.get("Mounts") or ())
 
 
 def _key_in(source: str) -> tuple[str, str]:
@@ -200,7 +200,7 @@ def verified(context: Context, container: Mapping[str, Any], model: Mapping[str,
     key, name = _mounted(container)
     if not key:
         return
-    about = {one: str((model or {}).get(one) or "") for one in ("id", "commit")}
+    about = {item: str((model or {}).get(item) or "") for item in ("id", "commit")}
     was = read(context.state, key)
     now = replace(was, used_s=time.time(), model=about["id"] or was.model, commit=about["commit"] or was.commit)
     try:
@@ -219,8 +219,8 @@ def _frozen(context: Context, key: str, name: str) -> str:
     copied = _copied(context, live, fresh)
     if copied.unreadable:
         files_of_root.discard(context, fresh)
-        for one in sorted(live.iterdir()):
-            files_of_root.open_for_reading(context, one)
+        for path in sorted(live.iterdir()):
+            files_of_root.open_for_reading(context, path)
         copied = _copied(context, live, fresh)
     if (at / FROZEN).exists():
         files_of_root.discard(context, at / FROZEN)
@@ -289,8 +289,8 @@ def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None
                 files_of_root.discard(context, old)
         live = _live(context, key, name)
         live.rename(at / ASIDE)
-        for one in sorted((at / ASIDE).iterdir()):
-            _opened(_live(context, key, name) / one.name)  # the container has it mounted
+        for path in sorted((at / ASIDE).iterdir()):
+            _opened(_live(context, key, name) / path.name)  # the container has it mounted
     except (OSError, Failed) as error:
         context.note(f"cannot move the compile cache in {at} aside: {error}")
         return None
@@ -301,7 +301,7 @@ def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None
 def _holds(above: Path) -> bool:
     """Whether one of the folders in a folder of ours holds anything."""
     try:
-        return any(not one.is_dir() or next(one.iterdir(), None) is not None for one in above.iterdir())
+        return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in above.iterdir())
     except FileNotFoundError:
         return False
     except OSError:
@@ -385,8 +385,8 @@ def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
         Failed: What is there cannot be moved out of its way.
     """
     old = context.machine.home / OLD_FOLDER
-    sources = [one for one in mount_sources.of_container(container) if one.is_relative_to(old)]
-    for key in sorted({one.relative_to(old).parts[0] for one in sources if one != old}):
+    sources = [path for path in mount_sources.of_container(container) if path.is_relative_to(old)]
+    for key in sorted({source.relative_to(old).parts[0] for source in sources if source != old}):
         if not KEY.fullmatch(key):
             continue
         try:
@@ -396,5 +396,5 @@ def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
         except OSError as error:
             raise Failed(f"cannot move {old / key} out of the way: {error.strerror}.") from None
         private.folder(old / key)
-    for one in sorted(sources):
-        _opened(one)
+    for source in sorted(sources):
+        _opened(source)

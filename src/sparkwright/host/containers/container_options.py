@@ -43,9 +43,9 @@ def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, 
     """
     rows = ((option, option.wanted(made_from, container, image)) for option in OPTIONS if option.open)
     return [
-        Change(option.field, asked, None, option.why or "no longer asked for")
-        for option, asked in rows
-        if asked is not None and option.wanted(spec, container, image) is None
+        Change(option.field, options, None, option.why or "no longer asked for")
+        for option, options in rows
+        if options is not None and option.wanted(spec, container, image) is None
     ]
 
 
@@ -53,7 +53,7 @@ def key_fingerprint(container: Inspect) -> str:
     """The fingerprint of the key that a container was made with, from the name of the file it mounts; empty without one."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     key = engine.of_labels((container.get("Config") or {}).get("Labels")).key
-    source = next((str(one.get("Source")) for one in mounts if key and one.get("Target") == key.mount), "")
+    source = next((str(mount.get("Source")) for mount in mounts if key and mount.get("Target") == key.mount), "")
     return source.rpartition("/")[2].rpartition(".")[0].rpartition("-")[2]
 
 
@@ -65,8 +65,8 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
         "Config": {},
     }
     for option in OPTIONS:
-        if option.key and (asked := option.asked(spec)) is not None:
-            given[option.section][option.key] = asked
+        if option.key and (options := option.asked(spec)) is not None:
+            given[option.section][option.key] = options
     body: dict[str, Any] = {
         **given["Config"],
         "Image": spec.image,
@@ -133,7 +133,7 @@ def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Ch
 
 def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
     """How the server is asked, where its recipe describes that, key by key. Its label can't be changed on a container."""
-    before, after = (engine.of_labels(one).description for one in (container["Config"].get("Labels"), spec.labels))
+    before, after = (engine.of_labels(item).description for item in (container["Config"].get("Labels"), spec.labels))
     names = sorted(before.keys() | after.keys())
     why = "how checks ask the server"
     return [

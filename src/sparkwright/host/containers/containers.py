@@ -84,10 +84,10 @@ def url_of(container: dict[str, Any]) -> str:
     nothing, and keeps what a deploy or the script told it.
     """
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
-        for one in rows or ():
-            address = one.get("HostIp") or "0.0.0.0"
+        for row in rows or ():
+            address = row.get("HostIp") or "0.0.0.0"
             host = "127.0.0.1" if address in ("0.0.0.0", "::") else f"[{address}]" if ":" in address else address
-            return f"http://{host}:{one['HostPort']}"
+            return f"http://{host}:{row['HostPort']}"
     return ""
 
 
@@ -96,7 +96,7 @@ def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] 
     one in a crash loop.
     """
     for row in client.api.containers():
-        if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
+        if any(item.get("PublicPort") == port for item in row.get("Ports") or ()):
             return inspect(client, row["Id"])
         if (row.get("HostConfig") or {}).get("NetworkMode") == "host" or row.get("State") == "restarting":
             found = inspect(client, row["Id"])
@@ -108,7 +108,7 @@ def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] 
 def publishes(container: dict[str, Any], port: int | None) -> bool:
     """Whether a container was made to have this port of the host."""
     bindings = (container["HostConfig"].get("PortBindings") or {}).values()
-    return any(one["HostPort"] == str(port) for rows in bindings for one in rows or ())
+    return any(row["HostPort"] == str(port) for rows in bindings for row in rows or ())
 
 
 #: how a container that holds a port is named
@@ -149,16 +149,16 @@ def listening_process(port: int) -> str:
         connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:
         connections = []
-    for one in connections:
-        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
-            if not one.pid:
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            if not connection.pid:
                 return "a process of another user"
             try:
-                process = psutil.Process(one.pid)
-                who = f"(pid {one.pid}, user {process.username()})"
+                process = psutil.Process(connection.pid)
+                who = f"(pid {connection.pid}, user {process.username()})"
                 return f"{_sandbox_of(process.cmdline()) or process.name()} {who}"
             except psutil.Error:
-                return f"pid {one.pid}"
+                return f"pid {connection.pid}"
     return "a process of another user" if _accepts(port) else ""
 
 

@@ -37,8 +37,8 @@ def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: floa
     if policy == "no":
         return ""
     restarts = int(container.get("RestartCount", 0))
-    known = [one for one in seen if one.restarts <= restarts]
-    before = [one for one in known if now_s - one.time_s >= within_s]
+    known = [sample for sample in seen if sample.restarts <= restarts]
+    before = [sample for sample in known if now_s - sample.time_s >= within_s]
     base = before[-1] if before else known[0] if known else None
     recent = restarts - base.restarts if base is not None else 0
     if recent > most:
@@ -89,9 +89,9 @@ def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:
     rows = [Sample(*row) for row in known.get("seen", [])] if known.get("id") == container["Id"] else []
     if good.get("container_id") == container["Id"]:
         rows.insert(0, Sample(float(good.get("since", 0)), int(good.get("restart_count", 0))))
-    return sorted(set(rows), key=lambda one: one.time_s)
+    return sorted(set(rows), key=lambda sample: sample.time_s)
 
 
 def _remember(container: Mapping[str, Any], seen: Sequence[Sample], context: Context) -> None:
-    rows = [[one.time_s, one.restarts] for one in seen if 0 <= time.time() - one.time_s < KEPT_S]
+    rows = [[sample.time_s, sample.restarts] for sample in seen if 0 <= time.time() - sample.time_s < KEPT_S]
     context.state.write("restarts", {"id": container["Id"], "seen": rows})

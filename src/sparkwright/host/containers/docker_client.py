@@ -73,8 +73,8 @@ class Api:
     def _pieces(self, container: str, given: dict[str, Any]) -> Iterator[bytes] | None:
         """None for whatever the SDK has to ask."""
         framed = not (self.inspect_container(container).get("Config") or {}).get("Tty")
-        asked = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
-        path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **asked})
+        requested = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
+        path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **requested})
         try:
             found = engine_socket.log(self._client.url, path, self._client.timeout_s, framed=framed)
         except TimedOut:
@@ -103,12 +103,12 @@ class Api:
 
     def _answer(self, path: str, *names: str) -> dict[str, Any] | None:
         """What is answered with 200; None for whatever the SDK has to ask. Raises its error for an engine that is silent."""
-        one = self._client
+        client = self._client
         if not all(names):
             return None
         path = self._path(path, *names)
         try:
-            return engine_socket.answer(one.url, path, one.timeout_s)
+            return engine_socket.answer(client.url, path, client.timeout_s)
         except TimedOut:
             raise self._late(path) from None
         except TransportError:
@@ -118,8 +118,8 @@ class Api:
         """What the SDK raises for an engine that is silent."""
         from requests import ReadTimeout, Request
 
-        asked = Request("GET", f"http+docker://localhost{path}")
-        return ReadTimeout(f"no answer within {self._client.timeout_s} s", request=asked)
+        options = Request("GET", f"http+docker://localhost{path}")
+        return ReadTimeout(f"no answer within {self._client.timeout_s} s", request=options)
 
     def _path(self, path: str, *names: str) -> str:
         return f"/v{self._client.version}{path.format(*(quote(name, safe='/:') for name in names))}"

@@ -36,9 +36,9 @@ def at(context: Context, base_url: str) -> Engine:
         port = urlsplit(base_url).port
         client = context.docker()
         rows = client.api.containers()
-        publishing = (row for row in rows if any(one.get("PublicPort") == port for one in row.get("Ports") or ()))
+        publishing = (row for row in rows if any(item.get("PublicPort") == port for item in row.get("Ports") or ()))
         row = next(publishing, None)
-        on_host = any((one.get("HostConfig") or {}).get("NetworkMode") == "host" for one in rows)
+        on_host = any((item.get("HostConfig") or {}).get("NetworkMode") == "host" for item in rows)
         if row is None and on_host:
             return of_container(containers.publishing(client, port))
     except Exception:  # docker's own and requests': the server itself can be asked all the same

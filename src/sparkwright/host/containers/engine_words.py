@@ -67,7 +67,7 @@ def is_ours(row: Mapping[str, Any]) -> bool:
     """
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))
-    own = any(folder in f"{one.get('Source')}/" for one in mounts for folder in OWN_FOLDERS)
+    own = any(folder in f"{mount.get('Source')}/" for mount in mounts for folder in OWN_FOLDERS)
     return own or any(name.startswith(OWN_LABELS) for name in labels)
 
 

@@ -112,7 +112,9 @@ def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dic
     """The throw-away container, as the engine is told to create it."""
     mounts: list[dict[str, Any]] = [{"Type": "bind", "Source": str(folder), "Target": SEEN_AT}]
     mounts += [
-        {"Type": "bind", "Source": one, "Target": one, "ReadOnly": True} for one in _PROGRAMS if Path(one).is_dir()
+        {"Type": "bind", "Source": program, "Target": program, "ReadOnly": True}
+        for program in _PROGRAMS
+        if Path(program).is_dir()
     ]
     rights = {
         "NetworkMode": "none",

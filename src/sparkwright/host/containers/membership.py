@@ -28,7 +28,7 @@ class Membership(NamedTuple):
 def of_labels(labels: Mapping[str, Any] | None) -> Membership:
     """By a container's labels, or a spec's; they may be a stranger's."""
     found = {name: str(value) for name, value in (labels or {}).items()}
-    members = tuple(one for one in found.get(MEMBERS_LABEL, "").split(",") if one)
+    members = tuple(word for word in found.get(MEMBERS_LABEL, "").split(",") if word)
     rank = found.get(RANK_LABEL, "")
     if not found.get(CLUSTER_LABEL) or not rank.isdecimal() or int(rank) >= len(members):
         return Membership()

@@ -37,25 +37,25 @@ def find(context: Context) -> list[Server]:
     client = context.docker()
     rows = client.api.containers()[:MOST_CONTAINERS]
     seen = [found for row in rows if (found := containers.inspect(client, row["Id"])) is not None]
-    asked = [(one, port) for one in seen for port in dict.fromkeys(_ports(one))]
-    if not asked:
+    options = [(entry, port) for entry in seen for port in dict.fromkeys(_ports(entry))]
+    if not options:
         return []
     with ThreadPoolExecutor(max_workers=8) as at_once:
-        answers = list(at_once.map(lambda each: _server(*each), asked))
+        answers = list(at_once.map(lambda each: _server(*each), options))
     servers: dict[str, Server] = {}
-    for one in answers:
-        if one is not None:
-            servers.setdefault(one.id, one)
+    for answer in answers:
+        if answer is not None:
+            servers.setdefault(answer.id, answer)
     return list(servers.values())
 
 
 def _ports(container: dict[str, Any]) -> Iterator[int]:
     """The host's ports that it may answer on: those it publishes; on the host's network those an engine's flags say."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
-        yield from (int(one["HostPort"]) for one in rows or () if str(one.get("HostPort") or "").isdecimal())
+        yield from (int(row["HostPort"]) for row in rows or () if str(row.get("HostPort") or "").isdecimal())
     if container["HostConfig"].get("NetworkMode") == "host":
         flags = Running(container, {}).flags
-        yield from (one.flags.port(flags) for one in engine.served() if not one.needs_description)
+        yield from (engine.flags.port(flags) for engine in engine.served() if not engine.needs_description)
 
 
 def _server(container: dict[str, Any], port: int) -> Server | None:
@@ -79,7 +79,7 @@ def _found(about: Running, kind: str, port: int, models: list[str]) -> Server:
 def _address(container: dict[str, Any], port: int) -> str:
     """Where this host reaches a published port."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
-        for one in rows or ():
-            if one.get("HostPort") == str(port) and one.get("HostIp") not in (None, "", "0.0.0.0", "::"):
-                return f"[{one['HostIp']}]" if ":" in one["HostIp"] else str(one["HostIp"])
+        for row in rows or ():
+            if row.get("HostPort") == str(port) and row.get("HostIp") not in (None, "", "0.0.0.0", "::"):
+                return f"[{row['HostIp']}]" if ":" in row["HostIp"] else str(row["HostIp"])
     return "127.0.0.1"

@@ -93,7 +93,7 @@ def _refuse(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
     real = {_resolved(source): (source, user) for source, user in writable.items()}
     for source in sources:
         for folder in _looked_up_in(source):
-            if outer := next((real[one] for one in (folder, *folder.parents) if one in real), None):
+            if outer := next((real[parent] for parent in (folder, *folder.parents) if parent in real), None):
                 where = f"{source} lies in {outer[0]}, where {outer[1]} can write"
                 raise Refused(f"{name} is not started: {where}, and so replace it by a link.", fix=FIX)
 
@@ -110,11 +110,11 @@ def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
     except SparkwrightError:
         return {}
     return {
-        Path(one["Source"]): row["Names"][0].lstrip("/")
+        Path(mount["Source"]): row["Names"][0].lstrip("/")
         for row in rows
         if is_ours(row) and row["Names"][0].lstrip("/") not in own
-        for one in row.get("Mounts") or ()
-        if one.get("Type") == "bind" and one.get("RW") and str(one.get("Source")).startswith("/")
+        for mount in row.get("Mounts") or ()
+        if mount.get("Type") == "bind" and mount.get("RW") and str(mount.get("Source")).startswith("/")
     }
 
 
@@ -134,7 +134,7 @@ def _looked_up_in(path: Path) -> Iterator[Path]:
             continue
         links += 1
         at = Path("/") if target.is_absolute() else at
-        left[:0] = [one for one in target.parts if one != "/"]
+        left[:0] = [part for part in target.parts if part != "/"]
 
 
 def _resolved(path: Path) -> Path:
@@ -146,7 +146,7 @@ def _why_not_ours(context: Context, source: Path) -> str:
 
     Each folder on the way is opened from the one above it, and no link is followed.
     """
-    top = next((one for one in own_folders.of(context.machine.home) if source.is_relative_to(one)), None)
+    top = next((path for path in own_folders.of(context.machine.home) if source.is_relative_to(path)), None)
     if top is None or not top.is_dir():
         return ""
     at = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

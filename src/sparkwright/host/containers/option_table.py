@@ -47,18 +47,18 @@ class Option:
 def _host(
     field: str,
     key: str,
-    asked: Callable[[ContainerSpec], Any],
+    expected: Callable[[ContainerSpec], Any],
     alike: Callable[[Any], Any],
     why: str = "",
 ) -> Option:
     """An option of HostConfig that is always asked for. alike: brings what is asked for and what is found into one spelling."""
     return Option(
         field,
-        lambda spec, container, image: alike(asked(spec)),
+        lambda spec, container, image: alike(expected(spec)),
         lambda spec, container, image: alike(container["HostConfig"].get(key)),
         why,
         key,
-        asked=asked,
+        asked=expected,
     )
 
 
@@ -145,7 +145,7 @@ def _security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> l
     found = security_words.security_opts(host.get("SecurityOpt"))
     shares = host.get("Privileged") or "host" in (host.get("IpcMode"), host.get("PidMode"))
     added = {"label=disable"} - {*security_words.security_opts(spec.security_opt)} if shares else set()
-    return [one for one in found if one not in added]
+    return [item for item in found if item not in added]
 
 
 def _init(spec: ContainerSpec, container: Inspect, image: Inspect) -> bool | None:
@@ -167,17 +167,17 @@ def _found_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int:
 
 def _health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any] | None:
     """The spec's over the image's, part by part, as the engine joins them."""
-    asked = process_words.health_alike(process_words.health_config(spec.healthcheck))
+    requested = process_words.health_alike(process_words.health_config(spec.healthcheck))
     if not image:
-        return asked or None
+        return requested or None
     inherited = process_words.health_alike((image.get("Config") or {}).get("Healthcheck"))
-    return process_words.health_alike({**inherited, **asked})
+    return process_words.health_alike({**inherited, **requested})
 
 
 def _found_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
     found = process_words.health_alike(container["Config"].get("Healthcheck"))
-    asked = process_words.health_config(spec.healthcheck)
-    return found if image else {name: value for name, value in found.items() if name in asked}
+    requested = process_words.health_config(spec.healthcheck)
+    return found if image else {name: value for name, value in found.items() if name in requested}
 
 
 def _found_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
@@ -202,14 +202,14 @@ def _found_log_options(spec: ContainerSpec, container: Inspect, image: Inspect) 
 
 
 def _asked_log(spec: ContainerSpec) -> dict[str, Any] | None:
-    asked = {"Type": spec.log_driver, "Config": dict(spec.log_options)}
-    return asked if any(asked.values()) else None
+    requested = {"Type": spec.log_driver, "Config": dict(spec.log_options)}
+    return requested if any(requested.values()) else None
 
 
 #: the options whose field does not say all
 _ROWS: dict[str, Option] = {
-    one.field: one
-    for one in (
+    option.field: option
+    for option in (
         _host(
             "gpus",
             "DeviceRequests",

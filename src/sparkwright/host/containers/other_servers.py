@@ -18,7 +18,7 @@ def generated(context: Context, base_url: str) -> dict[str, float]:
 
     Interim servers are among them. Those that do not run or do not tell are left out, and all where the engine does not answer.
     """
-    verified = {str((one.get("spec") or {}).get("name") or "") for one in servers.good(context.state)} - {""}
+    verified = {str((row.get("spec") or {}).get("name") or "") for row in servers.good(context.state)} - {""}
     names = verified | {name + containers.INTERIM for name in verified}
     counted = {name: _generated(context, name, urlsplit(base_url).port) for name in sorted(names)}
     return {name: tokens for name, tokens in counted.items() if tokens is not None}

@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 def mounted(container: Mapping[str, Any]) -> dict[str, str]:
     """What a container has mounted of these: digests by paths in it."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    rows = ((str(one.get("Target")), _digest_in(str(one.get("Source")))) for one in mounts)
+    rows = ((str(mount.get("Target")), _digest_in(str(mount.get("Source")))) for mount in mounts)
     return {path: digest for path, digest in rows if digest}
 
 
@@ -50,7 +50,7 @@ def contents(
 ) -> dict[str, str]:
     """What stands in the files that are wanted and in those that are mounted, by digest; one that is not known is left out."""
     digests = {*spec.files.values(), *mounted(container).values()}
-    return {one: text for one in digests if (text := _text(state, one, given)) is not None}
+    return {digest: text for digest in digests if (text := _text(state, digest, given)) is not None}
 
 
 def with_contents(
@@ -59,10 +59,12 @@ def with_contents(
     """The same changes, those of files with what stands in them. texts: see `contents`."""
     digests = {f"file {path}": (mounted(container).get(path), spec.files.get(path)) for path in _paths(spec, container)}
     return [
-        replace(one, before=_or_short(digests[one.field][0], texts), after=_or_short(digests[one.field][1], texts))
-        if one.field in digests
-        else one
-        for one in changes
+        replace(
+            change, before=_or_short(digests[change.field][0], texts), after=_or_short(digests[change.field][1], texts)
+        )
+        if change.field in digests
+        else change
+        for change in changes
     ]
 
 
@@ -88,7 +90,7 @@ def tidy(context: Context) -> None:
     if not folder.is_dir():
         return
     states = list(servers.good(context.state))
-    needed = {digest for one in states for digest in ((one.get("spec") or {}).get("files") or {}).values()}
+    needed = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
     needed |= {name for row in context.docker().api.containers(all=True) for name in _sources(row)}
     for path in folder.iterdir():
         if path.name not in needed:

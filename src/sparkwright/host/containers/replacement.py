@@ -83,7 +83,7 @@ def _wrongly_named(context: Context, container: dict[str, Any], name: str) -> bo
 def _known(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run wrote down before it stopped it, as far as they are there."""
     ids = (good_states.last(context.state).get("container_id"), (context.state.read("previous") or {}).get("id"))
-    yield from filter(None, (_found(context, remembered) for remembered in ids))
+    yield from filter(None, (_found(context, history) for history in ids))
 
 
 def _attempt(context: Context) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def _renamed(context: Context, name: str) -> dict[str, Any]:
     return next((server for server in created if not ownership.kept(context, server)), {})
 
 
-def _found(context: Context, remembered: object) -> dict[str, Any]:
+def _found(context: Context, history: object) -> dict[str, Any]:
     """Return the inspect of a container by its name or id in a file of the host; empty for one that is gone, or no name."""
-    if not isinstance(remembered, str) or not STEP.fullmatch(remembered):
+    if not isinstance(history, str) or not STEP.fullmatch(history):
         return {}
-    return containers.inspect(context.docker(), remembered) or {}
+    return containers.inspect(context.docker(), history) or {}

@@ -45,8 +45,10 @@ class Running:
     @property
     def loopback(self) -> bool:
         """Whether only programs of the host reach it."""
-        rows = [one for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for one in some or ()]
-        return any(str(one.get("HostIp") or "").startswith(("127.", "::1")) for one in rows[:1])
+        rows = [
+            item for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for item in some or ()
+        ]
+        return any(str(row.get("HostIp") or "").startswith(("127.", "::1")) for row in rows[:1])
 
     @property
     def image(self) -> str:
@@ -78,7 +80,7 @@ class Running:
     @property
     def model_dir(self) -> str:
         """The folder of the host that it serves its model from; empty when none of its mounts is among its words."""
-        words = {word.rstrip("/") for one in self.words for word in (one, one.partition("=")[2])}
+        words = {word.rstrip("/") for item in self.words for word in (item, item.partition("=")[2])}
         for bind in self.container["HostConfig"].get("Binds") or ():
             outside, _, rest = str(bind).partition(":")
             inside = rest.partition(":")[0]

@@ -97,9 +97,9 @@ def tidy(context: Context, name: str) -> None:
     if not server_keys.any_kept(context.state):
         return
     states = list(servers.good(context.state))
-    needed = {str((one.get("spec") or {}).get("server_key", "")).removeprefix(KEPT) for one in states}
-    here = (containers.inspect(context.docker(), one) for one in (name, name + containers.PREVIOUS))
-    server_keys.drop(context.state, name, needed | {key_fingerprint(one) for one in here if one})
+    needed = {str((state.get("spec") or {}).get("server_key", "")).removeprefix(KEPT) for state in states}
+    here = (containers.inspect(context.docker(), item) for item in (name, name + containers.PREVIOUS))
+    server_keys.drop(context.state, name, needed | {key_fingerprint(row) for row in here if row})
 
 
 def readable_by_its_owner(user: str, security: Iterable[str], dropped: Iterable[str] = ()) -> bool:
@@ -107,7 +107,7 @@ def readable_by_its_owner(user: str, security: Iterable[str], dropped: Iterable[
 
     dropped: the capabilities that it is not to have; root needs one to read what is another's.
     """
-    if any(one.startswith("name=userns") for one in security):
+    if any(item.startswith("name=userns") for item in security):
         return False
     account, own = user.partition(":")[0], str(os.getuid())
     overrides = not {"ALL", "DAC_OVERRIDE"} & {*security_words.capabilities(dropped)}

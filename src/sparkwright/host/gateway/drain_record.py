@@ -28,9 +28,9 @@ def of(state: StateFolder) -> list[Gateway]:
     """The gateways at which this host is drained, as far as it knows."""
     found = state.read(NAME) or {}
     gateways = list[Gateway]()
-    for one in found.get("gateways", ()):
+    for gateway in found.get("gateways", ()):
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            gateways.append(Gateway.of(one))
+            gateways.append(Gateway.of(gateway))
     return gateways if 0 <= time.time() - found.get("since", 0) < KEPT_S else []
 
 
@@ -51,14 +51,17 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
     """Have gateways send this host's server no more requests. Returns a sentence for each that did not."""
     key, problems = own_key.kept(state), list[str]()
     if not key:  # `gateway.deploy` makes it: none of them was deployed since the host is behind it, and none knows it
-        return [f"the gateway {one.name} does not know this host yet (`gateway.deploy` tells it)" for one in gateways]
-    wanted = [*gateways, *(one for one in of(state) if one not in gateways)]
-    state.write(NAME, {"gateways": [one.to_json() for one in wanted], "since": time.time(), "run": run})
-    for one in gateways:
+        return [
+            f"the gateway {gateway.name} does not know this host yet (`gateway.deploy` tells it)"
+            for gateway in gateways
+        ]
+    wanted = [*gateways, *(gateway for gateway in of(state) if gateway not in gateways)]
+    state.write(NAME, {"gateways": [gateway.to_json() for gateway in wanted], "since": time.time(), "run": run})
+    for gateway in gateways:
         try:
-            tell(one, key, operations.DRAIN)
+            tell(gateway, key, operations.DRAIN)
         except Unheard as why:
-            problems.append(f"the gateway {one.name} {why}: not drained there")
+            problems.append(f"the gateway {gateway.name} {why}: not drained there")
     return problems
 
 
@@ -66,21 +69,21 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
     """How many requests of this host's server the gateways count. One that forgot the drain, for it was started anew, is told
     again."""
     key, total = own_key.kept(state), 0
-    for one in gateways:
+    for gateway in gateways:
         with contextlib.suppress(Unheard):
-            servers = server_operations.servers(one, key)
+            servers = server_operations.servers(gateway, key)
             total += sum(server.running for server in servers)
             if any(server.state == "up" for server in servers):
-                tell(one, key, operations.DRAIN)
+                tell(gateway, key, operations.DRAIN)
     return total
 
 
 def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
     """Have gateways check it no more until it is returned: a check takes a token, which a throughput test would count."""
     key = own_key.kept(state)
-    for one in gateways:
+    for gateway in gateways:
         with contextlib.suppress(Unheard):
-            tell(one, key, operations.REST)
+            tell(gateway, key, operations.REST)
 
 
 def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
@@ -90,24 +93,24 @@ def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
     """
     key, returned, problems, left = own_key.kept(state), list[str](), list[str](), list[Gateway]()
     until_s = time.monotonic() + UP_S
-    for one in of(state):
+    for gateway in of(state):
         try:
-            tell(one, key, operations.READY)
-            if not _up(one, key, until_s):
-                problems.append(f"the gateway {one.name} does not find it up yet")
-            returned.append(one.name)
+            tell(gateway, key, operations.READY)
+            if not _up(gateway, key, until_s):
+                problems.append(f"the gateway {gateway.name} does not find it up yet")
+            returned.append(gateway.name)
         except Unheard as why:
-            problems.append(f"the gateway {one.name} {why}: not returned there yet")
-            left.append(one)
+            problems.append(f"the gateway {gateway.name} {why}: not returned there yet")
+            left.append(gateway)
     if left:
-        state.write(NAME, {**(state.read(NAME) or {}), "gateways": [one.to_json() for one in left]})
+        state.write(NAME, {**(state.read(NAME) or {}), "gateways": [gateway.to_json() for gateway in left]})
     else:
         state.remove(NAME)
     return returned, problems
 
 
 def _up(gateway: Gateway, key: str, until_s: float) -> bool:
-    while not all(one.state == "up" for one in server_operations.servers(gateway, key)):
+    while not all(server.state == "up" for server in server_operations.servers(gateway, key)):
         if time.monotonic() > until_s:
             return False
         time.sleep(POLL_S)

@@ -41,7 +41,7 @@ def last_in(gateway: StateFolder) -> dict[str, Any]:
 def before(context: Context) -> list[dict[str, Any]]:
     """The verified states before it, newest first."""
     kept = (place.state(context).read("verified_before") or {}).get("states")
-    return [one for one in map(_usable, kept if isinstance(kept, list) else ()) if one]
+    return [row for row in map(_usable, kept if isinstance(kept, list) else ()) if row]
 
 
 def files(context: Context, digest: str) -> dict[str, str]:
@@ -57,25 +57,25 @@ def remember(context: Context, now: dict[str, Any], *, rolled_back: bool = False
     """
     digest, was = now["digest"], last(context)
     known = ([was] if was else []) + before(context)
-    again = next((n for n, one in enumerate(known) if _same(one, now)), None)
+    again = next((n for n, row in enumerate(known) if _same(row, now)), None)
     if again is not None and "script" in known[again]:
         now = {"script": known[again]["script"], **now}
-    older = known[again + 1 :] if rolled_back and again is not None else [one for one in known if not _same(one, now)]
+    older = known[again + 1 :] if rolled_back and again is not None else [row for row in known if not _same(row, now)]
     older = older[:KEPT]
     state = place.state(context)
     place.write(_folder(context, digest), place.read(place.current(state).files))
     state.write("verified_before", {"states": older})
     state.write("verified", {**now, "run": context.run_id, "since": time.time()})
-    _tidy(context, {digest, *(one["digest"] for one in older)})
+    _tidy(context, {digest, *(row["digest"] for row in older)})
 
 
 def _folder(context: Context, digest: str) -> Path:
     return place.folder(context, place.GOOD) / digest
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _same(first: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two states are the same gateway; which container it was does not matter."""
-    return one["digest"] == other["digest"] and _essence(one) == _essence(other)
+    return first["digest"] == other["digest"] and _essence(first) == _essence(other)
 
 
 def _essence(state: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ def of(context: Context, name: str) -> dict[str, Any]:
 
 def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
     """Write down that there will be one. name: of the container that is replaced."""
-    rows = [one.to_json() for one in gateways]
+    rows = [gateway.to_json() for gateway in gateways]
     context.state.write(NAME, {"name": name, "gateways": rows, "since": time.time(), "run": context.run_id})
 
 
@@ -56,17 +56,17 @@ def kept(state: StateFolder) -> dict[str, Any]:
 def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
     """Why the gateways would not send the requests of this model to an interim server; empty where they would."""
     key = own_key.kept(state)
-    for one in gateways:
+    for gateway in gateways:
         try:
-            routed = {model_of(server.backend): server.state for server in server_operations.servers(one, key)}
-            places = server_operations.servers(_interim(one), key)
+            routed = {model_of(server.backend): server.state for server in server_operations.servers(gateway, key)}
+            places = server_operations.servers(_interim(gateway), key)
         except Unheard as why:
             more = " (`gateway.deploy` makes a place for one)" if str(why).startswith("routes nothing") else ""
-            return f"the gateway {one.name} {why}{more}"
+            return f"the gateway {gateway.name} {why}{more}"
         if served_name not in routed or len(places) < len(routed):
-            return f"the gateway {one.name} routes {', '.join(sorted(routed))} to it, not {served_name}"
+            return f"the gateway {gateway.name} routes {', '.join(sorted(routed))} to it, not {served_name}"
         if routed[served_name] != "up":
-            return f"the gateway {one.name} sends it nothing now: it is {routed[served_name]} there"
+            return f"the gateway {gateway.name} sends it nothing now: it is {routed[served_name]} there"
     return ""
 
 
@@ -74,14 +74,14 @@ def serve(state: StateFolder, gateways: Sequence[Gateway]) -> str:
     """Have every gateway send it requests, and wait until it is up there. Returns why one does not; empty when all do."""
     key, until_s = own_key.kept(state), time.monotonic() + UP_S
     try:
-        for one in gateways:
-            _tell(one, key, operations.READY)
-            while not all(server.state == "up" for server in server_operations.servers(_interim(one), key)):
+        for gateway in gateways:
+            _tell(gateway, key, operations.READY)
+            while not all(server.state == "up" for server in server_operations.servers(_interim(gateway), key)):
                 if time.monotonic() > until_s:
-                    return f"the gateway {one.name} does not find it up"
+                    return f"the gateway {gateway.name} does not find it up"
                 time.sleep(POLL_S)
     except Unheard as why:
-        return f"the gateway {one.name} {why}"
+        return f"the gateway {gateway.name} {why}"
     return ""
 
 
@@ -94,13 +94,17 @@ def end(
     """
     interim, key = container_of(name), own_key.kept(context.state)
     there = of(context, name)
-    serving = [one for one in gateways if any(server.state == "up" for server in _there(_interim(one), key))]
-    if alone := [one for one in serving if not all(server.state == "up" for server in _there(one, key) or [_GONE])]:
+    serving = [
+        gateway for gateway in gateways if any(server.state == "up" for server in _there(_interim(gateway), key))
+    ]
+    if alone := [
+        gateway for gateway in serving if not all(server.state == "up" for server in _there(gateway, key) or [_GONE])
+    ]:
         return False, f"{interim} still serves at the gateway {alone[0].name}, which does not find {name} up"
     cut = _drained(serving, key, drain_s)
-    for one in gateways:
+    for gateway in gateways:
         with contextlib.suppress(Unheard):
-            _tell(one, key, operations.REST)
+            _tell(gateway, key, operations.REST)
     if there:
         lifecycle.remove(context, there, STOP_S)
         server_keys.drop(context.state, interim, ())
@@ -117,7 +121,7 @@ def end_kept(context: Context) -> str:
     if not found:
         return ""
     name = str(found["name"])
-    gone, message = end(context, name, [Gateway.of(one) for one in found["gateways"]])
+    gone, message = end(context, name, [Gateway.of(gateway) for gateway in found["gateways"]])
     return f"{container_of(name)} {message}" if gone and message else message
 
 
@@ -143,10 +147,10 @@ def _tell(gateway: Gateway, key: str, action: str) -> None:
 def _drained(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:
     """No new requests for it; how many are left of the others after drain_s."""
     until_s = time.monotonic() + drain_s
-    for one in gateways:
+    for gateway in gateways:
         with contextlib.suppress(Unheard):
-            _tell(one, key, operations.DRAIN)
-    while running := sum(server.running for one in gateways for server in _there(_interim(one), key)):
+            _tell(gateway, key, operations.DRAIN)
+    while running := sum(server.running for gateway in gateways for server in _there(_interim(gateway), key)):
         if time.monotonic() > until_s:
             break
         time.sleep(POLL_S)

@@ -24,9 +24,10 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     reads = admin.running_digest(sockets) if rows else ""
     about = {"running": bool(rows), "verified": bool(rows) and reads == verified.get("digest")}
     about["stand_in"] = bool(rows) and admin.stand_in(sockets)
-    asked = (verified.get("proof") or {}).get("models") or {}
+    options = (verified.get("proof") or {}).get("models") or {}
     models = [
-        {**one, "on_demand": bool(asked.get(one["model"], {}).get("on_demand"))} for one in statistics.models(rows)
+        {**model, "on_demand": bool(options.get(model["model"], {}).get("on_demand"))}
+        for model in statistics.models(rows)
     ]
     found = {**about, "changed": _changed(gateway, verified), "models": models}
     named = clients.names_in(place.read(place.current(gateway).files).get(clients.KEYS, ""))

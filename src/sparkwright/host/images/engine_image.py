@@ -36,22 +36,22 @@ def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | 
     if not image:
         return None
     engine = engine or of(USUAL)
-    asked = engine.image
-    if asked is None:
+    request = engine.image
+    if request is None:
         return EngineImage(None)
     own = "" if engine.name == USUAL else f"-{engine.name}"
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{own}"
     kept = context.state.read(name)
-    if kept is not None and "options" in kept and asked.is_current(kept["options"]):
-        return EngineImage(kept["version"], kept["options"], asked.applied(kept["options"]))
+    if kept is not None and "options" in kept and request.is_current(kept["options"]):
+        return EngineImage(kept["version"], kept["options"], request.applied(kept["options"]))
     context.note("reading the image's version and options (once)")
-    version = asked.version_of(image.get("Config") or {})
-    version = version or asked.version_in(_run(context, image["Id"], asked.ASK_VERSION))
-    shapes = asked.listed(_run(context, image["Id"], asked.ASK_OPTIONS))
-    options = asked.difference(shapes) if shapes else None
+    version = request.version_of(image.get("Config") or {})
+    version = version or request.version_in(_run(context, image["Id"], request.ASK_VERSION))
+    shapes = request.listed(_run(context, image["Id"], request.ASK_OPTIONS))
+    options = request.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})
-    return EngineImage(version, options, asked.applied(options))
+    return EngineImage(version, options, request.applied(options))
 
 
 def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:

@@ -28,7 +28,7 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
     name = Name.parse(ref)
     if not name.digest:
         return inspect(api, name.asked)
-    candidates = (inspect(api, one) for one in (name.asked, *ids, name.digest))
+    candidates = (inspect(api, item) for item in (name.asked, *ids, name.digest))
     proved = (image for image in candidates if proves(image, name.digest, ids))
     found = next((image for image in proved if platform in ("", platform_of(image))), {})
     return found if found or ids else _pulled_elsewhere(api, name.digest, platform)
@@ -64,7 +64,7 @@ def name_of(api: Any, ref: str, image_id: str) -> str:
     it in `docker ps`; a tag that names another image is passed over, and the Id itself always does."""
     name = Name.parse(ref)
     names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
-    return next((one for one in names if inspect(api, one).get("Id") == image_id), image_id)
+    return next((item for item in names if inspect(api, item).get("Id") == image_id), image_id)
 
 
 def names_of(image: Mapping[str, Any]) -> list[str]:
@@ -97,7 +97,7 @@ def name_by_digest(api: Any, image_id: str, name: Name) -> None:
 
 def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
     """An image of this digest that was pulled under another repository's name, a mirror's."""
-    everyone: Iterator[str] = (one for image in api.images() for one in image.get("RepoDigests") or ())
-    known = next((one for one in everyone if digest_of(one) == digest), "")
+    everyone: Iterator[str] = (item for image in api.images() for item in image.get("RepoDigests") or ())
+    known = next((item for item in everyone if digest_of(item) == digest), "")
     found = inspect(api, known) if known else {}
     return found if platform in ("", platform_of(found)) else {}

@@ -37,7 +37,7 @@ def names(api: Any) -> Names:
     for image in api.images():
         own = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
         tags |= dict.fromkeys(own, image["Id"])
-        if not own and not [one for one in image.get("RepoDigests") or () if "<none>" not in one]:
+        if not own and not [digest for digest in image.get("RepoDigests") or () if "<none>" not in digest]:
             nameless.append(image["Id"])
     return Names(tags, tuple(nameless), f"{time.time():.6f}")
 
@@ -57,10 +57,10 @@ def undo(api: Any, before: Names, *keep: str) -> list[str]:
             done.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {was[7:19]}")
         else:
             done.append(_removed(api, tag, image_id, f"{tag} was not requested"))
-    loaded = {one["Actor"]["ID"] for one in _events(api, before.at, ("load",))}
-    came = [one for one in names(api).nameless if one not in before.nameless]
-    mine = [one for one in came if one in loaded or one in now.tags.values()]
-    return [*done, *(_removed(api, one, one, f"image {one[7:19]} was not requested") for one in mine)]
+    loaded = {event["Actor"]["ID"] for event in _events(api, before.at, ("load",))}
+    came = [item for item in names(api).nameless if item not in before.nameless]
+    mine = [item for item in came if item in loaded or item in now.tags.values()]
+    return [*done, *(_removed(api, item, item, f"image {item[7:19]} was not requested") for item in mine)]
 
 
 def _removed(api: Any, name: str, image_id: str, why: str) -> str:
@@ -76,8 +76,8 @@ def _removed(api: Any, name: str, image_id: str, why: str) -> str:
 
 def _named_by_others(api: Any, since: str) -> set[str]:
     found = set()
-    for one in _events(api, since, OWN_DOING):
-        about = one["Actor"]
+    for event in _events(api, since, OWN_DOING):
+        about = event["Actor"]
         found |= {about["ID"], (about.get("Attributes") or {}).get("name", "")}
     return found
 

@@ -39,11 +39,11 @@ class Registry:
         """
         top = self.manifest(self.name.digest or self.name.tag or "latest")
         manifests = self._of_index(top) if documents.is_index(top.data) else [self._of_single(top)]
-        mine = next((one for one in manifests if one["platform"] == platform), None)
+        mine = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
         config = self.config(mine["config"]) if mine else {}
         return {
             "digest": top.digest,
-            "platforms": [one["platform"] for one in manifests],
+            "platforms": [manifest["platform"] for manifest in manifests],
             "manifests": manifests,
             "engine_version": (engine or of(USUAL)).version_in_image(config.get("config") or {}),
             "created": config.get("created"),
@@ -75,8 +75,8 @@ class Registry:
         sized = self._sized(top)
         return {"platform": self.config(sized["config"])["platform"], **sized}
 
-    def _sized(self, one: Document) -> dict[str, Any]:
-        return {"digest": one.digest, **documents.sized(one.data, f"{self.name.asked}: {one.digest}")}
+    def _sized(self, document: Document) -> dict[str, Any]:
+        return {"digest": document.digest, **documents.sized(document.data, f"{self.name.asked}: {document.digest}")}
 
 
 def open_registry(api: Any, name: Name) -> Registry:
@@ -96,4 +96,4 @@ def _insecure(config: dict[str, Any], registry: str) -> bool:
     except ValueError:
         return False
     networks = config.get("InsecureRegistryCIDRs") or ["127.0.0.0/8"]
-    return any(address in ipaddress.ip_network(one) for one in networks)
+    return any(address in ipaddress.ip_network(network) for network in networks)

@@ -56,8 +56,8 @@ def parsed(raw: bytes, what: str) -> dict[str, Any]:
 def distribution(answer: Any, what: str) -> dict[str, Any]:
     """digest and platforms of an engine's answer about an image in a registry; no platforms when the registry names none."""
     found = checked(answer, _DISTRIBUTION, what)
-    rows = {f"{one['os']}/{one['architecture']}" for one in found.get("Platforms") or ()}
-    known = sorted(one for one in rows if PLATFORM.fullmatch(one) and "unknown" not in one)
+    rows = {f"{platform['os']}/{platform['architecture']}" for platform in found.get("Platforms") or ()}
+    known = sorted(row for row in rows if PLATFORM.fullmatch(row) and "unknown" not in row)
     return {"digest": matched(DIGEST, found["Descriptor"]["digest"], f"the digest in {what}"), "platforms": known}
 
 

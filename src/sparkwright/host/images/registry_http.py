@@ -152,8 +152,8 @@ class Http:
             urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
         )
         scope = given.get("scope") or f"repository:{self.name.path}:pull"
-        asked = urlencode({"service": given.get("service", ""), "scope": scope})
-        url = f"{realm}{'&' if '?' in realm else '?'}{asked}"
+        requested = urlencode({"service": given.get("service", ""), "scope": scope})
+        url = f"{realm}{'&' if '?' in realm else '?'}{requested}"
         headers = {} if foreign or not login else {"Authorization": _basic(login)}
         answer = self._one(url, headers, LARGEST_TOKEN_BYTES, deadline.left_s())
         if answer.status != 200:
@@ -199,7 +199,7 @@ def errors_of(raw: bytes) -> str:
         found = checked(bounds.parsed(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error")
     except (ValueError, Failed):
         return ""
-    words = " ".join(f"{one.get('code') or ''}: {one.get('message') or ''}" for one in found["errors"][:5])
+    words = " ".join(f"{error.get('code') or ''}: {error.get('message') or ''}" for error in found["errors"][:5])
     return one_line(words, at_most=300)
 
 

@@ -17,9 +17,9 @@ INTERIM = "interim"
 
 def before_start(context: Context, available_bytes: int) -> None:
     """Remember what was available when nothing was started yet."""
-    beside = context.state.read(INTERIM) is not None
+    wide = context.state.read(INTERIM) is not None
     context.state.write(
-        "before_start", {"available_bytes": available_bytes, "beside_interim": beside, "run": context.run_id}
+        "before_start", {"available_bytes": available_bytes, "beside_interim": wide, "run": context.run_id}
     )
 
 

@@ -70,7 +70,7 @@ def inspect(name: str, context: Context) -> Use:
     """What a running container uses. Never raises."""
     listed = gpu_processes.inspect(context)
     pids, error = _pids(name, context)
-    mine = tuple(one for one in listed.processes if one.pid in pids)
+    mine = tuple(process for process in listed.processes if process.pid in pids)
     return Use(mine, listed) if mine else Use((), listed, listed.error or error, _device_log(name, context))
 
 
@@ -106,7 +106,7 @@ def _first(rows: Iterable[Line], line: str) -> str:
     return next((found.group().strip() for row in rows if (found := row.match(line))), "")
 
 
-def words(one: GpuProcess) -> str:
+def words(gpu_process: GpuProcess) -> str:
     """A process with its memory."""
-    size = "" if one.bytes is None else f", {gib(one.bytes)} GiB"
-    return f"{one.name or 'a process'} (pid {one.pid}{size})"
+    size = "" if gpu_process.bytes is None else f", {gib(gpu_process.bytes)} GiB"
+    return f"{gpu_process.name or 'a process'} (pid {gpu_process.pid}{size})"

@@ -67,7 +67,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 def of_container(context: Context, container_id: str) -> int | None:
     """What the processes of a container hold, bytes; None when none is seen (it runs elsewhere, or in a sandbox)."""
-    held = [one.bytes for one in processes_of(context) if one.container == container_id]
+    held = [process.bytes for process in processes_of(context) if process.container == container_id]
     return sum(held) if held else None
 
 
@@ -79,11 +79,11 @@ def processes_of(context: Context) -> list[Process]:
         return []
     gpu = _gpu_bytes(context)
     found = []
-    for one in psutil.process_iter(["pid", "name", "username", "memory_info"]):
-        memory, pid = one.info["memory_info"], one.info["pid"]
+    for process in psutil.process_iter(["pid", "name", "username", "memory_info"]):
+        memory, pid = process.info["memory_info"], process.info["pid"]
         own = max(0, memory.rss - getattr(memory, "shared", 0)) if memory is not None else 0
         if own + gpu.get(pid, 0) > 16 * 2**20:
-            name, user = one.info["name"] or "?", one.info["username"] or "?"
+            name, user = process.info["name"] or "?", process.info["username"] or "?"
             found.append(Process(pid, name, user, own, gpu.get(pid, 0), cgroups.container_of(pid)))
     return found
 
@@ -91,35 +91,35 @@ def processes_of(context: Context) -> list[Process]:
 def _gpu_bytes(context: Context) -> dict[int, int]:
     """What the GPU keeps for each process; empty where nvidia-smi is not there or says nothing."""
     found: dict[int, int] = defaultdict(int)
-    for one in gpu_processes.inspect(context).processes:
-        found[one.pid] += one.bytes or 0
+    for process in gpu_processes.inspect(context).processes:
+        found[process.pid] += process.bytes or 0
     return found
 
 
 def _ollama(context: Context) -> list[dict[str, Any]]:
     rows = []
-    for one in ollama_models.inspect(context, timeout_s=2).held:
-        size = one.model.size_bytes
-        name = f"Ollama model {one.model.name}{'' if size else ', size unknown'}"
-        rows.append(_row("ollama", name, size or 0, _stop(one)))
+    for usage in ollama_models.inspect(context, timeout_s=2).held:
+        size = usage.model.size_bytes
+        name = f"Ollama model {usage.model.name}{'' if size else ', size unknown'}"
+        rows.append(_row("ollama", name, size or 0, _stop(usage)))
     return rows
 
 
-def _stop(one: ollama_models.Held) -> str:
+def _stop(usage: ollama_models.Held) -> str:
     """The command that unloads a model, for the Ollama that holds it."""
-    words = ["ollama", "stop", one.model.name]
-    if one.place.kind == "container":
-        return f"`{shell.join(['docker', 'exec', one.place.name, *words])}`"
-    elsewhere = "" if one.place.url == url_of("") else f"OLLAMA_HOST={one.place.url} "
+    words = ["ollama", "stop", usage.model.name]
+    if usage.place.kind == "container":
+        return f"`{shell.join(['docker', 'exec', usage.place.name, *words])}`"
+    elsewhere = "" if usage.place.url == url_of("") else f"OLLAMA_HOST={usage.place.url} "
     return f"`{elsewhere}{shell.join(words)}`"
 
 
 def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:
     """Each running container: what its processes hold, else what was recorded when it was verified."""
     held: dict[str, int] = defaultdict(int)
-    for one in processes:
-        if one.container and not _is_ollama(one):
-            held[one.container] += one.bytes
+    for process in processes:
+        if process.container and not _is_ollama(process):
+            held[process.container] += process.bytes
     rows = []
     for row in containers.running_rows(context):
         container_id, name = row["Id"], row["Names"][0].lstrip("/")
@@ -130,19 +130,22 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
 
 def _others(processes: list[Process]) -> list[dict[str, Any]]:
     """The largest processes outside containers. Ollama's are left out: its models have rows of their own."""
-    mine = sorted((one for one in processes if not one.container and not _is_ollama(one)), key=lambda one: -one.bytes)
+    mine = sorted(
+        (process for process in processes if not process.container and not _is_ollama(process)),
+        key=lambda process: -process.bytes,
+    )
     return [
-        _row("process", f"{one.name} (pid {one.pid}, user {one.user})", one.bytes, _kill(one))
-        for one in mine[:SHOWN_PROCESSES]
+        _row("process", f"{process.name} (pid {process.pid}, user {process.user})", process.bytes, _kill(process))
+        for process in mine[:SHOWN_PROCESSES]
     ]
 
 
-def _kill(one: Process) -> str:
-    return f"`kill {one.pid}`" if one.user == getpass.getuser() else f"`sudo kill {one.pid}`"
+def _kill(process: Process) -> str:
+    return f"`kill {process.pid}`" if process.user == getpass.getuser() else f"`sudo kill {process.pid}`"
 
 
-def _is_ollama(one: Process) -> bool:
-    return one.name.startswith("ollama")
+def _is_ollama(process: Process) -> bool:
+    return process.name.startswith("ollama")
 
 
 def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
@@ -154,7 +157,7 @@ def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[st
         _row("shared memory", "shared memory (/dev/shm, tmpfs)", shared, "`ls -l /dev/shm`; remove unused files"),
     ]
     if "AnonPages" in memory:
-        gpu = sum(one.gpu_bytes for one in processes)
+        gpu = sum(process.gpu_bytes for process in processes)
         rest = memory["MemTotal"] - sum(memory.get(name, 0) for name in COUNTED) - gpu
         rows.append(_row("driver", "driver memory without a process", rest, _DRIVER))
     return rows

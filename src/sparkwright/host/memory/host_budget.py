@@ -81,7 +81,7 @@ def of(
     reserve_gib: float,
     *,
     models_stay: bool,
-    beside: Sequence[Mapping[str, Any]] = (),
+    other_servers: Sequence[Mapping[str, Any]] = (),
     turns: Iterable[str] = (),
 ) -> tuple[Budget, Held]:
     """Return the budget of a server's start, and what is held now.
@@ -91,24 +91,24 @@ def of(
         server: The server to start; the container in its place is stopped for it.
         reserve_gib: What must stay free, GiB.
         models_stay: Ollama's models are left alone.
-        beside: The host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
+        other_servers: The host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
         turns: The containers with which the server takes turns; empty for one that is always on.
     """
     turns = set(turns)
-    now = _held(context, server.name, [str(one["name"]) for one in beside], turns, models_stay=models_stay)
-    others = (*_others(context, server, beside, turns, now), *now.rows)
+    now = _held(context, server.name, [str(row["name"]) for row in other_servers], turns, models_stay=models_stay)
+    others = (*_others(context, server, other_servers, turns, now), *now.rows)
     return memory_fit.of(context, server, reserve_gib, others=others, own=now.own()), now
 
 
-def _held(context: Context, name: str, beside: Sequence[str], turns: set[str], *, models_stay: bool) -> Held:
+def _held(context: Context, name: str, other_servers: Sequence[str], turns: set[str], *, models_stay: bool) -> Held:
     memory = context.machine.meminfo()
     found = replacement.current(context, name)  # another recipe may have named it
     goes = dict.fromkeys((replacement.name_of(found) if found else name, *sorted(turns)))
-    stays = [one for one in beside if one not in goes]
+    stays = [item for item in other_servers if item not in goes]
     return Held(
-        goes={one: held.of_server(one, context) for one in goes},
-        stays={one: held.of_server(one, context) for one in stays},
-        models=[one.model.size_bytes for one in ollama_models.inspect(context).held],
+        goes={goe: held.of_server(goe, context) for goe in goes},
+        stays={stay: held.of_server(stay, context) for stay in stays},
+        models=[usage.model.size_bytes for usage in ollama_models.inspect(context).held],
         models_stay=models_stay,
         rows=tuple(_containers(context, {*goes, *stays, name})),
         taken_bytes=memory["MemTotal"] - memory["MemAvailable"],
@@ -129,14 +129,14 @@ def _containers(context: Context, servers: set[str]) -> list[Row]:
 
 
 def _others(
-    context: Context, server: Server, beside: Sequence[Mapping[str, Any]], turns: set[str], now: Held
+    context: Context, server: Server, other_servers: Sequence[Mapping[str, Any]], turns: set[str], now: Held
 ) -> list[Row]:
     """The rows of the host's other servers: what each was verified with, else its own budget. Of those by turns the largest."""
     rows: list[Row] = []
     in_turn: list[Row] = []
-    for one in beside:
-        row = _other(context, one, now)
-        (in_turn if row.name in turns or one.get("on_demand") else rows).append(row)
+    for entry in other_servers:
+        row = _other(context, entry, now)
+        (in_turn if row.name in turns or entry.get("on_demand") else rows).append(row)
     if not in_turn:
         return rows
     largest = max(in_turn, key=lambda row: row.size_bytes)
@@ -149,13 +149,13 @@ def _others(
     return rows + [Row(row.name, row.size_bytes, "on demand, instead of it", "other", at_most=True) for row in quiet]
 
 
-def _other(context: Context, one: Mapping[str, Any], now: Held) -> Row:
-    name = str(one["name"])
+def _other(context: Context, server: Mapping[str, Any], now: Held) -> Row:
+    name = str(server["name"])
     found = containers.inspect(context.docker(), name)
     recorded = footprint.recorded(context, found["Id"]) if found else None
     if recorded is not None:
         return Row(name, recorded, "measured when it was verified", "other")
-    share, needs_bytes = float(one.get("utilization") or 0), int(one.get("needs_bytes") or 0)
-    size = memory_fit.engine_bytes(context, Server.of(name, one.get("engine_memory") or {}, share, needs_bytes))
+    share, needs_bytes = float(server.get("utilization") or 0), int(server.get("needs_bytes") or 0)
+    size = memory_fit.engine_bytes(context, Server.of(name, server.get("engine_memory") or {}, share, needs_bytes))
     source = "by its recipe, on both sides; never measured on this host"
     return Row(name, max(size, now.stays.get(name) or 0), source, "other", assumed=True)

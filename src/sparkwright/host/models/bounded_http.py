@@ -44,11 +44,11 @@ def patient(retries: int, *, connect: int | None = None) -> Retry:
 
 def session(retries: Retry | int = 0) -> requests.Session:
     """A session whose answers are bounded, but for files that are streamed to the disk."""
-    one = requests.Session()
-    one.max_redirects = REDIRECTS
+    session = requests.Session()
+    session.max_redirects = REDIRECTS
     for scheme in ("http://", "https://"):
-        one.mount(scheme, _Bounded(max_retries=retries))
-    return one
+        session.mount(scheme, _Bounded(max_retries=retries))
+    return session
 
 
 def get(url: str, headers: Mapping[str, str]) -> requests.Response:
@@ -56,8 +56,8 @@ def get(url: str, headers: Mapping[str, str]) -> requests.Response:
     headers = {**headers, "Accept-Encoding": "identity"}
 
     def ask() -> requests.Response:
-        with session(patient(2, connect=0)) as one:
-            return one.get(url, headers=headers, timeout=SILENCE_S)
+        with session(patient(2, connect=0)) as http:
+            return http.get(url, headers=headers, timeout=SILENCE_S)
 
     try:
         return within(ANSWER_S, ask)  # a byte now and then keeps each read alive: only the clock ends that

@@ -53,7 +53,7 @@ class Source:
 
     def without(self, url: str) -> Source:
         """The same without an address, where it has others."""
-        left = [one for one in (self.url, *self.also) if one != url] or [self.url]
+        left = [item for item in (self.url, *self.also) if item != url] or [self.url]
         return replace(self, url=left[0], also=tuple(left[1:]))
 
     def address(self, path: str) -> str:

@@ -16,16 +16,16 @@ from sparkwright.trust.names import COMMIT, matched
 _FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_ENDPOINT)."
 
 
-def entry(source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:
+def entry(source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
     """The lock entry of a model: commit, and every chosen file with size, sha256 (large ones) or git blob id (small ones).
 
     source: its commit is a branch, a tag or a commit here. Raises Failed for an answer that can't be one.
     """
     address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
-    return read(parsed(hub.answer(source, address), source), source, chosen)
+    return read(parsed(hub.answer(source, address), source), source, selection)
 
 
-def read(found: object, source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:
+def read(found: object, source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
     """The lock entry in a hub's answer about a model. Pure. Raises Failed for an answer that can't be one."""
     about = f"the hub's answer about {source.id}"
     if not isinstance(found, Mapping) or not isinstance(found.get("siblings"), list):
@@ -36,8 +36,8 @@ def read(found: object, source: Source, chosen: Callable[[str], bool]) -> dict[s
     siblings = found["siblings"]
     if len(siblings) > model_files.FILES_AT_MOST:
         raise Failed(f"{about} names {model_files.why_not_together(map(str, range(len(siblings))))}.", fix=hub.OTHER)
-    rows = [_row(one) for one in siblings]
-    rows = [row for row in rows if not isinstance(row["path"], str) or chosen(row["path"])]
+    rows = [_row(sibling) for sibling in siblings]
+    rows = [row for row in rows if not isinstance(row["path"], str) or selection(row["path"])]
     files = model_files.checked(rows, about, fix=_FIX)
     return {"commit": commit, "files": sorted(files, key=lambda file: str(file["path"]))}
 
@@ -74,15 +74,15 @@ def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _row(sibling: object) -> dict[str, Any]:
     """A file as the lock holds it, of what the hub says about it; what it does not say is None."""
-    one = sibling if isinstance(sibling, Mapping) else {}
-    lfs = one.get("lfs")
+    entry = sibling if isinstance(sibling, Mapping) else {}
+    lfs = entry.get("lfs")
     large = isinstance(lfs, Mapping)
     sha256 = lfs.get("sha256") if isinstance(lfs, Mapping) else None
     return {
-        "path": one.get("rfilename"),
-        "size_bytes": one.get("size"),
+        "path": entry.get("rfilename"),
+        "size_bytes": entry.get("size"),
         "sha256": sha256,
-        "blob_id": None if large else one.get("blobId"),
+        "blob_id": None if large else entry.get("blobId"),
     }
 
 

@@ -20,9 +20,9 @@ class SourceQueue:
     def take(self, size: int) -> Source:
         """Where to fetch a file of this many bytes."""
         with self._guard:
-            chosen = min(self._under_way, key=lambda source: self._under_way[source])
-            self._under_way[chosen] += size
-            return chosen
+            selection = min(self._under_way, key=lambda source: self._under_way[source])
+            self._under_way[selection] += size
+            return selection
 
     def done(self, source: Source, size: int) -> None:
         """A file has come."""

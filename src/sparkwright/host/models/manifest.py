@@ -158,16 +158,16 @@ class Manifest:
         """The files of its commit as spark.lock holds them."""
         return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
-    def prove(self, files: Files, *, deep: bool = False, heard: OnBytes = lambda count: None) -> list[str]:
+    def prove(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
         """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
 
-        deep: what is known is hashed again too, and its pages are given back. heard: told of bytes as they are read.
+        deep: what is known is hashed again too, and its pages are given back. on_bytes: told of bytes as they are read.
         """
         doubtful = [file for file in files if deep or not self.knows(file)]
         right = [file for file in doubtful if size_of(self.folder / file["path"]) == file["size_bytes"]]
         right.sort(key=lambda file: -int(file["size_bytes"]))
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
-            hashes = list(pool.map(lambda file: digest(self.folder / file["path"], file, heard, drop=deep), right))
+            hashes = list(pool.map(lambda file: digest(self.folder / file["path"], file, on_bytes, drop=deep), right))
         for file in doubtful:
             self.rows.pop(file["path"], None)
         for file, found in zip(right, hashes, strict=True):
@@ -190,8 +190,8 @@ class Manifest:
                 continue
             if self.indexes.get(path, [None])[0] != now:
                 self.indexes[path] = [now, _shards(self.folder / path)]
-            beside = Path(path).parent
-            found += [name for name in self.indexes[path][1] if stamp(self.folder / beside / name) is None]
+            temporary = Path(path).parent
+            found += [name for name in self.indexes[path][1] if stamp(self.folder / temporary / name) is None]
         return found
 
 
@@ -216,7 +216,7 @@ def sizes(files: Files) -> int:
     return sum(int(file["size_bytes"]) for file in files)
 
 
-def digest(path: Path, file: Mapping[str, Any], heard: OnBytes = lambda count: None, *, drop: bool = False) -> str:
+def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop: bool = False) -> str:
     """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
@@ -226,7 +226,7 @@ def digest(path: Path, file: Mapping[str, Any], heard: OnBytes = lambda count: N
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             while count := source.readinto(buffer):
                 hasher.update(view[:count])
-                heard(count)
+                on_bytes(count)
                 read += count
                 if (
                     drop and read % DROP_BYTES < count
@@ -263,7 +263,7 @@ def _shards(index: Path) -> list[str]:
         named = bounds.json_of(raw, most_bytes=bounds.INDEX_BYTES)["weight_map"].values()
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []
-    return sorted({one for one in named if isinstance(one, str)})
+    return sorted({item for item in named if isinstance(item, str)})
 
 
 def _name(folder: Path) -> str:

@@ -34,22 +34,22 @@ def found(context: Context) -> list[ModelFolder]:
     mounts = list(own_folders.mounts(context))
     return [
         ModelFolder(
-            dir=str(one.folder),
-            id=str(one.about.get("id", "")),
-            commit=str(one.about.get("commit", "")),
-            files=len(one.rows),
-            size_bytes=on_disk(one),
-            changed=one.changed(),
-            used_by=sorted({name for name, source in mounts if overlaps(one.folder, source)}),
+            dir=str(manifest.folder),
+            id=str(manifest.about.get("id", "")),
+            commit=str(manifest.about.get("commit", "")),
+            files=len(manifest.rows),
+            size_bytes=on_disk(manifest),
+            changed=manifest.changed(),
+            used_by=sorted({name for name, source in mounts if overlaps(manifest.folder, source)}),
         )
-        for one in Manifest.all(context.state)
-        if one.folder.is_dir()
+        for manifest in Manifest.all(context.state)
+        if manifest.folder.is_dir()
     ]
 
 
-def on_disk(one: Manifest) -> int:
+def on_disk(manifest: Manifest) -> int:
     """Bytes that removing it would free: its files and what transfers left."""
-    return sum(own_folders.disk_bytes(path) for path in (*own_files(one), *leftovers(one.folder)))
+    return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers(manifest.folder)))
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
@@ -63,9 +63,13 @@ def kept_by_transfers(folder: Path) -> list[Path]:
     return [folder / part for part in KEPT_BY_TRANSFERS if not leads_out(folder, folder / part)]
 
 
-def own_files(one: Manifest) -> list[Path]:
+def own_files(manifest: Manifest) -> list[Path]:
     """What was proved in the folder and stands in it: where a link leads out, the file is another's."""
-    return [one.folder / path for path in one.rows if not leads_out(one.folder, (one.folder / path).parent)]
+    return [
+        manifest.folder / path
+        for path in manifest.rows
+        if not leads_out(manifest.folder, (manifest.folder / path).parent)
+    ]
 
 
 def overlaps(folder: Path, source: Path) -> bool:

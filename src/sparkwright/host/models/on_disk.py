@@ -38,17 +38,17 @@ def find(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[OnDi
 
     A folder is taken for a model when it is the model's own, or has its name, with or without its owner.
     """
-    found = [one for each in zip(ids, dirs, strict=True) for one in _of(machine, *each)]
-    return list({(one.id, one.dir): one for one in found}.values())
+    found = [on_disk for each in zip(ids, dirs, strict=True) for on_disk in _of(machine, *each)]
+    return list({(on_disk.id, on_disk.dir): on_disk for on_disk in found}.values())
 
 
 def _of(machine: Machine, model_id: str, own: str) -> Iterator[OnDisk]:
     owner, _, name = model_id.rpartition("/")
-    names = {one.lower() for one in (name, f"{owner}-{name}", f"{owner}--{name}", f"{owner}_{name}")}
+    names = {item.lower() for item in (name, f"{owner}-{name}", f"{owner}--{name}", f"{owner}_{name}")}
     folders = [machine.expand(own)]
     for parent in FOLDERS:
         at = machine.expand(parent) if parent.startswith("~") else machine.path(parent)
-        folders += [one for one in _folders(at) if one.name.lower() in names]
+        folders += [path for path in _folders(at) if path.name.lower() in names]
         folders += [at / model_id] if owner else []
     for folder in dict.fromkeys(folders):
         if size := _weights(folder):
@@ -63,7 +63,7 @@ def _snapshots(machine: Machine, model_id: str) -> list[Path]:
     home = machine.env.get("HF_HOME") or str(machine.home / ".cache/huggingface")
     hub = Path(machine.env.get("HF_HUB_CACHE") or f"{home}/hub")
     there = _folders(hub / f"models--{model_id.replace('/', '--')}" / "snapshots")
-    return sorted((one for one in there if COMMIT.fullmatch(one.name)), key=_changed_s, reverse=True)[:1]
+    return sorted((path for path in there if COMMIT.fullmatch(path.name)), key=_changed_s, reverse=True)[:1]
 
 
 def _changed_s(path: Path) -> float:
@@ -75,7 +75,7 @@ def _changed_s(path: Path) -> float:
 
 def _folders(at: Path) -> list[Path]:
     try:
-        return [one for one in islice(at.iterdir(), MOST_ENTRIES) if one.is_dir()]
+        return [path for path in islice(at.iterdir(), MOST_ENTRIES) if path.is_dir()]
     except OSError:
         return []
 

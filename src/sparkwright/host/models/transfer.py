@@ -180,7 +180,9 @@ class Transfer:
             self._prove(self.missing[line["done"]])
         elif "lost" in line and line["lost"] in (self.source.url, *self.source.also) and self.source.also:
             self.source = self.source.without(line["lost"])
-            self.context.note(f"{line['message']} Continuing over {', '.join(one.url for one in self.source.each)}.")
+            self.context.note(
+                f"{line['message']} Continuing over {', '.join(source.url for source in self.source.each)}."
+            )
         elif "failed" in line:
             attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
 

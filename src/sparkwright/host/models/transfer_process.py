@@ -48,24 +48,24 @@ def main() -> None:
     way = Way(mode, request["retries"])
     one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES]
     together = [file for file in files if file not in one_by_one]
-    again, lanes = set(request["again"]), SourceQueue(source.each)
+    again, queue = set(request["again"]), SourceQueue(source.each)
     for some, workers in ((together, SIDE_BY_SIDE), (one_by_one, 1)):
-        _fetch_all(lanes, some, staging, way, again, workers)
+        _fetch_all(queue, some, staging, way, again, workers)
 
 
 def _fetch_all(
-    lanes: SourceQueue, files: Sequence[Mapping[str, Any]], staging: Path, way: Way, again: set[str], workers: int
+    queue: SourceQueue, files: Sequence[Mapping[str, Any]], staging: Path, way: Way, again: set[str], workers: int
 ) -> None:
     ordered = sorted(files, key=lambda file: -int(file["size_bytes"]))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(lambda file: _fetch(lanes, file, staging, way, file["path"] in again), ordered))
+        list(pool.map(lambda file: _fetch(queue, file, staging, way, file["path"] in again), ordered))
 
 
-def _fetch(lanes: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> None:
+def _fetch(queue: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> None:
     path = file["path"]
     try:
         _say({"begin": path, "partial": str(file_transfer.partial(staging, file))})
-        source = _fetched(lanes, file, staging, way, again)
+        source = _fetched(queue, file, staging, way, again)
         _say({"done": path, "from": source.url})
     except SparkwrightError as error:
         kind = "down" if isinstance(error, hub.HubDown) else "full" if isinstance(error, hub.DiskFull) else "refused"
@@ -77,19 +77,19 @@ def _fetch(lanes: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way,
         os._exit(0)
 
 
-def _fetched(lanes: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> hub.Source:
+def _fetched(queue: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> hub.Source:
     """Fetch a file; from another address of the peer, where one fails. Returns where the last of it came from."""
     while True:
-        source = lanes.take(file["size_bytes"])
+        source = queue.take(file["size_bytes"])
         try:
             file_transfer.fetch(source, file, staging, way, again=again)
             return source
         except hub.HubDown as error:
-            if not lanes.lose(source):
+            if not queue.lose(source):
                 raise
             _say({"lost": source.url, "message": error.message})
         finally:
-            lanes.done(source, file["size_bytes"])
+            queue.done(source, file["size_bytes"])
 
 
 def _say(line: dict[str, Any]) -> None:

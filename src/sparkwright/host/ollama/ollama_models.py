@@ -55,7 +55,7 @@ def inspect(context: Context, *, timeout_s: float = 5) -> Seen:
         except Busy:
             hanging.append(place)
         else:
-            held += [Held(place, one) for one in rows]
+            held += [Held(place, loaded) for loaded in rows]
         present.append(place)
     return Seen(tuple(held), tuple(present), tuple(hanging))
 
@@ -66,27 +66,27 @@ def unload(context: Context, *, timeout_s: float) -> Seen:
     Returns what is still there after timeout_s, or nothing.
     """
     deadline_s = time.monotonic() + timeout_s
-    asked: dict[str, float] = {}
+    requested: dict[str, float] = {}
     most = 0
     while True:
         seen = inspect(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
         most = max(most, len(seen.held))
         if seen.empty or time.monotonic() > deadline_s:
             return seen
-        _ask_to_go(seen.held, asked)
+        _ask_to_go(seen.held, requested)
         context.progress(most - len(seen.held), most, text="unloading Ollama's models")
         time.sleep(POLL_S)
 
 
-def _ask_to_go(held: Sequence[Held], asked: dict[str, float]) -> None:
-    """asked: when each was asked last, seconds of the monotonic clock."""
-    for one in held:
-        key = f"{one.place.url} {one.model.name}"
-        if time.monotonic() - asked.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+def _ask_to_go(held: Sequence[Held], requested: dict[str, float]) -> None:
+    """requested: when each was asked last, seconds of the monotonic clock."""
+    for usage in held:
+        key = f"{usage.place.url} {usage.model.name}"
+        if time.monotonic() - requested.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
             continue
-        asked[key] = time.monotonic()
+        requested[key] = time.monotonic()
         try:
-            Ollama(one.place.url).unload(one.model.name)
+            Ollama(usage.place.url).unload(usage.model.name)
         except (Absent, Busy):
             continue  # the list says what came of it
 
@@ -98,4 +98,4 @@ def is_here(url: str) -> bool:
     name = urlsplit(url).hostname or "127.0.0.1"
     found = lookup(name, LOOKUP_S)
     own = {address.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for address in rows}
-    return bool(found & own) or any(str(one).startswith("127.") or one == "::1" for one in found)
+    return bool(found & own) or any(str(item).startswith("127.") or item == "::1" for item in found)

@@ -80,7 +80,7 @@ def url_of_container(row: dict[str, Any]) -> str:
             address = str(port.get("IP") or "")
             return url_of(f"{f'[{address}]' if ':' in address else address}:{port['PublicPort']}")
     networks = ((row.get("NetworkSettings") or {}).get("Networks") or {}).values()
-    return url_of(next((one["IPAddress"] for one in networks if one.get("IPAddress")), ""))
+    return url_of(next((network["IPAddress"] for network in networks if network.get("IPAddress")), ""))
 
 
 def _processes() -> list[Place]:

@@ -69,7 +69,7 @@ class Baselines:
             differs = tuple(name for name in key if other.get(name) != key[name])
             if differs and other.get("model") == key.get("model"):
                 found.append(Nearest(Baseline.from_json(kept), differs))
-        return min(found, key=lambda one: len(one.differs), default=None)
+        return min(found, key=lambda nearest: len(nearest.differs), default=None)
 
 
 def name_of(folder: str, key: Mapping[str, Any]) -> str:

@@ -28,13 +28,13 @@ def last(state: StateFolder) -> dict[str, Any]:
 def before(state: StateFolder) -> list[dict[str, Any]]:
     """The verified states before it, newest first."""
     kept = (state.read("verified_before") or {}).get("states", [])
-    return [one for one in map(_usable, listed(GOOD, kept)) if one]
+    return [row for row in map(_usable, listed(GOOD, kept)) if row]
 
 
 def spec_of(state: StateFolder, container_id: str) -> dict[str, Any]:
     """The spec with which a container was verified; empty where it never was."""
     states = (last(state), *before(state))
-    return next((one["spec"] for one in states if one.get("container_id") == container_id), {})
+    return next((row["spec"] for row in states if row.get("container_id") == container_id), {})
 
 
 def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
@@ -44,22 +44,22 @@ def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
 def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
     """Make this the last verified state. A roll back forgets those that came after the one it goes to; a deploy forgets none."""
     was, older = last(state), before(state)
-    script = next((one["script"] for one in (was, *older) if one.get("script") and same(one, now)), "")
+    script = next((row["script"] for row in (was, *older) if row.get("script") and same(row, now)), "")
     now = {"script": script, **now} if script else now
     if was.get("generation") and was.get("container_id") == now.get("container_id"):
         now["generation"] = was["generation"]  # a restart of it: what goes with it are the same containers
-    again = next((n for n, one in enumerate(older) if same(one, now)), None)
+    again = next((n for n, row in enumerate(older) if same(row, now)), None)
     if again is not None and rolled_back:
         older = older[again + 1 :]
     elif was and not same(was, now):
-        older = [was, *(one for one in older if not same(one, now))]
+        older = [was, *(row for row in older if not same(row, now))]
     state.write("verified_before", {"states": older[:KEPT]})
     state.write("verified", now)
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same(first: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two states serve the same: container, settings and model revision; which container it was does not matter."""
-    return essence(one) == essence(other)
+    return essence(first) == essence(other)
 
 
 def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -63,7 +63,7 @@ def bundles(state: StateFolder) -> list[Path]:
 
 def of_server(state: StateFolder) -> list[Path]:
     """Those of one of several servers; of a host's only server all of them."""
-    return [one for one in bundles(state) if state.server in ("", _container(one))]
+    return [bundle for bundle in bundles(state) if state.server in ("", _container(bundle))]
 
 
 def _container(folder: Path) -> str:
@@ -76,7 +76,7 @@ def _container(folder: Path) -> str:
 
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
     """Names and texts of a bundle. The events are the run's own, which went on after the bundle was written."""
-    for path in sorted(one for one in folder.iterdir() if one.name in INCIDENT_FILES):
+    for path in sorted(path for path in folder.iterdir() if path.name in INCIDENT_FILES):
         full = run_folder / path.name if path.name == "events.jsonl" else path
         text = (full if full.exists() else path).read_text(errors="replace")
         text = _masked_lines(text) if path.suffix == ".jsonl" else text

@@ -28,10 +28,10 @@ def read(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
     kept = state.read(name_of(FOLDER, key)) or {}
     if kept.get("prompts") != reference.PROMPT_SET or len(kept.get("texts") or ()) < len(reference.PROMPTS):
         return None
-    return Reference(tuple(Text.from_json(one) for one in kept["texts"]), float(kept.get("since") or 0))
+    return Reference(tuple(Text.from_json(text) for text in kept["texts"]), float(kept.get("since") or 0))
 
 
 def write(state: StateFolder, key: Mapping[str, Any], texts: Sequence[Text]) -> None:
     """Keep them."""
     about = {"prompts": reference.PROMPT_SET, "since": time.time(), "key": dict(key)}
-    state.write(name_of(FOLDER, key), {**about, "texts": [one.to_json() for one in texts]})
+    state.write(name_of(FOLDER, key), {**about, "texts": [text.to_json() for text in texts]})

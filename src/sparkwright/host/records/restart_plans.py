@@ -39,7 +39,7 @@ def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None
     if hidden.hides(json.dumps(given, ensure_ascii=False).encode(errors="replace")):
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
     state.write(_name(good), dict(given))
-    needed = {_name(one) for one in (good, *good_states.before(state))}
+    needed = {_name(row) for row in (good, *good_states.before(state))}
     for path in (state.memory / FOLDER).glob("*.json"):
         if f"{FOLDER}/{path.stem}" not in needed:
             path.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def restarted_by(plan: Plan) -> dict[str, Any]:
     """The state that a plan verifies last, as `good_states` has it; empty when it verifies none that is known before it runs."""
     granted = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
     state = {name: granted[-1].args.get(name) for name in ("spec", "model")} if granted else {}
-    return state if all(isinstance(one, dict) for one in state.values()) else {}
+    return state if all(isinstance(item, dict) for item in state.values()) else {}
 
 
 def _restarts(plan: Plan, good: Mapping[str, Any]) -> bool:

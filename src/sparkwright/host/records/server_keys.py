@@ -78,10 +78,10 @@ def keep(state: StateFolder, name: str, key: str, *, everyone: bool, form: Serve
 
 def link(path: Path, name: str) -> None:
     """Let NAME, with the same ending, be this one."""
-    beside = path.with_name(f"{name}.new")
-    beside.unlink(missing_ok=True)
-    beside.symlink_to(path.name)
-    beside.replace(path.with_name(f"{name}{path.suffix}"))
+    temporary = path.with_name(f"{name}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(path.name)
+    temporary.replace(path.with_name(f"{name}{path.suffix}"))
 
 
 def drop(state: StateFolder, name: str, needed: Collection[str]) -> None:

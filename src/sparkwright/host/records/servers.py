@@ -38,8 +38,8 @@ def settle(state: StateFolder, server: str, alone: str) -> StateFolder:
 
 def good(state: StateFolder) -> Iterator[dict[str, Any]]:
     """The verified states of all servers of a host, each server's last one first."""
-    for one in StateFolder(state.path).servers():
-        yield from (found for found in (good_states.last(one), *good_states.before(one)) if found)
+    for server in StateFolder(state.path).servers():
+        yield from (found for found in (good_states.last(server), *good_states.before(server)) if found)
 
 
 def _move(source: StateFolder, target: StateFolder) -> None:
@@ -55,8 +55,8 @@ def _put(path: Path, at: Path) -> None:
     if not (path.is_dir() and at.is_dir()):
         path.rename(at)
         return
-    for one in path.iterdir():
-        _put(one, at / one.name)
+    for item in path.iterdir():
+        _put(item, at / item.name)
     path.rmdir()
 
 

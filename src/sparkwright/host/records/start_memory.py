@@ -81,7 +81,7 @@ def read(state: StateFolder) -> list[StartMemory]:
 
 def listed_starts(rows: Any) -> list[StartMemory]:
     """Return the starts that `to_json` made, as the file and the events of `history` have them; others are left out."""
-    known = {one.name for one in fields(StartMemory)}
+    known = {field.name for field in fields(StartMemory)}
     return [StartMemory(**{name: value for name, value in row.items() if name in known}) for row in listed(START, rows)]
 
 
@@ -103,8 +103,8 @@ def learned(found: tuple[StartMemory, Match] | None) -> Learned | None:
 
 def add(state: StateFolder, start: StartMemory) -> None:
     """Keep a verified start instead of the last one with the same key. The oldest go."""
-    others = [one for one in read(state) if one.key != start.key]
-    rows = [one.to_json() for one in (start, *others)][:KEPT]
+    others = [start_memory for start_memory in read(state) if start_memory.key != start.key]
+    rows = [other.to_json() for other in (start, *others)][:KEPT]
     state.write(FILE, {"version": VERSION, "starts": rows})
 
 
@@ -120,8 +120,12 @@ def last(
     """
     if not about.get("image"):
         return None
-    found = [one for one in starts if one.image == about["image"] and cold in (None, one.cold)]
-    same = [one for one in found if (one.model, one.arguments) == (about.get("model"), about.get("arguments"))]
+    found = [start for start in starts if start.image == about["image"] and cold in (None, start.cold)]
+    same = [
+        start_memory
+        for start_memory in found
+        if (start_memory.model, start_memory.arguments) == (about.get("model"), about.get("arguments"))
+    ]
     if same:
         return same[0], "start"
     return (found[0], "image") if found else None

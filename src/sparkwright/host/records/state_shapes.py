@@ -23,7 +23,7 @@ _KINDS: dict[str, Shape] = {
     "float": number,
 }
 _SPEC = Partial(
-    {one.name: _KINDS[str(one.type)] for one in dataclasses.fields(ContainerSpec)},
+    {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(ContainerSpec)},
     strict=True,  # a server that is made again from half of it would be another one
 )
 _MODEL_FIELDS: dict[str, Shape] = {

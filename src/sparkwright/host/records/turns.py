@@ -44,7 +44,7 @@ def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> Non
 
 def forget(state: StateFolder, server: str) -> None:
     """A server takes no turns any more: it is always on."""
-    left = [one for one in names(state) if one != server]
+    left = [name for name in names(state) if name != server]
     if len(left) == len(names(state)):
         return
     if len(left) < 2 or awake(state) == server:

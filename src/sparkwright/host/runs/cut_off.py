@@ -60,5 +60,5 @@ def last_task(state: StateFolder, run_id: str) -> str:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
     except OSError:
         return ""
-    started = (one for one in map(decode, reversed(lines)) if one["event"] == "task_started")
+    started = (row for row in map(decode, reversed(lines)) if row["event"] == "task_started")
     return str(next(started, {}).get("name", ""))

@@ -95,13 +95,13 @@ class Journal:
         with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
-    def write(self, one: Event) -> None:
+    def write(self, event: Event) -> None:
         """Append one event; what matters for the story is on the disk before the next act begins. From any thread."""
         with self._writing:
-            self._write(one)
+            self._write(event)
 
-    def _write(self, one: Event) -> None:
-        line = encode(one, self.hidden)
+    def _write(self, event: Event) -> None:
+        line = encode(event, self.hidden)
         if self._torn:  # a line that a full disk cut off must not spoil the next one
             line = b"\n" + line
         rest, error = self._append(line)
@@ -111,12 +111,12 @@ class Journal:
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
             print(f"event not recorded: {error}", flush=True)  # the swap goes on: it matters more than its story
-        elif one["event"] in DURABLE:
+        elif event["event"] in DURABLE:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
-        if one["event"] == "recap":
+        if event["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
-        if self._unchanged and one["event"] == "task_finished" and one["status"] in TELLING:
+        if self._unchanged and event["event"] == "task_finished" and event["status"] in TELLING:
             self._unchanged = False
             with contextlib.suppress(OSError):
                 (self.folder / "unchanged").unlink()
@@ -154,10 +154,10 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
         while True:
             dead = not lives(folder)
             for line in _complete_lines(file):
-                one = decode(line)
-                yield one
+                row = decode(line)
+                yield row
                 quiet_since = time.monotonic()
-                if one["event"] == "recap":
+                if row["event"] == "recap":
                     return
             if dead:
                 yield _obituary(folder)
@@ -208,14 +208,14 @@ def recap_of(folder: Path) -> Event | None:
 def _tidy(state: StateFolder, ours: Path) -> None:
     """Drop the runs beyond KEPT_RUNS, those that changed nothing first, and the ballast of those that were cut off."""
     runs = list(state.runs())
-    over, old = len(runs) - KEPT_RUNS, [one for one in reversed(runs) if one != ours and not lives(one)]
+    over, old = len(runs) - KEPT_RUNS, [run for run in reversed(runs) if run != ours and not lives(run)]
     if over > 0:
-        for one in sorted(old, key=lambda folder: not (folder / "unchanged").exists()):
-            if over > 0 and not 0 <= _age_s(one) <= KEPT_S:
-                shutil.rmtree(one, ignore_errors=True)
+        for path in sorted(old, key=lambda folder: not (folder / "unchanged").exists()):
+            if over > 0 and not 0 <= _age_s(path) <= KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
                 over -= 1
-    for one in old:
-        (one / "ballast").unlink(missing_ok=True)
+    for path in old:
+        (path / "ballast").unlink(missing_ok=True)
 
 
 def _age_s(folder: Path) -> float:

@@ -108,7 +108,7 @@ def parse(printed: str) -> Sample | None:
 def summed(samples: Sequence[Sample]) -> State:
 
     def middle(name: str) -> float | None:
-        values = [getattr(one, name) for one in samples if getattr(one, name) is not None]
+        values = [getattr(sample, name) for sample in samples if getattr(sample, name) is not None]
         return statistics.median(values) if values else None
 
-    return State(samples=len(samples), **{one.name: middle(one.name) for one in fields(Sample)})
+    return State(samples=len(samples), **{field.name: middle(field.name) for field in fields(Sample)})

@@ -91,7 +91,7 @@ class Barrier(Module["Barrier.Args"]):
 def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """What is registered of what the members share. own: what this one does."""
     alike = {
-        name: [host for host, one in members.items() if _json(one.get(name)) == _json(value)]
+        name: [host for host, member in members.items() if _json(member.get(name)) == _json(value)]
         for name, value in own.items()
     }
     found: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ def _differences(names: list[str], members: dict[str, Any], *, known: bool = Fal
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known}
         if len({_json(value) for value in values.values()}) > 1:
-            yield f"{name.replace('_', ' ')} differs: {', '.join(f'{host} {_shown(one)}' for host, one in values.items())}"
+            yield f"{name.replace('_', ' ')} differs: {', '.join(f'{host} {_shown(value)}' for host, value in values.items())}"
 
 
 def _json(value: Any) -> str:

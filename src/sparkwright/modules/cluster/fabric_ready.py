@@ -51,7 +51,7 @@ class FabricReady(Module["FabricReady.Args"]):
         problems += [problem for way in ways for problem in _problems(args, way)]
         if problems:
             evidence, fix = problems[0]
-            data = {"evidence": [f"{one} {how}".rstrip() for one, how in problems[1:]]}
+            data = {"evidence": [f"{problem} {how}".rstrip() for problem, how in problems[1:]]}
             return Result(failed=True, exit=Exit.REFUSED, msg=evidence, fix=fix, data=data)
         for verdict, shown, _ in links:
             if verdict == "warning":
@@ -65,13 +65,13 @@ def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[peer_path.Path]
     untried = [peer for peer in args.peers if peer not in reached]
     shown = f"; reaches {', '.join(reached)}" if reached else ""
     shown += f"; could not try the way to {', '.join(untried)}" if untried else ""
-    used = [one for one in fabric.links(host) if one.interface in args.interfaces]
-    data = {"firmware": _each(one.firmware for one in used), "mtu": _each(one.mtu for one in used)}
+    used = [link for link in fabric.links(host) if link.interface in args.interfaces]
+    data = {"firmware": _each(link.firmware for link in used), "mtu": _each(link.mtu for link in used)}
     return Result(msg=f"{args.interfaces[0]} is there for {args.address}{shown}", data=data)
 
 
 def _each(found: Iterable[object]) -> str:
-    return "/".join(sorted({str(one) for one in found if one}))
+    return "/".join(sorted({str(item) for item in found if item}))
 
 
 def _is_ipv4(address: str) -> bool:
@@ -87,13 +87,15 @@ def _interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]
         yield f"no interface {missing[0]} on {args.host}; there are: {shown or 'none'}.", correct
         return
     down = [
-        one for one in args.interfaces if (host.read(f"{fabric.INTERFACES}/{one}/operstate") or "").strip() == "down"
+        interface
+        for interface in args.interfaces
+        if (host.read(f"{fabric.INTERFACES}/{interface}/operstate") or "").strip() == "down"
     ]
     for name in down:
         if name == args.interfaces[0] or not fabric.only_slower(name, fabric.links(host)):
             yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
     rows = fabric.addresses_of(host) if _is_ipv4(args.address) else {}
-    found = [one.partition("/")[0] for one in rows.get(args.interfaces[0], ())]
+    found = [item.partition("/")[0] for item in rows.get(args.interfaces[0], ())]
     if rows and args.address not in found and args.interfaces[0] != LOOPBACK:
         shown = ", ".join(found) or "no IPv4 address"
         yield (
@@ -106,7 +108,7 @@ def _adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
     there = host.names_in(fabric.ADAPTERS)
     for name in args.adapters:
         if name not in there:
-            shown = ", ".join(one_line(one, at_most=20) for one in there) or "none"
+            shown = ", ".join(one_line(item, at_most=20) for item in there) or "none"
             yield (
                 f"no RDMA adapter {name} on {args.host}; there are: {shown}.",
                 f"Set `fabric.adapters` in hosts/{args.host}.yml.",
@@ -121,10 +123,10 @@ def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, st
     if not args.adapters:
         return
     for links in fabric.ports(fabric.links(host)).values():
-        if any(one.interface in args.interfaces for one in links):
+        if any(link.interface in args.interfaces for link in links):
             rows = (row[:3] for row in check.problems_of(links))
             yield from (row for row in rows if f" GID for {args.address}:" not in row[1])  # _adapters says that
-    yield from ((one.verdict, one.evidence, "") for one in check.memory(host))
+    yield from ((finding.verdict, finding.evidence, "") for finding in check.memory(host))
 
 
 def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
@@ -138,9 +140,9 @@ def _port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]
 
 def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
     replaced_id = replacement.current(context, args.name).get("Id")
-    for one in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
-        if one.id != replaced_id:
-            name, cluster = one_line(str(one.name)), one_line(str(one.labels.get(CLUSTER_LABEL, "")))
+    for container in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
+        if container.id != replaced_id:
+            name, cluster = one_line(str(container.name)), one_line(str(container.labels.get(CLUSTER_LABEL, "")))
             yield f"{name} still runs here, a rank of the cluster {cluster}.", containers.to_stop_a_rank(name)
 
 

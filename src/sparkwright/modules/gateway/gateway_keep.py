@@ -65,7 +65,7 @@ class GatewayKeep(StateModule["GatewayKeep.Args", Found]):
         if found.previous:
             lifecycle.discard(context, found.previous["Id"])
         place.drop(place.state(context).path / place.EARLIER)
-        names = [one.get("field", "") for one in args.changed if isinstance(one, dict)]
+        names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
         about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
         what = "gateway rolled back" if args.rolled_back else "gateway verified"

@@ -57,12 +57,12 @@ class GatewayProof(Module["GatewayProof.Args"]):
         if args.client_key and (status := client.ask(_door(args, context), MODELS).status) != 401:
             raise Failed(f"a client without the key is answered with {status} instead of 401.")
         answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
-        generated = [name for name, one in answers.items() if _proved(one, args.models[name]["task"])]
-        not_up = [name for name, one in answers.items() if one.code in NOT_UP]
-        for name, one in answers.items():
+        generated = [name for name, answer in answers.items() if _proved(answer, args.models[name]["task"])]
+        not_up = [name for name, answer in answers.items() if answer.code in NOT_UP]
+        for name, answer in answers.items():
             if name not in generated and name not in not_up:
                 raise Failed(
-                    f"{name} gives no {tasks.noun_of(args.models[name]['task'])} through the gateway: {one.message}"
+                    f"{name} gives no {tasks.noun_of(args.models[name]['task'])} through the gateway: {answer.message}"
                 )
         if not generated:
             raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
@@ -92,13 +92,13 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
     def _answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         """The answer to a model's request. Asked only of one that is listed: else it would wait, or count as an error."""
-        asked, path = body["body"], tasks.path(body["task"])
+        options, path = body["body"], tasks.path(body["task"])
         waits = bool(body.get("waits"))
         if name not in self._listed(args, context):
             return NOBODY
         limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
-            found = client.ask(_door(args, context), path, asked, key=_key(args, context), timeout_s=limit_s)
+            found = client.ask(_door(args, context), path, options, key=_key(args, context), timeout_s=limit_s)
             if waits and found.status != 200 and name not in self._listed(args, context):
                 return NOBODY
             if found.status:
@@ -134,7 +134,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def _listed(args: Args, context: Context) -> set[Any]:
         found = client.ask(_door(args, context), MODELS, key=_key(args, context)).data
         rows = found.get("data") if isinstance(found, dict) else None
-        return {one.get("id") for one in rows if isinstance(one, dict)} if isinstance(rows, list) else set()
+        return {row.get("id") for row in rows if isinstance(row, dict)} if isinstance(rows, list) else set()
 
 
 def _what(given: Iterable[Task]) -> str:

@@ -39,7 +39,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", Found]):
         return replace(result, changed=False, diff=[]) if nowhere else result
 
     def read(self, args: Args, context: Context) -> Found:
-        names = [one.name for one in drain_record.of(context.state)]
+        names = [gateway.name for gateway in drain_record.of(context.state)]
         container = replacement.current(context, args.name) if names else {}
         good = good_states.last(context.state).get("container_id")
         running = bool(container) and bool(container["State"]["Running"])

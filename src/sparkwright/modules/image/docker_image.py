@@ -219,4 +219,6 @@ def _ids(args: DockerImage.Args) -> tuple[str, ...]:
 
 def _locked_bytes(args: DockerImage.Args, platform: str) -> int | None:
     """What a pull for this platform downloads, as the lock has it."""
-    return next((int(one["size_bytes"]) for one in args.manifests or () if one["platform"] == platform), None)
+    return next(
+        (int(manifest["size_bytes"]) for manifest in args.manifests or () if manifest["platform"] == platform), None
+    )

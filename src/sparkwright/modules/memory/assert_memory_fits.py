@@ -49,10 +49,10 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         server = Server.of(args.name, args.engine_memory, args.utilization, args.needs_bytes)
         host_lost.refuse(context, host_lost.forbids_start(context.state, server.start))
-        turns = [str(one["name"]) for one in args.turns]
+        turns = [str(turn["name"]) for turn in args.turns]
         stay = args.ollama == "leave"
         found, now = host_budget.of(
-            context, server, args.reserve_gib, models_stay=stay, beside=args.beside, turns=turns
+            context, server, args.reserve_gib, models_stay=stay, other_servers=args.beside, turns=turns
         )
         data: dict[str, Any] = {
             "available_bytes": found.available_bytes,

@@ -113,7 +113,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         checked(args.files, f"the list of files of {args.id}")
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = manifest.prove(args.files, heard=_reported(context, sizes(args.files)))
+        missing = manifest.prove(args.files, on_bytes=_reported(context, sizes(args.files)))
         dropped = _dropped(manifest, args)
         if context.check:
             manifest.remember()  # a deploy asks in check mode first, and hashes once
@@ -171,7 +171,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         if args.from_ and files:
             msg += f"; from {args.from_}"
             msg += (
-                f" over {', '.join(f'{one} ({units.size(size)})' for one, size in over.items())}"
+                f" over {', '.join(f'{key} ({units.size(size)})' for key, size in over.items())}"
                 if len(over) > 1
                 else ""
             )

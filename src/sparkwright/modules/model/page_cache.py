@@ -52,7 +52,7 @@ class PageCache(Module["PageCache.Args"]):
         if os.geteuid() == 0 and not context.machine.root and _drop():
             how, files = "dropped", 0
         else:
-            folders = [folder for folder in (args.model_dir, *(str(one["dir"]) for one in args.models)) if folder]
+            folders = [folder for folder in (args.model_dir, *(str(model["dir"]) for model in args.models)) if folder]
             how, files = "advised", sum(advise_away(context.machine.expand(folder)) for folder in folders)
         freed = max(0, before - context.machine.meminfo().get("Cached", 0))
         return Result(msg=f"{gib(freed)} GiB dropped", data={"how": how, "freed_bytes": freed, "files": files})

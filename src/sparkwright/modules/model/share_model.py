@@ -60,7 +60,7 @@ class ShareModel(Module["ShareModel.Args"]):
             where = f" on {peer_server.shown(urls)}"
         else:
             port = hand_out("")
-            urls = [f"http://{one}:{port}" for one in peer_server.addresses()]
+            urls = [f"http://{address}:{port}" for address in peer_server.addresses()]
         data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
         return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 

@@ -36,32 +36,32 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
         timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
 
     def read(self, args: Args, context: Context) -> list[dict[str, Any]]:
-        return [one for one in args.models if one["name"] not in _names(one["url"])]
+        return [model for model in args.models if model["name"] not in _names(model["url"])]
 
     def differences(self, args: Args, found: list[dict[str, Any]]) -> list[Change]:
-        again = [Change(one["name"], "stopped", "running") for one in args.stopped]
-        return again + [Change(one["name"], None, f"loaded, {in_gib(one['size_bytes'])}") for one in found]
+        again = [Change(item["name"], "stopped", "running") for item in args.stopped]
+        return again + [Change(row["name"], None, f"loaded, {in_gib(row['size_bytes'])}") for row in found]
 
     def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
         for place in args.stopped:
             _start(place, context)
         loaded, left_out = list[str](), list[str]()
-        for one in found:
+        for row in found:
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
-            size = one["size_bytes"]
+            size = row["size_bytes"]
             if not size or size > free:
                 why = f"it needs {gib(size)} GiB" if size else "its size is unknown"
-                context.note(f"not reloading {one['name']}: {why}, {gib(free)} GiB free.")
-                left_out.append(one["name"])
+                context.note(f"not reloading {row['name']}: {why}, {gib(free)} GiB free.")
+                left_out.append(row["name"])
             else:
-                (loaded if _load(one, args.timeout_s, context) else left_out).append(one["name"])
+                (loaded if _load(row, args.timeout_s, context) else left_out).append(row["name"])
         msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(left_out)}" if left_out else "")
         return {"loaded": loaded, "left_out": left_out, "msg": msg}
 
 
 def _names(url: str) -> list[str]:
     try:
-        return [one.name for one in Ollama(url, timeout_s=2).loaded()]
+        return [loaded.name for loaded in Ollama(url, timeout_s=2).loaded()]
     except (Absent, Busy):
         return []
 
@@ -87,10 +87,10 @@ def _start(place: dict[str, Any], context: Context) -> None:
     context.note(f"Ollama ({place['name']}) does not answer after its start.")
 
 
-def _load(one: dict[str, Any], timeout_s: float, context: Context) -> bool:
-    model = Loaded(one["name"], one["size_bytes"], one["context_length"], one["pinned"])
+def _load(row: dict[str, Any], timeout_s: float, context: Context) -> bool:
+    model = Loaded(row["name"], row["size_bytes"], row["context_length"], row["pinned"])
     try:
-        if Ollama(one["url"], timeout_s=timeout_s).load(model):
+        if Ollama(row["url"], timeout_s=timeout_s).load(model):
             return True
         context.note(f"{model.name} is no longer installed in Ollama.")
     except (Absent, Busy, SparkwrightError) as error:

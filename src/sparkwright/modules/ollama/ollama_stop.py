@@ -33,10 +33,10 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
         return list(ollama_models.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
 
     def differences(self, args: Args, found: list[Place]) -> list[Change]:
-        return [Change(str(one), "running", "stopped", "ollama: stop") for one in found]
+        return [Change(str(place), "running", "stopped", "ollama: stop") for place in found]
 
     def describe(self, args: Args, found: list[Place]) -> dict[str, Any]:
-        rows = [{"kind": one.kind, "name": one.name, "url": one.url} for one in found]
+        rows = [{"kind": place.kind, "name": place.name, "url": place.url} for place in found]
         return {"stopped": rows, "msg": ", ".join(map(str, found)) or "none runs"}
 
     def act(self, args: Args, found: list[Place], changes: list[Change], context: Context) -> dict[str, Any]:

@@ -52,12 +52,12 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             time.sleep(ollama_models.POLL_S)
 
     def differences(self, args: Args, found: Seen) -> list[Change]:
-        models, why = (one.model for one in found.held), "it holds shared memory"
+        models, why = (usage.model for usage in found.held), "it holds shared memory"
         return [Change(model.name, f"loaded, {model.size_text}", None, why) for model in models]
 
     def describe(self, args: Args, found: Seen) -> dict[str, Any]:
-        names = [one.model.name for one in found.held]
-        models = [{"url": one.place.url, **dataclasses.asdict(one.model)} for one in found.held]
+        names = [usage.model.name for usage in found.held]
+        models = [{"url": usage.place.url, **dataclasses.asdict(usage.model)} for usage in found.held]
         msg = f"{', '.join(names)}: {_in_all(found)}" if names else "nothing loaded"
         return {"unloaded": names, "models": models, "msg": msg}
 
@@ -68,13 +68,13 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             raise kept(left.held)
         if left.hanging:
             raise stuck(left)
-        _wait_for_memory(before, sum(one.model.size_bytes or 0 for one in found.held), args.memory_s, context)
+        _wait_for_memory(before, sum(usage.model.size_bytes or 0 for usage in found.held), args.memory_s, context)
         return {}
 
 
 def _in_all(found: Seen) -> str:
     """What they hold together, as far as it is known."""
-    sizes = [one.model.size_bytes for one in found.held]
+    sizes = [usage.model.size_bytes for usage in found.held]
     known = sum(size or 0 for size in sizes)
     if not known:
         return in_gib(None)
@@ -93,7 +93,7 @@ def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context)
 
 def kept(held: tuple[Held, ...]) -> Failed:
     """A model that does not go is in use."""
-    names = ", ".join(one.model.name for one in held)
+    names = ", ".join(usage.model.name for usage in held)
     return Failed(
         f"Ollama keeps {names} in memory: a request is using it.",
         fix="Wait for that request to finish or run `sudo systemctl stop ollama` on the host, then try again.",

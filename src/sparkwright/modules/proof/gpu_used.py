@@ -40,7 +40,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
 
 def judge(use: Use) -> Result:
     """What was found, as a result. Pure."""
-    data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(one) for one in use.mine]}
+    data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(gpu_process) for gpu_process in use.mine]}
     if use.mine:
         return Result(msg=f"uses the GPU: {use.why}", data=data)
     data["evidence"] = use.evidence

@@ -103,7 +103,7 @@ class InspectServer(Module["InspectServer.Args"]):
             "verified": verified,
             "server_key": bool(key or container_options.key_fingerprint(inspected)),
             "expected": {**expected, "served_name": served},
-            "drift": [dataclasses.asdict(one) for one in changes],
+            "drift": [dataclasses.asdict(change) for change in changes],
             "checks": _rows(args, changes, server, pinned=pinned),
         }
         return Result(msg=_sentence(args, server, changes), data=data)
@@ -140,7 +140,9 @@ def _expected(
 def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, pinned: bool) -> list[dict[str, str]]:
     """The differences as rows of the table, the command that settles them below the last one."""
     wanted = f"recipe {args.recipe}" if args.recipe else "the recipe"
-    found = [(one.field, f"runs {_message(one.before)}; {wanted}: {_message(one.after)}") for one in changes]
+    found = [
+        (change.field, f"runs {_message(change.before)}; {wanted}: {_message(change.after)}") for change in changes
+    ]
     rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in found]
     if rows:
         together = membership.of_labels(args.spec.get("labels")).cluster  # a member alone is refused
@@ -162,7 +164,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
     named = f"{server.name}: {pinned(tagged(server.image), digest_of(server.image)[:19])}"
     if not changes:
         return f"{named}, matches the recipe"
-    return f"{named}; differs from recipe {args.recipe}: {', '.join(one.field for one in changes)}"
+    return f"{named}; differs from recipe {args.recipe}: {', '.join(change.field for change in changes)}"
 
 
 # -- no server -------------------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
     bindings = engine_words.port_bindings(tuple(args.spec.get("ports") or ()))
-    port = next((int(one["HostPort"]) for rows in bindings.values() for one in rows), 0)
+    port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
     together = membership.of_labels(args.spec.get("labels")).cluster

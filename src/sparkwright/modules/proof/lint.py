@@ -42,24 +42,24 @@ class Lint(Module["Lint.Args"]):
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
         box = {"network": args.network}
-        asked = ServerRequest(args.flags, args.image, args.platform, args.env, container=box)
+        request = ServerRequest(args.flags, args.image, args.platform, args.env, container=box)
         model = _config(args, context)
-        found = engine.advice.check(asked, model, engine.advice.version(image.version), image.listed)
-        rows = [one.to_json() for one in found]
+        found = engine.advice.check(request, model, engine.advice.version(image.version), image.listed)
+        rows = [finding.to_json() for finding in found]
         about = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
         data = {**about, "findings": rows}
-        bad = [one for one in found if one.severity == "error"]
+        bad = [finding for finding in found if finding.severity == "error"]
         if not bad:
             message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
             return Result(msg="; ".join([message, *_warnings(found)]), data=data)
         ways = "; or ".join(way.text for way in bad[0].ways_out)
-        more = [f"{one.rule}: {one.sentence}" for one in bad[1:]]
+        more = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
         fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
 
 
 def _warnings(found: list[Finding]) -> list[str]:
-    warned = [one.sentence.rstrip(".") for one in found if one.severity == "warning"]
+    warned = [finding.sentence.rstrip(".") for finding in found if finding.severity == "warning"]
     count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
     return [f"{count}: {warned[0]}"] if warned else []
 

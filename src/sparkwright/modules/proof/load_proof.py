@@ -104,7 +104,7 @@ def _measured(rung: Rung, asker: Asker, args: LoadProof.Args, context: Context) 
     seen = context.guards.lowest_bytes
     after = context.machine.meminfo()["MemAvailable"]
     _refuse_failed(rung, outcomes, context)
-    found = figures.of([one.stream for one in outcomes if one.stream])
+    found = figures.of([outcome.stream for outcome in outcomes if outcome.stream])
     return Rung(
         rung.context,
         rung.streams,
@@ -116,7 +116,7 @@ def _measured(rung: Rung, asker: Asker, args: LoadProof.Args, context: Context) 
 
 def _refuse_failed(rung: Rung, outcomes: Sequence[load.Outcome], context: Context) -> None:
     """Raise Failed for a step of which not every stream gave a token."""
-    failed = [one for one in outcomes if one.stream is None or not one.stream.points]
+    failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
     if failed:
         context.guards.check()  # what it was stopped for says more
         why = failed[0].error or "no token came"

@@ -98,7 +98,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             )
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the check was interrupted: {error}.", data={**data, "verdict": "broken"})
-        data["sightings"] = [asdict(one) for one in sightings]
+        data["sightings"] = [asdict(sighting) for sighting in sightings]
         if foreign := _foreign(sightings):
             fix = "Try again when the server is idle."
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
@@ -123,10 +123,10 @@ def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
 
 def _foreign(sightings: list[prefix_verdict.Sighting]) -> str:
     """What others asked meanwhile; "" for nothing."""
-    asked = sum(one.queries or 0 for one in sightings)
-    ours = sum(one.prompt_tokens for one in sightings)
-    if ours and asked > ours * (1 + MORE):
-        return f"other traffic: {asked:.0f} tokens looked up in the prefix cache, only {ours} by this check."
+    options = sum(sighting.queries or 0 for sighting in sightings)
+    ours = sum(sighting.prompt_tokens for sighting in sightings)
+    if ours and options > ours * (1 + MORE):
+        return f"other traffic: {options:.0f} tokens looked up in the prefix cache, only {ours} by this check."
     return ""
 
 

@@ -52,13 +52,15 @@ class Preflight(Module["Preflight.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         found = [finding for check in _CHECKS for finding in check(args, context)]
         data: dict[str, Any] = {}
-        data["checks"] = [{"name": one.name, "verdict": one.verdict, "evidence": one.evidence} for one in found]
-        bad = [one for one in found if one.verdict == "bad"]
+        data["checks"] = [
+            {"name": finding.name, "verdict": finding.verdict, "evidence": finding.evidence} for finding in found
+        ]
+        bad = [finding for finding in found if finding.verdict == "bad"]
         if args.report_only:
-            return Result(msg="; ".join(f"{one.name}: {one.evidence}" for one in found), data=data)
+            return Result(msg="; ".join(f"{finding.name}: {finding.evidence}" for finding in found), data=data)
         if not bad:
             return Result(msg=f"{count(len(found), 'check')} passed", data=data)
-        data["evidence"] = [f"{one.name}: {one.evidence} {one.fix}".rstrip() for one in bad[1:]]
+        data["evidence"] = [f"{finding.name}: {finding.evidence} {finding.fix}".rstrip() for finding in bad[1:]]
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
 
 
@@ -93,7 +95,9 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     if not args.model or not args.model_dir:
         return
     folder = context.machine.expand(args.model_dir)
-    missing = sum(one["size_bytes"] - _there(folder / one["path"], one["size_bytes"]) for one in args.model["files"])
+    missing = sum(
+        file["size_bytes"] - _there(folder / file["path"], file["size_bytes"]) for file in args.model["files"]
+    )
     free = context.machine.free_bytes(_standing(folder))
     need = int(missing * MARGIN)
     if need > free:
@@ -163,7 +167,7 @@ def _networks(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     try:
         api: Any = context.docker().api
-        found = {str(one.get("Name")) for one in api.networks()}
+        found = {str(network.get("Name")) for network in api.networks()}
     except SparkwrightError:
         return
     for name in wanted:
@@ -197,15 +201,15 @@ _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "Cp
 def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     """Limits that the engine refuses, or leaves out with a warning that nobody sees."""
     spec = args.container or {}
-    asked = [(name, word) for name, word in _LIMITS if spec.get(name)]
-    if not asked:
+    options = [(name, word) for name, word in _LIMITS if spec.get(name)]
+    if not options:
         return
     try:
         about: dict[str, Any] = context.docker().api.info()
     except SparkwrightError:
         return
     fix = "Correct the recipe's `container`."
-    for name, word in asked:
+    for name, word in options:
         if about.get(word) is False:
             yield Finding(
                 "limit", "bad", f"this host's kernel has no limit for `{name}`.", f"Remove `container.{name}`."
@@ -215,7 +219,7 @@ def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     if spec.get("cpus", 0) > cpus:
         yield Finding("limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix)
-    missing = [one for one in process_words.cpuset_alike(spec.get("cpuset_cpus")) if one >= cpus]
+    missing = [index for index in process_words.cpuset_alike(spec.get("cpuset_cpus")) if index >= cpus]
     if missing:
         yield Finding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
 
@@ -238,7 +242,7 @@ def _there(path: Path, size_bytes: int) -> int:
 
 def _standing(folder: Path) -> Path:
     """The folder, or the nearest one above it that is there and can be seen."""
-    return next(one for one in (folder, *folder.parents) if os.path.exists(one))  # noqa: PTH110 - it never raises
+    return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110 - it never raises
 
 
 _CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _networks, _devices, _limits, _gpu)

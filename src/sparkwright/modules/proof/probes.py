@@ -104,15 +104,15 @@ def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str
     """What all rows together come to. Pure."""
     rows = [*checks, *([Check(NOTES, "proved", "; ".join(notes))] if notes else ())]
     data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
-    failed = [one for one in checks if one.verdict == "disproved"]
+    failed = [check for check in checks if check.verdict == "disproved"]
     if failed:
-        data["evidence"] = [f"{one.check}: {one.evidence}" for one in failed]
+        data["evidence"] = [f"{check.check}: {check.evidence}" for check in failed]
         more = f" ({len(failed)} of {len(checks)} probes failed)" if len(failed) > 1 else ""
         first = failed[0]
         return Result(failed=True, msg=f"{first.check}: {first.evidence}{more}.", fix=first.fix, data=data)
     names = ", ".join(check.check for check in checks if not check.variant)
-    if unclear := [one for one in checks if one.verdict == "inconclusive"]:
-        msg = "; ".join(f"{one.check}: {one.evidence}" for one in unclear)
+    if unclear := [check for check in checks if check.verdict == "inconclusive"]:
+        msg = "; ".join(f"{check.check}: {check.evidence}" for check in unclear)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
     noted = f"; {count(len(notes), 'note')} {NOTES}{', first' if notes[1:] else ''}: {notes[0]}" if notes else ""
     return Result(msg=f"answers as its clients need it: {names}{noted}", data=data)
@@ -195,8 +195,8 @@ def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -
     """The reply about the tokens of a prompt: as counted, and as the usage of an answer to it has them."""
     how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.plain}
-    asked = dialects.MESSAGES.request(chat)
-    answer = http_probe.ask_plainly(http, args.base_url, asked, **how, path=api_paths.MESSAGES)
+    requested = dialects.MESSAGES.request(chat)
+    answer = http_probe.ask_plainly(http, args.base_url, requested, **how, path=api_paths.MESSAGES)
     counted = http_probe.ask(args.base_url, api_paths.COUNT_TOKENS, body=messages_api.counted(chat), **how)
     for found in (answer, counted):
         if found.status != 200:

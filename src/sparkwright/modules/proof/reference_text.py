@@ -117,7 +117,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
 def compared(kept: Reference, texts: Sequence[Text]) -> Result:
     """What the texts say beside the reference. Pure."""
     verdict, partings = reference.judge(kept.texts, texts)
-    tied = sum(one.tied for one in partings)
+    tied = sum(parting.tied for parting in partings)
     aside = f"; {tied} of {len(texts)} parted at a near-tie" if tied else ""
     data = _data(verdict, kept, texts, partings)
     if verdict == "same":
@@ -146,21 +146,23 @@ def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: li
     """What is registered, both texts among it."""
     rows = [
         {
-            "prompt": one.prompt,
-            "token": one.token or None,
-            "char": one.char,
-            "gap": None if one.gap is None or one.gap == float("inf") else round(one.gap, 3),
-            "tied": one.tied,
+            "prompt": parting.prompt,
+            "token": parting.token or None,
+            "char": parting.char,
+            "gap": None if parting.gap is None or parting.gap == float("inf") else round(parting.gap, 3),
+            "tied": parting.tied,
         }
-        for one in partings
+        for parting in partings
     ]
-    found = {"texts": [one.text for one in texts], "reference": [one.text for one in kept.texts], "partings": rows}
-    evidence = [line for one in partings for line in (one.sentence, *_both(one))] if verdict != "same" else []
+    found = {"texts": [text.text for text in texts], "reference": [text.text for text in kept.texts], "partings": rows}
+    evidence = (
+        [line for parting in partings for line in (parting.sentence, *_both(parting))] if verdict != "same" else []
+    )
     return {"verdict": verdict, **found, "evidence": evidence}
 
 
-def _both(one: Parting) -> list[str]:
-    return [f"  reference: {one.before[:SHOWN_CHARS]!r}", f"  now:       {one.now[:SHOWN_CHARS]!r}"]
+def _both(removal: Parting) -> list[str]:
+    return [f"  reference: {removal.before[:SHOWN_CHARS]!r}", f"  now:       {removal.now[:SHOWN_CHARS]!r}"]
 
 
 def _unanswered(error: reference.Unanswered) -> Result:

@@ -275,8 +275,11 @@ def _failed(
         )
     runs = ", ".join(f"{run.tok_per_s:.1f}" for run in found.runs)
     rows = [f"runs: {runs} tok/s"] if runs else []
-    rows += [f"{one.verdict}: {one.name}: {one.evidence}" + (f" -> {one.fix}" if one.fix else "") for one in ladder]
-    more = {"evidence": rows, "causes": [one.to_json() for one in ladder]}
+    rows += [
+        f"{cause.verdict}: {cause.name}: {cause.evidence}" + (f" -> {cause.fix}" if cause.fix else "")
+        for cause in ladder
+    ]
+    more = {"evidence": rows, "causes": [cause.to_json() for cause in ladder]}
     fix = "" if found.verdict == "invalid" else "Run `invoke diagnose`."
     return Result(failed=True, msg=f"{found.verdict}: {found.reason}.", fix=fix, data={**data, **more})
 

@@ -86,17 +86,17 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut), *([] if report else found)]
         if checks and path:
             checks.append(Check("kernels", "proved", path_sentence(path)))
-        data = {"state": state.to_json(), "checks": [asdict(one) for one in checks], "kernels": path}
+        data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": path}
         data["mismatches"] = [check.check for check in found]
         data |= {"version": state.value("version"), "cut": log.cut}
-        bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
+        bad = [check for check in checks if check.verdict in wrong(args.log_unknown)]
         if bad:
-            message = _joined(*(f"{one.check}: {one.verdict}" for one in bad), log.cut)
-            data["evidence"] = [one.evidence for one in bad]
+            message = _joined(*(f"{check.check}: {check.verdict}" for check in bad), log.cut)
+            data["evidence"] = [check.evidence for check in bad]
             return Result(failed=True, msg=f"{message}.", data=data)
         if not checks and all(state.value(name) is None for name in SETTINGS):
             data["verdict"] = "unknown"
-        open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
+        open_ones = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
         reported = [f"as verified before: {check.check}" for check in found if report]
         sentence = _joined(_sentence(state, args.note), path_sentence(path), *reported, *open_ones, log.cut)
         return Result(msg=sentence, data=data)
@@ -217,7 +217,7 @@ def _forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> 
 
 
 def _joined(*message: str) -> str:
-    return "; ".join(one for one in message if one)
+    return "; ".join(item for item in message if item)
 
 
 def _sentence(state: EngineState, note: str) -> str:

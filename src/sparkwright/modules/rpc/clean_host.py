@@ -55,7 +55,7 @@ class Found:
     @property
     def images(self) -> dict[str, str]:
         """The Ids of images by their names in the list: what was listed is what is removed."""
-        return {one.name: one.image_id for one in self.items if one.image_id}
+        return {item.name: item.image_id for item in self.items if item.image_id}
 
 
 class CleanHost(StateModule["CleanHost.Args", Found]):
@@ -80,20 +80,20 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         rows = [*_containers(args, context)]
-        going = {one.name for one in rows if one.kind == "container" and not one.kept}
+        going = {row.name for row in rows if row.kind == "container" and not row.kept}
         rows += [*_caches(context, going), *_images(args, context, going), *_models(args, context, going)]
         rows += _kept_beside_models(context)
         if lines := copy_key.lines_left(context):
             rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {lines}"))
         rows += [*_timers(context), *_folders(context, going)]
-        living = (one.name for one in context.state.runs() if one.name != context.run_id and journal.lives(one))
+        living = (run.name for run in context.state.runs() if run.name != context.run_id and journal.lives(run))
         return Found(tuple(rows), next(living, ""))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        return [Change(one.kind, one.name, None) for one in found.items if not one.kept and one.kind in _REMOVE]
+        return [Change(item.kind, item.name, None) for item in found.items if not item.kept and item.kind in _REMOVE]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        return {"items": [_shown(one) for one in found.items], "busy": found.busy}
+        return {"items": [_shown(item) for item in found.items], "busy": found.busy}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         for change in changes:
@@ -157,30 +157,30 @@ def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
     except SparkwrightError:
         return
     users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in going}
-    for one in found:
-        why = f"used by {users[one.id]}" if one.id in users else "" if args.images else "--images removes it"
-        yield Item("image", one.names[0] if one.names else one.id, int(one.frees_bytes), why, one.id)
+    for image in found:
+        why = f"used by {users[image.id]}" if image.id in users else "" if args.images else "--images removes it"
+        yield Item("image", image.names[0] if image.names else image.id, int(image.frees_bytes), why, image.id)
 
 
 def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
     """The files of models that were proved here."""
-    manifests = [one for one in Manifest.all(context.state) if model_folders.on_disk(one)]
+    manifests = [manifest for manifest in Manifest.all(context.state) if model_folders.on_disk(manifest)]
     unknown, mounts = "", list[tuple[str, Path]]()
     try:
         mounts = list(own_folders.mounts(context, without=going)) if manifests else []
     except SparkwrightError:
         unknown = "Docker does not say whether a container mounts it"
-    for one in manifests:
-        users = sorted({name for name, source in mounts if model_folders.overlaps(one.folder, source)})
+    for manifest in manifests:
+        users = sorted({name for name, source in mounts if model_folders.overlaps(manifest.folder, source)})
         why = unknown or (f"used by {', '.join(users)}" if users else "")
-        size = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(one))
-        yield Item("model", str(one.folder), size, why if args.models else "--models removes it")
+        size = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(manifest))
+        yield Item("model", str(manifest.folder), size, why if args.models else "--models removes it")
 
 
 def _kept_beside_models(context: Context) -> Iterator[Item]:
     """What a rollback or a download that was cut off left in the folders of models."""
-    for one in Manifest.all(context.state):
-        for path in (one.folder / kept_files.FOLDER, one.folder / staging_area.NAME):
+    for manifest in Manifest.all(context.state):
+        for path in (manifest.folder / kept_files.FOLDER, manifest.folder / staging_area.NAME):
             if path.is_dir() and not path.is_symlink():
                 yield Item("model files", str(path), own_folders.disk_bytes(path))
 
@@ -202,7 +202,7 @@ def _timers(context: Context) -> Iterator[Item]:
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
     """sparkwright's own, the key files that remain apart."""
     share, state = own_folders.of(context.machine.home)
-    caches = [context.machine.home / one for one in (CACHES_FOLDER, compile_caches.OLD_FOLDER, files_of_root.TRASH)]
+    caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, files_of_root.TRASH)]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         if path in caches:
             continue

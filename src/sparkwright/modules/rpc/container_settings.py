@@ -74,7 +74,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
             "command": own.get("Cmd") or [],
             "env": env,
             "ports": _ports(host.get("PortBindings") or {}),
-            "volumes": [one for one in host.get("Binds") or () if f":{MOUNT}" not in one],
+            "volumes": [bind for bind in host.get("Binds") or () if f":{MOUNT}" not in bind],
             "network": "" if (host.get("NetworkMode") or "") in OWN_NETWORKS else str(host["NetworkMode"]),
             "options": _options(host, own, made),
             "running": bool(inspected["State"]["Running"]),

@@ -43,9 +43,9 @@ class Diagnose(Module["Diagnose.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         secret = context.secrets.get(args.api_key_secret)
         given = {name: getattr(args, name) for name in ("container", "base_url", "model", "model_id", "tok_per_s")}
-        asked = RecipeFacts(
+        facts = RecipeFacts(
             **given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
         )
-        found = answer.diagnose(context, asked)
+        found = answer.diagnose(context, facts)
         code = Exit(found["exit"])
         return Result(failed=code is not Exit.OK, exit=code, msg=found["summary"], fix=found["fix"], data=found)

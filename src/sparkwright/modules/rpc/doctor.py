@@ -51,7 +51,7 @@ class Doctor(Module["Doctor.Args"]):
         user = getpass.getuser()
         host = Host(context, user, wanted)
         found = examine(host)
-        rows = [one.to_json() for one in found]
+        rows = [finding.to_json() for finding in found]
         budget = memory.of_host(host)
         data = {"findings": rows, "user": user, "now_s": time.time(), "budget": budget.to_json() if budget else None}
         return Result(msg=sentence(found), data=data)

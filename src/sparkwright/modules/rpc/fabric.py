@@ -36,14 +36,14 @@ class Fabric(Module["Fabric.Args"]):
         links = fabric.links(host)
         paths = [peer_path.to(host, _address(peer)) for peer in args.peers]
         data = {
-            "links": [one.to_json() for one in links],
-            "findings": [one.to_json() for one in check.check(host)],
-            "paths": [asdict(one) for one in paths],
+            "links": [link.to_json() for link in links],
+            "findings": [finding.to_json() for finding in check.check(host)],
+            "paths": [asdict(path) for path in paths],
             "kernel": (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100],
             "driver": version_in((host.gpu() or ("", ""))[1])[:100],
             "now_s": time.time(),
         }
-        active = [one.adapter for one in links if one.active]
+        active = [link.adapter for link in links if link.active]
         return Result(msg=f"up: {', '.join(active)}" if active else "no link is up", data=data)
 
 

@@ -56,11 +56,11 @@ class LinkRate(Module["LinkRate.Args"]):
         if not 0 < len(args.ends) <= MOST_ENDS or not 3 <= args.seconds <= 30:
             raise Failed(f"1 to {MOST_ENDS} halves of a port, 3 to 30 seconds.")
         host = Host(context, getpass.getuser())
-        commands = [_command(host, one, args) for one in args.ends]
+        commands = [_command(host, end, args) for end in args.ends]
         with ThreadPoolExecutor(len(commands)) as pool:
-            rates = list(pool.map(lambda one: _measured(host, one[0], one[1], args), commands))
+            rates = list(pool.map(lambda command: _measured(host, command[0], command[1], args), commands))
         return Result(
-            msg=f"{sum(one.gbps or 0.0 for one in rates):.0f} Gb/s", data={"rates": [asdict(one) for one in rates]}
+            msg=f"{sum(rate.gbps or 0.0 for rate in rates):.0f} Gb/s", data={"rates": [asdict(rate) for rate in rates]}
         )
 
 

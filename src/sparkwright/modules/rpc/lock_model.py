@@ -69,7 +69,7 @@ class LockModel(Module["LockModel.Args"]):
                     copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)
                 ),
             }
-        total = sum(one["size_bytes"] for one in data["files"])
+        total = sum(file["size_bytes"] for file in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
         return Result(msg=msg, data=data)
 
@@ -80,7 +80,7 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
             raise Failed(f"'{one_line(text, at_most=80)}' {reason}.")
     source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
     found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
-    row = next((one for one in found["files"] if one["path"] == hub.CONFIG), None)
+    row = next((file for file in found["files"] if file["path"] == hub.CONFIG), None)
     config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
     kept = config and of(args.engine).advice.essence(config)
     files = _needed(found["files"], args)
@@ -114,14 +114,20 @@ def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str,
     if chooses is None:
         return files
     patterns = {"mmproj": args.mmproj, "draft": args.draft}
-    return [dict(one) for one in chooses.chosen(files, args.file, **patterns, repository=args.id).rows]
+    return [dict(row) for row in chooses.chosen(files, args.file, **patterns, repository=args.id).rows]
 
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
     """The one copy of this model here that is whole; none when two commits could be meant."""
-    complete = (one for one in Manifest.all(context.state) if one.about.get("id") == args.id and one.is_complete())
-    copies = [one for one in complete if not COMMIT.fullmatch(args.revision) or one.commit == args.revision]
-    return copies[0] if len({one.commit for one in copies}) == 1 else None
+    complete = (
+        manifest
+        for manifest in Manifest.all(context.state)
+        if manifest.about.get("id") == args.id and manifest.is_complete()
+    )
+    copies = [
+        manifest for manifest in complete if not COMMIT.fullmatch(args.revision) or manifest.commit == args.revision
+    ]
+    return copies[0] if len({copy.commit for copy in copies}) == 1 else None
 
 
 def _config_here(folder: Path, engine: EngineName) -> dict[str, Any] | None:

@@ -20,5 +20,5 @@ class Models(Module["Models.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        found = [asdict(one) for one in model_folders.found(context)]
+        found = [asdict(model_folder) for model_folder in model_folders.found(context)]
         return Result(msg=f"{count(len(found), 'model')}", data={"models": found})

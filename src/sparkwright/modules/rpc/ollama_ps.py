@@ -20,7 +20,10 @@ class OllamaPs(Module["OllamaPs.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
-        held, names = [(one.model, one.place) for one in seen.held], ("name", "size_bytes", "url", "kind", "place")
+        held, names = (
+            [(usage.model, usage.place) for usage in seen.held],
+            ("name", "size_bytes", "url", "kind", "place"),
+        )
         values = ((model.name, model.size_bytes, place.url, place.kind, place.name) for model, place in held)
         rows = [dict(zip(names, row, strict=True)) for row in values]
         answer = [f"{model.name}, {model.size_text} ({place})" for model, place in held]

@@ -36,17 +36,17 @@ class PruneCaches(StateModule["PruneCaches.Args", Found]):
         return Found(tuple(cache_removal.rows(context)))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        return [Change("compile cache", one.name, None, one.why_aside or "unused") for one in _going(args, found)]
+        return [Change("compile cache", row.name, None, row.why_aside or "unused") for row in _going(args, found)]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         going = _going(args, found)
-        freed = sum(one.size_bytes for one in going)
+        freed = sum(row.size_bytes for row in going)
         msg = f"{count(len(going), 'compile cache')}, {units.size(freed)}"
-        return {"caches": [asdict(one) for one in found.rows], "freed_bytes": freed, "msg": msg}
+        return {"caches": [asdict(row) for row in found.rows], "freed_bytes": freed, "msg": msg}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        return {"freed_bytes": cache_removal.remove(context, [one.name for one in _going(args, found)])}
+        return {"freed_bytes": cache_removal.remove(context, [row.name for row in _going(args, found)])}
 
 
 def _going(args: PruneCaches.Args, found: Found) -> list[Row]:
-    return [one for one in found.rows if not one.kept and (args.only is None or one.name in args.only)]
+    return [row for row in found.rows if not row.kept and (args.only is None or row.name in args.only)]

@@ -61,32 +61,35 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         found = []
         for row in api.images():
             names = image_names.names_of(row)
-            if args.repositories and not {Name.parse(one).repository for one in names} & set(args.repositories):
+            if args.repositories and not {Name.parse(name).repository for name in names} & set(args.repositories):
                 continue
             frees = unique.get(row["Id"], row.get("Size") or 0)
             found.append(Image(row["Id"], tuple(names), frees, why.get(row["Id"], "")))
-        return Found(tuple(sorted(found, key=lambda one: -one.frees_bytes)))
+        return Found(tuple(sorted(found, key=lambda image: -image.frees_bytes)))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         going = self._going(args, found)
-        return [Change(one.names[0] if one.names else f"image {one.id[7:19]}", one.id, None, "unused") for one in going]
+        return [
+            Change(image.names[0] if image.names else f"image {image.id[7:19]}", image.id, None, "unused")
+            for image in going
+        ]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         going = self._going(args, found)
-        freed = sum(one.frees_bytes for one in going)
-        rows = [{**asdict(one), "names": list(one.names)} for one in found.images]
+        freed = sum(image.frees_bytes for image in going)
+        rows = [{**asdict(image), "names": list(image.names)} for image in found.images]
         return {"images": rows, "freed_bytes": freed, "msg": f"{count(len(going), 'image')}, {units.size(freed)}"}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        cache_removal.with_image(context, {one.id for one in self._going(args, found)})
-        for one in self._going(args, found):
-            remove(context.docker().api, one.id)
+        cache_removal.with_image(context, {image.id for image in self._going(args, found)})
+        for image in self._going(args, found):
+            remove(context.docker().api, image.id)
         recipe_files.tidy(context)
         return {}
 
     @staticmethod
     def _going(args: Args, found: Found) -> list[Image]:
-        return [one for one in found.images if not one.kept and (args.only is None or one.id in args.only)]
+        return [image for image in found.images if not image.kept and (args.only is None or image.id in args.only)]
 
 
 def remove(api: Any, image_id: str) -> None:
@@ -114,7 +117,7 @@ def _used(api: Any) -> dict[str, str]:
 
 
 def _last_good(api: Any, context: Context) -> dict[str, str]:
-    specs = [good_states.last(one).get("spec") or {} for one in context.state.servers()]
+    specs = [good_states.last(server).get("spec") or {} for server in context.state.servers()]
     wanted = {spec["image"]: spec.get("image_ids") or [] for spec in specs if spec.get("image")}
     return dict.fromkeys(_ids(api, wanted), "the last good state")
 

@@ -30,8 +30,10 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def read(self, args: Args, context: Context) -> Manifest:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        here = (one for one in model_folders.found(context) if one.dir == str(manifest.folder))
-        users = [user for one in here for user in one.used_by]
+        here = (
+            model_folder for model_folder in model_folders.found(context) if model_folder.dir == str(manifest.folder)
+        )
+        users = [user for model_folder in here for user in model_folder.used_by]
         if users:
             error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
             error.exit = Exit.REFUSED
@@ -57,6 +59,6 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
             with contextlib.suppress(OSError):  # one that still holds something
                 folder.rmdir()
         found.forget()
-        left = sum(1 for one in found.folder.rglob("*") if one.is_file()) if found.folder.exists() else 0
+        left = sum(1 for path in found.folder.rglob("*") if path.is_file()) if found.folder.exists() else 0
         others = f"; {count(left, 'other file')} kept" if left else ""
         return {"freed_bytes": freed, "left": left, "msg": f"{units.size(freed)} freed{others}"}

@@ -39,12 +39,14 @@ class Survey(Module["Survey.Args"]):
             raise Failed("ids and dirs must have the same length.")
         facts = Facts().run(Facts.Args(), context).data
         servers = _servers(context) if facts["docker"]["reachable"] else []
-        models = [asdict(one) for one in on_disk.find(context.machine, args.ids, args.dirs)]
+        models = [asdict(on_disk) for on_disk in on_disk.find(context.machine, args.ids, args.dirs)]
         data = {**{name: facts[name] for name in FACTS}, "servers": servers, "models": models}
         return Result(msg=f"{count(len(servers), 'server')}, {count(len(models), 'model')} on disk", data=data)
 
 
 def _servers(context: Context) -> list[dict[str, Any]]:
     verified = good_states.last(context.state).get("container_id")
-    rows = [(one, asdict(one)) for one in model_servers.find(context)]
-    return [{**{key: row[key] for key in row if key != "id"}, "verified": one.id == verified} for one, row in rows]
+    rows = [(server, asdict(server)) for server in model_servers.find(context)]
+    return [
+        {**{key: row[key] for key in row if key != "id"}, "verified": server.id == verified} for server, row in rows
+    ]

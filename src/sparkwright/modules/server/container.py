@@ -112,7 +112,7 @@ class Container(StateModule["Container.Args", Found]):
         return recipe_files.with_contents(changes, found.spec, found.container, found.texts)
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        changes = [dataclasses.asdict(one) for one in drift(args.model, found)] if found.container else []
+        changes = [dataclasses.asdict(change) for change in drift(args.model, found)] if found.container else []
         granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
         known = bool(found.container) and found.container["Id"] == found.verified_id
         differs = not found.container or bool(changes)
@@ -228,7 +228,8 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
         changes += container_options.left_out(found.spec, found.made_from, found.container, found.image)
     changes += _revision("model", found.model, model)
     before, after = (
-        {str(one["role"]): one for one in each.get("models", ()) if one.get("role")} for each in (found.model, model)
+        {str(item["role"]): item for item in each.get("models", ()) if item.get("role")}
+        for each in (found.model, model)
     )
     for role in before.keys() & after.keys():  # one that came or went is another mount
         changes += _revision(f"{role} model", before[role], after[role])
@@ -249,7 +250,7 @@ def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
 def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
     """Hashes of a model's files, without those that are for people only."""
     files = model.get("files") or []
-    return {one["path"]: one["sha256"] or one["blob_id"] for one in files if not FOR_PEOPLE.search(one["path"])}
+    return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not FOR_PEOPLE.search(file["path"])}
 
 
 def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
@@ -258,5 +259,5 @@ def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
     if (name := replacement.name_of(found.container)) != found.spec.name:
         return f"replaces {name}, the server of another recipe"
     if drift:
-        return f"differs in {', '.join(one['field'] for one in drift)}"
+        return f"differs in {', '.join(row['field'] for row in drift)}"
     return "matches the recipe" if found.running else f"matches the recipe, but {found.container['State']['Status']}"

@@ -55,9 +55,9 @@ class Drain(Module["Drain.Args"]):
         if not runs:
             _rest(gateways, context)
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
-        started_s, asked = time.monotonic(), _of_container(container, context)
+        started_s, expected = time.monotonic(), _of_container(container, context)
         while True:
-            running = _both(asked(), gateways, context)
+            running = _both(expected(), gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
@@ -74,7 +74,7 @@ def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]
     from sparkwright.host.gateway import drain_record
     from sparkwright.host.gateway.server_operations import Gateway
 
-    gateways = [Gateway.of(one) for one in given]
+    gateways = [Gateway.of(row) for row in given]
     for problem in drain_record.drain(context.state, gateways, context.run_id):
         context.note(f"{problem}.")
     return gateways

@@ -45,7 +45,7 @@ class InterimFits(Module["InterimFits.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         name = str(args.spec["name"])
         data = {"fits": False, "name": interim.container_of(name), "spec": _spec(args), "base_url": _url(args.port)}
-        gateways = [Gateway.of(one) for one in args.gateways]
+        gateways = [Gateway.of(gateway) for gateway in args.gateways]
         if not containers.running(context.docker(), name):
             return Result(msg="no server is running that it could stand in for", data=data)
         if args.swap == "auto" and not args.alone:
@@ -102,7 +102,7 @@ def _port(args: InterimFits.Args, context: Context) -> str:
 def _spec(args: InterimFits.Args) -> dict[str, Any]:
     """The same server on another port, that never starts by itself."""
     spec = ContainerSpec.from_json(args.spec)
-    ports = tuple(_moved(one, args.port) for one in spec.ports[:1])
+    ports = tuple(_moved(port, args.port) for port in spec.ports[:1])
     return dataclasses.replace(spec, name=interim.container_of(spec.name), restart="no", ports=ports).to_json()
 
 

@@ -29,8 +29,8 @@ class InterimServes(Module["InterimServes.Args"]):
         gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as `host.gateways` holds them")
 
     def run(self, args: Args, context: Context) -> Result:
-        gateways = [Gateway.of(one) for one in args.gateways]
-        diff = [Change(f"gateway {one.name}", "", args.name) for one in gateways]
+        gateways = [Gateway.of(gateway) for gateway in args.gateways]
+        diff = [Change(f"gateway {gateway.name}", "", args.name) for gateway in gateways]
         if context.check:
             return Result(changed=True, diff=diff, data={"serving": False})
         context.guards.verified()
@@ -38,7 +38,7 @@ class InterimServes(Module["InterimServes.Args"]):
             compile_caches.verified(context, container)
         why = interim.serve(context.state, gateways)
         if not why:
-            names = ", ".join(one.name for one in gateways)
+            names = ", ".join(gateway.name for gateway in gateways)
             return Result(changed=True, diff=diff, msg=f"gets requests from {names}", data={"serving": True})
         if args.swap == "beside":
             raise Failed(f"{args.name} cannot take the requests: {why}.", fix="Open its port for the gateway's host.")

@@ -34,7 +34,7 @@ class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
         return {"gone": not found}
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        gateways = [Gateway.of(one) for one in found["gateways"]]
+        gateways = [Gateway.of(gateway) for gateway in found["gateways"]]
         gone, message = interim.end(context, args.name, gateways, args.drain_s)
         if not gone:
             context.note(f"{message}.")

@@ -75,7 +75,7 @@ def _of_nobody(name: str, context: Context) -> list[Path]:
     """
     leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
     states = [place.state(context), *context.state.servers()]
-    known = {str((good_states.last(one).get("spec") or {}).get("name")) for one in states} - {leaving} | {name}
+    known = {str((good_states.last(state).get("spec") or {}).get("name")) for state in states} - {leaving} | {name}
     return [
         path
         for path in sorted((context.machine.home / FOLDER).glob("*.sh"))
@@ -89,4 +89,11 @@ def _record(name: str, context: Context) -> StateFolder | None:
     """Where the verified state of the container that is there is kept, a server's or a gateway's; None: it is not verified."""
     here = containers.inspect(context.docker(), name)
     kept = (context.state, place.state(context)) if here else ()
-    return next((one for one in kept if here and good_states.last(one).get("container_id") == here["Id"]), None)
+    return next(
+        (
+            state_folder
+            for state_folder in kept
+            if here and good_states.last(state_folder).get("container_id") == here["Id"]
+        ),
+        None,
+    )

@@ -48,7 +48,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             host_lost.refuse(context, host_lost.forbids(context.state, spec, found["Id"]), Failed)
         client = context.docker()
         bindings = found["HostConfig"].get("PortBindings") or {}
-        ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
+        ports = tuple(f"{row['HostPort']}:0" for rows in bindings.values() for row in rows)
         if not found["State"]["Running"]:
             compile_caches.before_start(context, found)
             held = footprint.recorded(context, found["Id"])

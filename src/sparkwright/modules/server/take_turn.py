@@ -33,7 +33,7 @@ class TakeTurn(StateModule["TakeTurn.Args", Found]):
         return Found(turns.awake(context.state), tuple(turns.names(context.state)))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        names = tuple(one["name"] for one in args.servers)
+        names = tuple(server["name"] for server in args.servers)
         changes = [Change("awake", found.awake or None, args.name)] if found.awake != args.name else []
         if {*found.servers} != {*names}:
             changes.append(Change("take turns", list(found.servers) or None, list(names)))
@@ -43,5 +43,5 @@ class TakeTurn(StateModule["TakeTurn.Args", Found]):
         return {"awake": args.name}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        turns.give(context.state, args.name, [one["name"] for one in args.servers], context.run_id)
+        turns.give(context.state, args.name, [server["name"] for server in args.servers], context.run_id)
         return {}

@@ -28,16 +28,16 @@ class Turn(Module["Turn.Args"]):
         servers: list[dict[str, Any]] = arg("all that take turns, as `host.turns` holds them")
 
     def run(self, args: Args, context: Context) -> Result:
-        found = {one["name"]: containers.inspect(context.docker(), one["name"]) or {} for one in args.servers}
-        running = [name for name, one in found.items() if one and one["State"]["Running"]]
+        found = {server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers}
+        running = [name for name, value in found.items() if value and value["State"]["Running"]]
         awake = turns.awake(context.state)
         if awake not in found:
             awake = next(iter(running), next(iter(found)))
-        others = [one for one in args.servers if one["name"] in running and one["name"] != args.name]
+        others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
         if len(others) > 1:
-            several = " and ".join(one["name"] for one in others)
-            raise Failed(f"{several} run at the same time, and take turns.", fix="Stop one with `docker stop`.")
-        others = others or [one for one in args.servers if one["name"] == awake != args.name]
+            names = " and ".join(other["name"] for other in others)
+            raise Failed(f"{names} run at the same time, and take turns.", fix="Stop one with `docker stop`.")
+        others = others or [server for server in args.servers if server["name"] == awake != args.name]
         own, good = found[args.name], good_states.last(context.state)
         data = {
             "asleep": awake != args.name,
@@ -50,14 +50,14 @@ class Turn(Module["Turn.Args"]):
         return Result(msg=_sentence(args.name, data, own), data=data)
 
 
-def _other(one: Mapping[str, Any], found: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    container = found[one["name"]]
-    good = good_states.last(context.state.of_server(one["name"]))
+def _other(server: Mapping[str, Any], found: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    container = found[server["name"]]
+    good = good_states.last(context.state.of_server(server["name"]))
     about = {key: good.get(key) or {} for key in ("spec", "model", "serve")}
     url = containers.url_of(container) if container else ""
     running = bool(container) and bool(container["State"]["Running"])
     kept = bool(container) and container["Id"] == good.get("container_id")
-    return {**about, **one, "running": running, "proved": kept, "base_url": url}
+    return {**about, **server, "running": running, "proved": kept, "base_url": url}
 
 
 def _sentence(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:

@@ -105,7 +105,7 @@ def _docker(context: Context) -> dict[str, Any]:
 def _ollama(machine: Machine) -> dict[str, Any]:
     client = ollama_client.Ollama(machine.ollama_url, timeout_s=2)
     try:
-        return {"reachable": True, "version": client.version(), "models": [one.name for one in client.loaded()]}
+        return {"reachable": True, "version": client.version(), "models": [loaded.name for loaded in client.loaded()]}
     except ollama_client.Absent:
         return {"reachable": False, "version": None, "models": []}
     except ollama_client.Busy:

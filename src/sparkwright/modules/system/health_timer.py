@@ -93,18 +93,18 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         given = replace(before, textfile=args.textfile, lingers=False) if args.keep else _settings(args)
         wanted = _wanted(given, place, context) if args.state == "present" else {}
         paths = [place.settings_file, *place.files]
-        standing = {str(path): path.read_text() for path in paths if path.exists()}
-        standing[CRONTAB] = _crontab(context)
+        current = {str(path): path.read_text() for path in paths if path.exists()}
+        current[CRONTAB] = _crontab(context)
         others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
         runtime = places.runtime()
         return Found(
             place=place,
-            standing=standing,
+            standing=current,
             wanted=wanted,
             active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER, units.GUARD).ok,
             lingers=place.scope != "user" or _linger_file(place).exists(),
             marked=runtime is None or (runtime / places.MARK).exists(),
-            elsewhere=tuple(one.scope for one in others if one.there),
+            elsewhere=tuple(other.scope for other in others if other.there),
             left=tuple(path for path in places.leavings(context, before) if path.exists()),
             before=before,
         )
@@ -157,7 +157,7 @@ def _settings(args: HealthTimer.Args) -> Settings:
 
 def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
     """Every file with the texts that are right for it: a service may stand there with its namespaces or without."""
-    wanted = {str(place.settings_file): tuple(_text(given, lingers=one) for one in (False, True))}
+    wanted = {str(place.settings_file): tuple(_text(given, lingers=item) for item in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
         return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
@@ -171,8 +171,8 @@ def _text(given: Settings, *, lingers: bool) -> str:
 
 
 def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
-    standing = found.standing.get(name, "")
-    return set(texts[0].splitlines()) <= set(standing.splitlines()) if name == CRONTAB else standing in texts
+    current = found.standing.get(name, "")
+    return set(texts[0].splitlines()) <= set(current.splitlines()) if name == CRONTAB else current in texts
 
 
 # -- making it so ------------------------------------------------------------------------------------------------------
@@ -196,15 +196,20 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
-        for server in dict.fromkeys(["", *(one.server for one in context.state.servers())]):
+        for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
             (below_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
     _start_guard(found, context, confined=confined)
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
-    checked = {one.server: store.latest(one.memory) for one in StateFolder(context.state.path).servers()}
-    latest = next((one for one in checked.values() if one is not None), None)
-    states = [f"{name} {one.state}" if name else one.state for name, one in checked.items() if one is not None]
+    checked = {
+        state_folder.server: store.latest(state_folder.memory)
+        for state_folder in StateFolder(context.state.path).servers()
+    }
+    latest = next((record for record in checked.values() if record is not None), None)
+    states = [
+        f"{name} {record.state}" if name else record.state for name, record in checked.items() if record is not None
+    ]
     message = f", first check: {', '.join(states)}" if states else ""
     unconfined = " (without private namespaces: this kernel does not allow them to users)"
     aside = "" if confined or place.scope == "cron" else unconfined

@@ -60,7 +60,7 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
         except ValueError as error:
             raise Refused(str(error)) from None
         record = _record(context)
-        names = {*record, *(one.name for one in wanted)}
+        names = {*record, *(setting.name for setting in wanted)}
         texts = {name: _text(context, table.PATHS[name]) for name in table.PATHS if name in names}
         live = {name: (_text(context, path) or "").strip() for name, path in table.LIVE.items() if name in names}
         return Found(texts, live, record)
@@ -69,42 +69,42 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
         if args.undo:
             return [Change(name, "set", "as before", table.PATHS[name]) for name in found.record]
         changes = []
-        for one in _wanted(args):
-            before, live = found.files.get(one.name), found.live.get(one.name, "")
-            if one.needs_file and before is None:
-                raise Failed(f"{one.name}: {table.PATHS[one.name]} is missing.", fix=one.needs_file)
+        for setting in _wanted(args):
+            before, live = found.files.get(setting.name), found.live.get(setting.name, "")
+            if setting.needs_file and before is None:
+                raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.needs_file)
             # its command failed, or the run was killed
-            cut_off = not found.record.get(one.name, {}).get("applied", True)
-            if before != one.content(before or "") or cut_off or live not in ("", one.shown):
-                shown = live or one.shown_of(before or "")
-                changes.append(Change(one.name, shown, one.shown, table.PATHS[one.name]))
+            cut_off = not found.record.get(setting.name, {}).get("applied", True)
+            if before != setting.content(before or "") or cut_off or live not in ("", setting.shown):
+                shown = live or setting.shown_of(before or "")
+                changes.append(Change(setting.name, shown, setting.shown, table.PATHS[setting.name]))
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         return {"settings": sorted(found.record)}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        fields = {one.field for one in changes}
+        fields = {change.field for change in changes}
         if args.undo:
             return self._undo(found, context)
-        record = {name: dict(one) for name, one in found.record.items()}
-        for one in _wanted(args):
-            if one.name not in fields:
+        record = {name: dict(value) for name, value in found.record.items()}
+        for setting in _wanted(args):
+            if setting.name not in fields:
                 continue
-            before = found.files.get(one.name)
-            after = one.content(before or "")
-            kept = record.setdefault(one.name, {"before": before, "live": found.live.get(one.name, "")})
+            before = found.files.get(setting.name)
+            after = setting.content(before or "")
+            kept = record.setdefault(setting.name, {"before": before, "live": found.live.get(setting.name, "")})
             kept |= {"wrote": _digest(after), "applied": False}
             _keep(context, record)
-            _put(context, table.PATHS[one.name], after)
-            _do(context, one.apply)
+            _put(context, table.PATHS[setting.name], after)
+            _do(context, setting.apply)
             kept["applied"] = True
             _keep(context, record)
         return {"settings": sorted(record)}
 
     @staticmethod
     def _undo(found: Found, context: Context) -> dict[str, Any]:
-        record, changed = {name: dict(one) for name, one in found.record.items()}, []
+        record, changed = {name: dict(value) for name, value in found.record.items()}, []
         for name, kept in found.record.items():
             now = found.files.get(name)
             if not _ours(now, kept):
@@ -155,7 +155,7 @@ def _record(context: Context) -> dict[str, dict[str, Any]]:
             f"{RECORD} is damaged: what was before is not known.", fix="Restore the host's settings by hand."
         ) from None
     rows = found.items() if isinstance(found, dict) else ()
-    return {name: one for name, one in rows if name in table.PATHS and isinstance(one, dict)}
+    return {name: row for name, row in rows if name in table.PATHS and isinstance(row, dict)}
 
 
 def _keep(context: Context, record: Mapping[str, Any]) -> None:

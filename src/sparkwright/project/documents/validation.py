@@ -44,10 +44,10 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         # a misspelt key is also missing
-        first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
+        first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
         place = at + _place(value, first)
-        typed = [one for one in mistakes if one["type"].endswith(("_type", "_parsing", "literal_error"))]
-        kinds = [one for one in typed if at + _place(value, one) == place]
+        typed = [mistake for mistake in mistakes if mistake["type"].endswith(("_type", "_parsing", "literal_error"))]
+        kinds = [item for item in typed if at + _place(value, item) == place]
         # one line of it, cut after its escapes were written out
         sentence = one_line(one_line(_sentence(model, first, place, kinds)), at_most=SENTENCE_CHARS)
         raise Refused(sentence, where=document.where(*place)) from None
@@ -108,7 +108,7 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
         return _no_source(place)
     hidden = any(part in HIDDEN or names_a_secret(part) for part in map(str, place))
     shown = kind_of(error["input"]) if hidden else _named(error["input"])
-    rules = list(dict.fromkeys(filter(None, (_rule(one) for one in (kinds if error in kinds else [error])))))
+    rules = list(dict.fromkeys(filter(None, (_rule(kind) for kind in (kinds if error in kinds else [error])))))
     must = f"` must be {' or '.join(rules)}" if rules else f"`: {_message(error)}"
     return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
 

@@ -22,12 +22,12 @@ SAME = {
 }  # fmt: skip
 
 
-def text(one: Export) -> str:
+def text(export: Export) -> str:
     """The file. A dollar is doubled, for compose would fill it in. Raises Refused for a recipe of several hosts."""
-    refuse_cluster(one)
-    note_model(one)
-    spec = one.spec
-    service: dict[str, Any] = {"image": one.image, "container_name": spec.name, "restart": spec.restart}
+    refuse_cluster(export)
+    note_model(export)
+    spec = export.spec
+    service: dict[str, Any] = {"image": export.image, "container_name": spec.name, "restart": spec.restart}
     if spec.entrypoint:
         service["entrypoint"] = _plain(spec.entrypoint)
     service["command"] = _plain(spec.command)

@@ -7,31 +7,33 @@ from sparkwright.project.exporting.export import HOME, Export
 from sparkwright.shell import join, quote
 
 
-def refuse_cluster(one: Export) -> None:
+def refuse_cluster(export: Export) -> None:
     """Raises Refused for a recipe of several hosts: each member has a container of its own."""
-    if one.recipe.split is not None:
+    if export.recipe.split is not None:
         fix = "`render --host CLUSTER` prints the script of each member."
-        raise Refused("a cluster's members have a container each.", where=one.recipe.source.where("parallel"), fix=fix)
+        raise Refused(
+            "a cluster's members have a container each.", where=export.recipe.source.where("parallel"), fix=fix
+        )
 
 
-def note_model(one: Export) -> None:
+def note_model(export: Export) -> None:
     """What has to be on the host first: neither docker nor compose downloads a model."""
-    model = one.recipe.file.model
-    revision = ["--revision", one.commit] if one.commit else []
+    model = export.recipe.file.model
+    revision = ["--revision", export.commit] if export.commit else []
     fetched = join(["hf", "download", model.id, *revision, "--local-dir"])
-    one.notes.append(f"the model has to be in {model.dir} first: `{fetched} {model.dir}`")
+    export.notes.append(f"the model has to be in {model.dir} first: `{fetched} {model.dir}`")
 
 
-def text(one: Export) -> str:
+def text(export: Export) -> str:
     """The line. Raises Refused for a recipe of several hosts."""
-    refuse_cluster(one)
-    note_model(one)
-    spec = one.spec
+    refuse_cluster(export)
+    note_model(export)
+    spec = export.spec
     rows = [["docker", "run", "-d", "--name", spec.name, "--restart", spec.restart]]
     rows += [[flag, value] if value else [flag] for flag, value in spec.docker_options()]
     entrypoint = spec.entrypoint or ()
     rows += [["--entrypoint", entrypoint[0]]] if entrypoint else []
-    rows += [[one.image], *_paired([*entrypoint[1:], *spec.command])]
+    rows += [[export.image], *_paired([*entrypoint[1:], *spec.command])]
     return " \\\n  ".join(" ".join(map(_word, row)) for row in rows) + "\n"
 
 

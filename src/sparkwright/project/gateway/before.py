@@ -26,15 +26,15 @@ def in_front_of(project: Path, inventory: Inventory, host: Host) -> list[dict[st
         return []
     return [
         {
-            "name": one.name,
-            "address": _address(inventory, one, host),
-            "port": one.control_port,
-            "tls": one.file.tls != "none",
-            "certificate": _certificate(project, one),
+            "name": gateway.name,
+            "address": _address(inventory, gateway, host),
+            "port": gateway.control_port,
+            "tls": gateway.file.tls != "none",
+            "certificate": _certificate(project, gateway),
             "server": host.upstream,
         }
-        for one in inventory.gateways.values()
-        if host.machine in one.members
+        for gateway in inventory.gateways.values()
+        if host.machine in gateway.members
     ]
 
 

@@ -33,7 +33,7 @@ def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
     def here(other: Host) -> bool:
         return other.machine == host.machine or "ssh" not in (other.connection, host.connection)
 
-    gateways = (one for one in inventory.gateways.values() if here(inventory.machines[one.host]))
+    gateways = (gateway for gateway in inventory.gateways.values() if here(inventory.machines[gateway.host]))
     found = {port for gateway in gateways for port in gateway.ports.values()}
     for other in inventory.hosts.values():
         if other.recipe and here(other):

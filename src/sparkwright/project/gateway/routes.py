@@ -71,19 +71,19 @@ def readable(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[
 
 def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
     """The members of a gateway's group that answer requests: of a cluster its head."""
-    return [load(project, one) for one in _answering(inventory, gateway)]
+    return [load(project, host) for host in _answering(inventory, gateway)]
 
 
 def _answering(inventory: Inventory, gateway: Gateway) -> Iterator[Host]:
     hosts = (host for name in gateway.members for host in inventory.servers_of(name))
-    yield from (one for one in hosts if one.recipe and (one.cluster is None or one.cluster.head == one.name))
+    yield from (host for host in hosts if host.recipe and (host.cluster is None or host.cluster.head == host.name))
 
 
 def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
     file, by_name = gateway.file, _by_name(found)
     simulated = inventory.machines[gateway.host].connection == "sandbox"
     models = tuple(_model(project, inventory, gateway, name, group) for name, group in by_name.items())
-    body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([one.context for one in models])
+    body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([model.context for model in models])
     return model.Gateway(
         name=gateway.name,
         address=EVERYWHERE if file.publish == "lan" and not simulated else LOOPBACK,
@@ -113,24 +113,24 @@ def _client(name: str, file: ClientFile) -> model.Client:
 
 def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:
     groups: dict[str, list[Server]] = {}
-    for one in found:
-        groups.setdefault(one.recipe.served_name, []).append(one)
+    for server in found:
+        groups.setdefault(server.recipe.served_name, []).append(server)
     return dict(sorted(groups.items()))
 
 
 def _model(project: Path, inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
     first = group[0].recipe
-    contexts = [one.recipe.engine.flags.context(one.recipe.file.flags) or 0 for one in group]
+    contexts = [server.recipe.engine.flags.context(server.recipe.file.flags) or 0 for server in group]
     task = first.file.task
     check = generated(first.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
     return model.Model(
         name=name,
-        upstreams=tuple(_upstream(project, inventory, gateway, one) for one in group),
+        upstreams=tuple(_upstream(project, inventory, gateway, server) for server in group),
         context=min(contexts),
         check=json.dumps(check, separators=(",", ":")),
         key=first.key_secret if first.file.server_key else "",
         task=task,
-        on_demand=all(one.host.turns for one in group),
+        on_demand=all(server.host.turns for server in group),
         aliases=_aliases(gateway, group[0]),
         dialects=tuple(name for name in dialects.OTHERS if name in first.file.expect.probes),
     )
@@ -143,13 +143,13 @@ def _aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in (*others, *given) if name != first))
 
 
-def _upstream(project: Path, inventory: Inventory, gateway: Gateway, one: Server) -> model.Upstream:
-    asked = ServerRequest(one.recipe.file.flags, one.recipe.image)
-    slots = one.recipe.engine.advice.effective(asked, {}, None).max_num_seqs
-    address = _address(inventory, gateway, one.host)
-    second = interim.port(project, inventory, one)
-    about = _progress(one.recipe.engine.http, one.recipe.file.task)
-    return model.Upstream(one.host.upstream, address, one.port, slots, one.host.machine, second, about)
+def _upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Server) -> model.Upstream:
+    request = ServerRequest(server.recipe.file.flags, server.recipe.image)
+    slots = server.recipe.engine.advice.effective(request, {}, None).max_num_seqs
+    address = _address(inventory, gateway, server.host)
+    second = interim.port(project, inventory, server)
+    about = _progress(server.recipe.engine.http, server.recipe.file.task)
+    return model.Upstream(server.host.upstream, address, server.port, slots, server.host.machine, second, about)
 
 
 def _progress(http: Http, task: Task) -> model.Progress | None:
@@ -189,9 +189,9 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
     for name, (first, *others) in _by_name(found).items():
         for other in others:
             recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
-            models = [(one.recipe.file.model.id, one.recipe.file.model.chosen) for one in (first, other)]
+            models = [(server.recipe.file.model.id, server.recipe.file.model.chosen) for server in (first, other)]
             if models[0] != models[1]:
-                shown = " and ".join(" ".join(filter(None, one)) for one in models)
+                shown = " and ".join(" ".join(filter(None, model)) for model in models)
                 message = f"{recipes} both serve `{name}` with different models, {shown}."
                 yield (
                     message,
@@ -239,7 +239,7 @@ def _given_names(inventory: Inventory, gateway: Gateway, found: list[Server]) ->
             owner = served[alias].recipe
             yield f"{shown} is a served name of {owner.name} already.", where, "Choose another name."
         else:
-            yield from _unserved(shown, alias, [one for one in found if name in one.recipe.served_names])
+            yield from _unserved(shown, alias, [server for server in found if name in server.recipe.served_names])
 
 
 def _clients(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
@@ -291,17 +291,19 @@ def _taken(gateway: Gateway, key: str, why: str) -> Mistake:
 def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
     """Servers that the gateway's host cannot reach."""
     host = inventory.machines[gateway.host]
-    for one in found:
-        far = one.host.machine != host.name and "ssh" in (one.host.connection, host.connection)
-        if far and one.host.connection != host.connection:
-            message = f"{one.host.name} is a {one.host.connection} host, and the gateway's host {host.name} is not."
+    for server in found:
+        far = server.host.machine != host.name and "ssh" in (server.host.connection, host.connection)
+        if far and server.host.connection != host.connection:
+            message = (
+                f"{server.host.name} is a {server.host.connection} host, and the gateway's host {host.name} is not."
+            )
             yield message, gateway.where("host"), "Put hosts of one kind into the group."
-        if far and all(map(is_loopback, addresses(one.recipe.file)[:1])):
-            message = f"the server of {one.host.name} answers on its loopback only: {host.name} cannot reach it."
-            fix = f"In recipes/{one.recipe.name}.yml: `publish: lan` and `server_key: {{env: SPARK_KEY}}`."
-            yield message, one.recipe.source.where("publish"), fix
+        if far and all(map(is_loopback, addresses(server.recipe.file)[:1])):
+            message = f"the server of {server.host.name} answers on its loopback only: {host.name} cannot reach it."
+            fix = f"In recipes/{server.recipe.name}.yml: `publish: lan` and `server_key: {{env: SPARK_KEY}}`."
+            yield message, server.recipe.source.where("publish"), fix
 
 
 def secrets_of(found: Iterable[Server]) -> Mapping[str, recipe.Recipe]:
     """The recipes whose servers ask for a key, by the secret's name."""
-    return {one.recipe.key_secret: one.recipe for one in found if one.recipe.file.server_key}
+    return {server.recipe.key_secret: server.recipe for server in found if server.recipe.file.server_key}

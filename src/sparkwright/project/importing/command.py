@@ -76,7 +76,7 @@ def _apart(words: Sequence[str], report: Report) -> list[str]:
     """The words with an item of a list that holds an option and its value, or a program and its first words, as several."""
     found: list[str] = []
     for word in words:
-        leading = not any(one.startswith("-") for one in found)
+        leading = not any(item.startswith("-") for item in found)
         if _TWO_WORDS.fullmatch(word) or (leading and " " in word.strip() and not word.startswith(("-", "{"))):
             parts = split(word)
             report.add(
@@ -132,7 +132,7 @@ def engine_named(texts: Iterable[str]) -> str:
     for text in texts:
         for name in engine.TITLES:
             imports = engine.of(name).imports
-            if imports and any(one in text for one in imports.names):
+            if imports and any(item in text for item in imports.names):
                 return name
     return ""
 

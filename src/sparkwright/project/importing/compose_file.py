@@ -97,8 +97,8 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
     found = Foreign(KIND, name, image=image, entrypoint=entrypoint or None)
     env, found.words = assignments(unwrapped([*entrypoint, *_words(service.get("command"), "command", fill)]))
     found.env = {key: fill(value) for key, value in _pairs(service.get("environment"), "environment").items()} | env
-    found.ports = [_port(one, fill) for one in service.get("ports") or ()]
-    found.volumes = [_volume(one, fill) for one in service.get("volumes") or ()]
+    found.ports = [_port(port, fill) for port in service.get("ports") or ()]
+    found.volumes = [_volume(volume, fill) for volume in service.get("volumes") or ()]
     found.network = text(service.get("network_mode"), "network_mode")
     _options(service, found, fill, report)
     return found
@@ -107,8 +107,8 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
 def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
     if not services:
         raise Refused("`services` is empty.")
-    held = {name: mapping(one, f"services.{name}") for name, one in services.items()}
-    names = [name for name, one in held.items() if "image" in one or "build" in one or EXTENDS in one]
+    held = {name: mapping(service, f"services.{name}") for name, service in services.items()}
+    names = [name for name, value in held.items() if "image" in value or "build" in value or EXTENDS in value]
     if not names:
         raise Refused("no service of the compose file has an image.")
     serving = names if len(names) == 1 else [name for name in names if _serves(held[name])]
@@ -128,7 +128,9 @@ def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, A
 def _serves(service: dict[str, Any]) -> bool:
     """Whether a service names an engine: by its image, or by the first words of its command."""
     words = (service.get("entrypoint"), service.get("command"))
-    text_of_words = " ".join(str(word) for one in words for word in (one if isinstance(one, list) else [one]) if word)
+    text_of_words = " ".join(
+        str(word) for item in words for word in (item if isinstance(item, list) else [item]) if word
+    )
     return bool(
         command.engine_named([*text_of_words.split()[: command.PROGRAM_WORDS], str(service.get("image") or "")])
     )
@@ -162,9 +164,11 @@ def _words(value: Any, what: str, fill: Callable[[str], str]) -> list[str]:
 def _pairs(value: Any, what: str) -> dict[str, str]:
     """A mapping, or a list of NAME=VALUE; a name alone is taken from the environment there."""
     if isinstance(value, list):
-        rows = (one.partition("=") for one in texts(value, what))
+        rows = (item.partition("=") for item in texts(value, what))
         return {name: given if equals else f"${{{name}}}" for name, equals, given in rows}
-    return {name: text(one, what) if one is not None else f"${{{name}}}" for name, one in mapping(value, what).items()}
+    return {
+        name: text(item, what) if item is not None else f"${{{name}}}" for name, item in mapping(value, what).items()
+    }
 
 
 def _port(value: Any, fill: Callable[[str], str]) -> str:
@@ -187,7 +191,7 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
         elif key in LISTS:
             found.options[LISTS[key]] = tuple(fill(word) for word in _listed(value, key))
         elif key == "ulimits":
-            found.options[key] = {name: _limit(one) for name, one in mapping(value, key).items()}
+            found.options[key] = {name: _limit(value) for name, value in mapping(value, key).items()}
         elif key == "labels":
             found.options[key] = _pairs(value, key)
         elif key in DROPPED:

@@ -102,7 +102,7 @@ def _port(found: Foreign, serving: Serving, section: dict[str, Any], report: Rep
         raise Refused(f"`--{own.PORT}` {wrong}.")
     inside = own.port(section)
     given = section.pop(own.PORT, None)
-    published = next((one for one in found.ports if one.partition("/")[0].rpartition(":")[2] == str(inside)), "")
+    published = next((port for port in found.ports if port.partition("/")[0].rpartition(":")[2] == str(inside)), "")
     outside = published.rpartition("/")[0] or published
     host = outside.rpartition(":")[0].rpartition(":")[2] or str(inside)
     if published or given is not None:

@@ -32,32 +32,32 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
             fix = "A recipe starts one server; `gateway:` gives several one address (docs/gateway.md)."
             raise Refused(f"`--{name} {shown(flags[name])}` starts several copies of the model.", fix=fix)
         flags.pop(name, None)
-    asked = tensor * pipeline
-    if asked == 1 and found.hosts > 1:
-        tensor = asked = found.hosts
+    requested = tensor * pipeline
+    if requested == 1 and found.hosts > 1:
+        tensor = requested = found.hosts
         report.add(
             "note", "hosts", f"it is for {found.hosts} hosts and says no split: tensor parallelism over all of them"
         )
-    if asked > 1 and found.hosts == 1:
-        report.add("dropped", f"split over {asked}", "it is for one host, and a Spark has one GPU")
-        tensor = pipeline = asked = 1
-    elif asked > 1 and not found.hosts:
-        sentence = f"the model is split over {asked} GPUs, and a Spark has one: how many hosts are to serve it"
-        if report.ask("hosts", sentence, ("1", str(asked))) != str(asked):  # unanswered: said of neither
-            tensor = pipeline = asked = 1
+    if requested > 1 and found.hosts == 1:
+        report.add("dropped", f"split over {requested}", "it is for one host, and a Spark has one GPU")
+        tensor = pipeline = requested = 1
+    elif requested > 1 and not found.hosts:
+        sentence = f"the model is split over {requested} GPUs, and a Spark has one: how many hosts are to serve it"
+        if report.ask("hosts", sentence, ("1", str(requested))) != str(requested):  # unanswered: said of neither
+            tensor = pipeline = requested = 1
     for name in imports.backends:
         if name in flags:
-            why = "the cluster sets it for each member" if asked > 1 else "there is one host"
+            why = "the cluster sets it for each member" if requested > 1 else "there is one host"
             report.add("dropped", f"--{name} {shown(flags.pop(name))}", why)
-    if asked == 1:
+    if requested == 1:
         return {}
-    if asked > MOST_HOSTS:
-        raise Refused(f"it is split over {asked} hosts; at most {MOST_HOSTS} are a cluster.")
+    if requested > MOST_HOSTS:
+        raise Refused(f"it is split over {requested} hosts; at most {MOST_HOSTS} are a cluster.")
     if serving.engine.parallel is None:
         fix = "Choose a smaller quantisation, or a recipe of another engine."
-        raise Refused(f"it needs {asked} hosts, and {serving.engine.title} is served from one host only.", fix=fix)
-    why = f"parallel: a cluster of {asked} hosts, one GPU each (docs/clusters.md)"
-    report.add("translated", f"split over {asked}", why)
+        raise Refused(f"it needs {requested} hosts, and {serving.engine.title} is served from one host only.", fix=fix)
+    why = f"parallel: a cluster of {requested} hosts, one GPU each (docs/clusters.md)"
+    report.add("translated", f"split over {requested}", why)
     return {name: size for name, size in (("tensor", tensor), ("pipeline", pipeline)) if size > 1}
 
 
@@ -159,9 +159,9 @@ def _further_models(serving: Serving, report: Report) -> dict[str, Any]:
             found[role] = _pinned(serving, name, key, model)
             report.add("translated", f"--{name} {model}", f"models.{role}: pinned, downloaded and mounted")
         elif answer == DROP:
-            gone = [one for one in serving.flags if one.partition(".")[0] == name.partition(".")[0]]
-            for one in gone:
-                del serving.flags[one]
+            gone = [flag for flag in serving.flags if flag.partition(".")[0] == name.partition(".")[0]]
+            for item in gone:
+                del serving.flags[item]
             report.add("dropped", f"--{name.partition('.')[0]}", f"as answered: {model} is not used")
         elif answer == KEEP:
             report.add("note", model, "a second model, not pinned: the container needs the hub at its start")
@@ -182,7 +182,7 @@ def _pinned(serving: Serving, name: str, key: str, model: str) -> dict[str, str]
     value = serving.flags.pop(name)
     if key:
         parsed = _parsed(value)
-        serving.flags[name] = {part: one for part, one in parsed.items() if part != key}
+        serving.flags[name] = {part: value for part, value in parsed.items() if part != key}
     folder = model.rpartition("/")[2].lower()
     return {"id": model, "dir": f"~/models/{folder}", "mount": f"/models/{folder}"}
 

@@ -145,7 +145,7 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return ", ".join(f"{one_line(str(name), at_most=60)}={shown(one)}" for name, one in value.items())
+        return ", ".join(f"{one_line(str(name), at_most=60)}={shown(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
     return "nothing" if value is None else one_line(str(value), at_most=MOST_SHOWN)
@@ -162,7 +162,7 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise Refused(f"`{one_line(what, at_most=80)}` must be a mapping, got {kind_of(value)}.")
-    return {str(key): one for key, one in value.items()}
+    return {str(key): item for key, item in value.items()}
 
 
 def texts(value: Any, what: str) -> list[str]:
@@ -171,7 +171,7 @@ def texts(value: Any, what: str) -> list[str]:
         return []
     if not isinstance(value, list) or len(value) > MOST_WORDS:
         raise Refused(f"`{one_line(what, at_most=80)}` must be a list of words, got {kind_of(value)}.")
-    return [text(one, what) for one in value]
+    return [text(item, what) for item in value]
 
 
 def text(value: Any, what: str) -> str:

@@ -51,7 +51,9 @@ def of(found: Foreign, serving: Serving, report: Report) -> Model:
     imports, flags = serving.imports, serving.flags
     written = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
-    revision = found.revision or next((str(flags.pop(one)) for one in imports.revisions if one in flags), "")
+    revision = found.revision or next(
+        (str(flags.pop(revision)) for revision in imports.revisions if revision in flags), ""
+    )
     name = written or serving.model or found.model
     if found.model and serving.model and _is_id(serving.model) and serving.model != found.model:
         report.add("note", found.model, f"the recipe's `model`; its command serves {serving.model}, which is taken")
@@ -83,7 +85,7 @@ def of(found: Foreign, serving: Serving, report: Report) -> Model:
 
 def _say_where_it_is(found: Foreign, model: Model, report: Report) -> None:
     """How a deploy is spared the download of what the container has in the hub's cache on the host."""
-    cache = next((one.partition(":")[0] for one in found.volumes if one.split(":")[1:2] == [HUB_CACHE]), "")
+    cache = next((volume.partition(":")[0] for volume in found.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
     if not cache or not _PLAIN_PATH.fullmatch(cache):
         return
     files, folder = f"{cache}/hub/models--{model.id.replace('/', '--')}/snapshots", model.to_yaml()["dir"]

@@ -73,8 +73,8 @@ def _script(name: str, folder: Path) -> str | None:
         return None
     last = name.rpartition("/")[2]
     for above in (folder, *list(folder.parents)[:UP]):
-        beside = [above / name / SCRIPT, *(one / last / SCRIPT for one in sorted(above.glob("*-mods")))]
-        for path in filter(document.is_file, beside):
+        siblings = [above / name / SCRIPT, *(path / last / SCRIPT for path in sorted(above.glob("*-mods")))]
+        for path in filter(document.is_file, siblings):
             try:
                 return document.text_of(path)
             except Refused:

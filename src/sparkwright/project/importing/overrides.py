@@ -30,11 +30,13 @@ def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, A
         raise Refused("`overrides` must be a list.")
     found = dict(data)
     for n, given in enumerate(rows, 1):
-        one = mapping(given, f"overrides, entry {n}")
-        when = mapping(one.get("when"), "when")
+        override = mapping(given, f"overrides, entry {n}")
+        when = mapping(override.get("when"), "when")
         condition = one_line(", ".join(f"{key}: {text(value, key)}" for key, value in when.items()), at_most=120)
         if _taken(when, condition, n, launch, report):
-            found |= {key: _merged(found, one, key) for key in ("defaults", "env", "container") if one.get(key)}
+            found |= {
+                key: _merged(found, override, key) for key in ("defaults", "env", "container") if override.get(key)
+            }
             report.add("translated", f"override {n}", f"taken in, as it holds here ({condition or 'always'})")
         else:
             report.add("dropped", f"override {n}", f"it does not hold here ({condition})")
@@ -51,7 +53,7 @@ def _taken(when: dict[str, Any], condition: str, n: int, launch: Launch, report:
     return report.ask(f"override-{n}", sentence, (TAKE, DROP)) == TAKE
 
 
-def _merged(data: dict[str, Any], one: dict[str, Any], key: str) -> Any:
+def _merged(data: dict[str, Any], override: dict[str, Any], key: str) -> Any:
     if key == "container":
-        return one[key]
-    return {**mapping(data.get(key), key), **mapping(one[key], key)}
+        return override[key]
+    return {**mapping(data.get(key), key), **mapping(override[key], key)}

@@ -64,7 +64,7 @@ class Report:
         offered = tuple(choices)
         self.heard.add(key)
         answer = self.answers.get(key, "")
-        if not answer and all(one.key != key for one in self.questions):
+        if not answer and all(question.key != key for question in self.questions):
             self.questions.append(Question(key, secret_patterns.text(sentence), offered))
         if answer and offered and answer not in offered:
             message = f"'{one_line(answer, at_most=80)}' is not an answer to `{key}`."
@@ -86,8 +86,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "rows": [{"sort": one.sort, "what": one.what, "why": one.why} for one in self.rows],
+            "rows": [{"sort": row.sort, "what": row.what, "why": row.why} for row in self.rows],
             "questions": [
-                {"key": one.key, "question": one.sentence, "choices": list(one.choices)} for one in self.questions
+                {"key": question.key, "question": question.sentence, "choices": list(question.choices)}
+                for question in self.questions
             ],
         }

@@ -97,7 +97,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
             _hook(name, what, data[name], report)
     mods.refuse(data.get("mods"), path, report)
     data = overrides.applied(data, _launch(data), report)
-    values = {key: text(one, f"defaults.{key}") for key, one in mapping(data.get("defaults"), "defaults").items()}
+    values = {key: text(value, f"defaults.{key}") for key, value in mapping(data.get("defaults"), "defaults").items()}
     model, _, quantisation = text(data.get("model"), "model").partition(":")
     values = {"model": text(data.get("model"), "model"), **values}
     about = mapping(data.get("metadata"), "metadata")
@@ -109,7 +109,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         image=text(data.get("container"), "container") or _of_several(data, report),
         model=f"{model}:{quantisation}" if quantisation else model,
         revision=text(data.get("model_revision"), "model_revision"),
-        env={name: text(one, f"env.{name}") for name, one in mapping(data.get("env"), "env").items()},
+        env={name: text(value, f"env.{name}") for name, value in mapping(data.get("env"), "env").items()},
         hosts=_hosts(data),
         network=HOST,
         folder=path.parent,
@@ -126,7 +126,9 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
 
 def _of_several(data: dict[str, Any], report: Report) -> str:
     """The image where a recipe names several, by what each is for."""
-    named = {key: text(one, f"containers.{key}") for key, one in mapping(data.get("containers"), "containers").items()}
+    named = {
+        key: text(value, f"containers.{key}") for key, value in mapping(data.get("containers"), "containers").items()
+    }
     if len(named) == 1:
         return next(iter(named.values()))
     listed = one_line("; ".join(f"{key}: {image}" for key, image in named.items()), at_most=600)

@@ -101,28 +101,30 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
         model=model_id,
         env=env,
         hosts=hosts,
-        task=next((TASKS[one] for one in texts(meta.get("tasks"), "meta.tasks") if one in TASKS), ""),
+        task=next((TASKS[item] for item in texts(meta.get("tasks"), "meta.tasks") if item in TASKS), ""),
     )
 
 
 def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
     """The checkpoint: the one that names the Spark, the only one that fits, else what a person says."""
-    all_ = {name: mapping(one, f"variants.{name}") for name, one in mapping(data["variants"], "variants").items()}
+    all_ = {name: mapping(value, f"variants.{name}") for name, value in mapping(data["variants"], "variants").items()}
     if not all_:
         raise Refused("`variants` is empty.")
     ours = [
-        name for name, one in all_.items() if PROFILE in mapping(one.get("hardware_overrides"), "hardware_overrides")
+        name
+        for name, value in all_.items()
+        if PROFILE in mapping(value.get("hardware_overrides"), "hardware_overrides")
     ]
-    fits = [name for name, one in all_.items() if 0 < _gb(one) <= SPARK_GB and not _elsewhere(one)]
-    split = [name for name, one in all_.items() if 0 < _gb(one) <= SPARK_GB * MOST_SPARKS and not _elsewhere(one)]
+    fits = [name for name, value in all_.items() if 0 < _gb(value) <= SPARK_GB and not _elsewhere(value)]
+    split = [name for name, value in all_.items() if 0 < _gb(value) <= SPARK_GB * MOST_SPARKS and not _elsewhere(value)]
     few = ours or fits or split or list(all_)
     if len(few) == 1:
         report.add("note", f"variant {few[0]}", _about(all_[few[0]]))
         return few[0], all_[few[0]]
     offered = "; ".join(f"{name} ({_about(all_[name])})" for name in few)
     answer = report.ask("variant", f"which checkpoint: {one_line(offered, at_most=600)}", few)
-    chosen = answer or few[0]
-    return chosen, all_[chosen]
+    choice = answer or few[0]
+    return choice, all_[choice]
 
 
 def _elsewhere(variant: dict[str, Any]) -> bool:
@@ -167,18 +169,18 @@ def _arguments(
     """All arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
     own = mapping(variant.get("hardware_overrides"), "hardware_overrides")
     general = mapping(data.get("hardware_overrides"), "hardware_overrides")
-    chosen = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
-    by_strategy = mapping(chosen.get("hardware_overrides"), "hardware_overrides")
+    selection = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
+    by_strategy = mapping(selection.get("hardware_overrides"), "hardware_overrides")
     replaced = by_strategy.get(GENERATION) or by_strategy.get(BRAND)
     generation = [replaced] if replaced else [general.get(GENERATION) or general.get(BRAND), own.get(GENERATION)]
-    layers = [variant, own.get(PROFILE), chosen, *generation, general.get(PROFILE)]
+    layers = [variant, own.get(PROFILE), selection, *generation, general.get(PROFILE)]
     words, env = texts(base.get("base_args"), "base_args"), mapping(base.get("base_env"), "base_env")
-    for layer in (mapping(one, "hardware_overrides") for one in layers):
+    for layer in (mapping(layer, "hardware_overrides") for layer in layers):
         words += texts(layer.get("extra_args"), "extra_args")
         env |= mapping(layer.get("extra_env"), "extra_env")
     opt_in = texts(data.get("opt_in_features"), "opt_in_features")
-    for name, one in mapping(data.get("features"), "features").items():
-        feature = mapping(one, f"features.{name}")
+    for name, entry in mapping(data.get("features"), "features").items():
+        feature = mapping(entry, f"features.{name}")
         if name in opt_in or "modes" in feature:
             report.add("dropped", f"feature {name}", "it is opt-in there: add its flags by hand")
         else:
@@ -190,8 +192,12 @@ def _arguments(
 
 def _dependencies(data: dict[str, Any], report: Report) -> None:
     """Packages that it installs beside vLLM: an image that has them is needed, for nothing is installed in a container."""
-    rows = [mapping(one, "dependencies") for one in data.get("dependencies") or () if isinstance(one, dict)]
-    needed = [text(one.get("command"), "command") for one in rows if not one.get("optional")]
+    rows = [
+        mapping(dependency, "dependencies")
+        for dependency in data.get("dependencies") or ()
+        if isinstance(dependency, dict)
+    ]
+    needed = [text(row.get("command"), "command") for row in rows if not row.get("optional")]
     if needed:
         listed = one_line("; ".join(needed), at_most=300)
         sentence = (

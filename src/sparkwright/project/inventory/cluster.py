@@ -23,7 +23,7 @@ class Fabric:
     def hcas(self) -> tuple[str, ...]:
         """The adapters; where none are written, what rdma-core calls those of these interfaces (60-rdma-persistent-naming)."""
         found = (PCI_INTERFACE.fullmatch(name) for name in self.interfaces)
-        return self.adapters or tuple(f"roce{one['path']}" for one in found if one)
+        return self.adapters or tuple(f"roce{match['path']}" for match in found if match)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def found(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[
 
 def member(host: Host, clusters: Iterable[Cluster]) -> Host:
     """A host as its cluster makes it: what it serves, the cluster says."""
-    mine = next((one for one in clusters if host.name in one.members), None)
+    mine = next((cluster for cluster in clusters if host.name in cluster.members), None)
     if mine is None:
         return host
     return replace(host, cluster=mine, recipe=mine.recipe, set_at={**host.set_at, "recipe": mine.where})
@@ -38,10 +38,10 @@ def _names(groups: Groups) -> list[str]:
 def _cluster(name: str, owns: Mapping[str, Own], groups: Groups, hosts: tuple[str, ...]) -> Cluster:
     about = groups.checked[name].cluster
     assert about is not None
-    ranks = (about.head, *(one for one in hosts if one != about.head))
+    ranks = (about.head, *(host for host in hosts if host != about.head))
     where = groups.source.where(name, "cluster", "recipe")
-    fabrics = (owns[one].file.fabric for one in ranks)
-    addresses = tuple(one.address if one else "" for one in fabrics)
+    fabrics = (owns[rank].file.fabric for rank in ranks)
+    addresses = tuple(fabric.address if fabric else "" for fabric in fabrics)
     return Cluster(name, about.recipe, ranks, addresses, about.port, about.barrier_port, where)
 
 

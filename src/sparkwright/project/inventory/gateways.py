@@ -35,17 +35,21 @@ def _places(groups: Groups, name: str, file: GatewayFile) -> dict[str, str]:
 
 def _mistakes(gateways: Mapping[str, Gateway], members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
     hosts, taken = {host for group in members.values() for host in group}, dict[str, str]()
-    for name, one in gateways.items():
-        shown, key = visible.name(one.host), visible.name(name)
-        if one.host not in hosts:
-            yield f"`{key}.gateway.host`: no host named '{shown}'.", one.where("host"), nearest(one.host, one.members)
-        if one.host not in one.members:
+    for name, gateway in gateways.items():
+        shown, key = visible.name(gateway.host), visible.name(name)
+        if gateway.host not in hosts:
+            yield (
+                f"`{key}.gateway.host`: no host named '{shown}'.",
+                gateway.where("host"),
+                nearest(gateway.host, gateway.members),
+            )
+        if gateway.host not in gateway.members:
             message = f"`{key}.gateway.host`: {shown} is not in the group."
-            yield message, one.where("host"), f"Add it to `{key}.hosts`; without a recipe it serves no model."
-        if one.host in taken:
-            message = f"{shown} is the gateway of two groups, {visible.name(taken[one.host])} and {key}."
-            yield message, one.where("host"), f"A host has one. Edit hosts/{GROUPS_FILE}."
-        taken[one.host] = name
-        for stranger in sorted(one.file.addresses.keys() - {*one.members}):
+            yield message, gateway.where("host"), f"Add it to `{key}.hosts`; without a recipe it serves no model."
+        if gateway.host in taken:
+            message = f"{shown} is the gateway of two groups, {visible.name(taken[gateway.host])} and {key}."
+            yield message, gateway.where("host"), f"A host has one. Edit hosts/{GROUPS_FILE}."
+        taken[gateway.host] = name
+        for stranger in sorted(gateway.file.addresses.keys() - {*gateway.members}):
             message = f"`{key}.gateway.addresses`: {visible.name(stranger)} is not in the group."
-            yield message, one.where("addresses"), nearest(stranger, one.members)
+            yield message, gateway.where("addresses"), nearest(stranger, gateway.members)

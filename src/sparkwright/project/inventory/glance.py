@@ -44,7 +44,7 @@ def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
     lists = [own[key] for key in ("serves", "on_demand") if own.get(key) is not None]
     if not lists:
         return [host]
-    names = [one if isinstance(one, str) else one["recipe"] for listed in lists for one in listed]
+    names = [item if isinstance(item, str) else item["recipe"] for listed in lists for item in listed]
     return [replace(host, name=f"{host.name}/{name}", on=host.name, recipe=name) for name in names]
 
 

@@ -83,8 +83,8 @@ class Inventory:
         clusters = cluster_groups.found(read, groups, members)
         several.refuse_members(read, clusters)
         machines = {name: cluster_groups.member(host, clusters.values()) for name, host in hosts.items()}
-        found = [one for name, host in machines.items() for one in several.targets(project, host, read[name])]
-        hosts = {one.name: one for one in found}
+        found = [target for name, host in machines.items() for target in several.targets(project, host, read[name])]
+        hosts = {host.name: host for host in found}
         machines |= {name: replace(machines[name], recipe=None) for name in read if read[name].file.several}
         floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
         found_gateways = gateways.found(groups, members)
@@ -145,7 +145,9 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
     own = read.file
     variables.refuse(own.vars, read.source, (), project)
     mine = patterns.groups_of(name, own.groups, {group: file.hosts for group, file in groups.checked.items()})
-    layers = [_Layer(groups.checked[one], groups.source, (one,)) for one in (EVERYONE, *mine) if one in groups.checked]
+    layers = [
+        _Layer(groups.checked[item], groups.source, (item,)) for item in (EVERYONE, *mine) if item in groups.checked
+    ]
     layers.append(_Layer(own, read.source))
     inherited = {key: patterns.last(getattr(layer.file, key) for layer in layers) for key in INHERITED}
     merged = {key: dict(ChainMap(*(getattr(layer.file, key) for layer in reversed(layers)))) for key in MERGED}

@@ -52,23 +52,23 @@ def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]
     Raises Refused for a name nobody has and for a pattern that leaves no host.
     """
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
-    chosen: set[str] = set()
+    selection: set[str] = set()
     plain = [part for part in parts if part[0] not in "!&"]
     for part in plain or [EVERYONE]:
-        chosen |= _named(part, hosts, groups)
+        selection |= _named(part, hosts, groups)
     for part in parts:
         if part[0] == "&":
-            chosen &= _named(part[1:], hosts, groups)
+            selection &= _named(part[1:], hosts, groups)
     for part in parts:
         if part[0] == "!":
-            chosen -= _named(part[1:], hosts, groups)
-    if not chosen and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
+            selection -= _named(part[1:], hosts, groups)
+    if not selection and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
         where = ", ".join(part for part in parts if not part.startswith("&/"))
         serving = ", ".join(groups[f"/{recipe}"])
         raise Refused(f"{where} does not serve the recipe {recipe!r}.", fix=f"It is served by: {serving}.")
-    if not chosen:
+    if not selection:
         raise Refused(f"the pattern {pattern!r} matches no hosts.", fix=f"Available: {', '.join(hosts)}.")
-    return [name for name in hosts if name in chosen]
+    return [name for name in hosts if name in selection]
 
 
 def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> set[str]:
@@ -80,7 +80,7 @@ def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]])
         found = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
         found |= {
             name
-            for group in fnmatch.filter([one for one in groups if not one.startswith("/")], word)
+            for group in fnmatch.filter([group for group in groups if not group.startswith("/")], word)
             for name in groups[group]
         }
         if found:

@@ -29,7 +29,7 @@ def refuse(file: Shared, source: Document, at: Place = ()) -> None:
 
 def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") -> Refused:
     """The sentence about a secret that stands as a plain value. at: what the place is below. fix: if not a host's `secrets:`."""
-    name = next(one for one in reversed(place) if isinstance(one, str))
+    name = next(item for item in reversed(place) if isinstance(item, str))
     fix = fix or (
         f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "
         "it is then sent to the host over standard input only."
@@ -39,7 +39,7 @@ def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") ->
 
 
 def _key_variables() -> list[str]:
-    return [one.key.variable for one in map(engine.of, engine.TITLES) if one.key]
+    return [engine.key.variable for engine in map(engine.of, engine.TITLES) if engine.key]
 
 
 def _is_url(file: Any, place: Place) -> bool:

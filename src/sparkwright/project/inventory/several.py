@@ -36,16 +36,16 @@ def targets(project: Path, host: Host, own: Own) -> list[Host]:
     listed = _listed(own)
     for message, where, fix in _mistakes(host, own, listed):
         raise Refused(message, where=where, fix=fix)
-    found = [_target(project, host, one) for one in listed]
+    found = [_target(project, host, listing) for listing in listed]
     taken: dict[str, Host] = {}
-    for target, one in zip(found, listed, strict=True):
+    for target, listing in zip(found, listed, strict=True):
         if target.server in taken:
             both = f"{taken[target.server].recipe} and {target.recipe}"
             message = f"{both} would both run as the container '{visible.name(target.server)}'."
-            raise Refused(message, where=one.where, fix="Give one recipe another `container.name`.")
+            raise Refused(message, where=listing.where, fix="Give one recipe another `container.name`.")
         taken[target.server] = target
-    turns = tuple(target.server for target, one in zip(found, listed, strict=True) if one.key == ON_DEMAND)
-    return [replace(one, turns=turns) if one.server in turns else one for one in found]
+    turns = tuple(target.server for target, listing in zip(found, listed, strict=True) if listing.key == ON_DEMAND)
+    return [replace(item, turns=turns) if item.server in turns else item for item in found]
 
 
 def refuse_members(owns: Mapping[str, Own], clusters: Mapping[str, Cluster]) -> None:
@@ -63,10 +63,12 @@ def _listed(own: Own) -> list[_Listed]:
     lists = ((SERVES, own.file.serves), (ON_DEMAND, own.file.on_demand))
     return [
         _Listed(
-            ServedFile.model_validate({"recipe": one}) if isinstance(one, str) else one, key, own.source.where(key, n)
+            ServedFile.model_validate({"recipe": entry}) if isinstance(entry, str) else entry,
+            key,
+            own.source.where(key, n),
         )
         for key, entries in lists
-        for n, one in enumerate(entries or ())
+        for n, entry in enumerate(entries or ())
     ]
 
 
@@ -82,27 +84,27 @@ def _mistakes(host: Host, own: Own, listed: Sequence[_Listed]) -> Iterator[Mista
     if own.file.on_demand is not None and len(own.file.on_demand) == 1:
         message = "`on_demand` has one recipe: nothing takes turns with it."
         yield message, own.source.where(ON_DEMAND), "Add another one, or list it under `serves`."
-    names = [one.file.recipe for one in listed]
-    for n, one in enumerate(listed):
+    names = [listing.file.recipe for listing in listed]
+    for n, listing in enumerate(listed):
         shown = visible.name(names[n])
         if why := why_not_a_file(names[n]):
-            yield f"the recipe '{shown}' {why}.", one.where, "Name a file of recipes/."
+            yield f"the recipe '{shown}' {why}.", listing.where, "Name a file of recipes/."
         if names[n] in names[:n]:
-            yield f"the recipe {shown} is listed twice.", one.where, "List each recipe once."
+            yield f"the recipe {shown} is listed twice.", listing.where, "List each recipe once."
 
 
-def _target(project: Path, host: Host, one: _Listed) -> Host:
-    name = one.file.recipe
+def _target(project: Path, host: Host, listing: _Listed) -> Host:
+    name = listing.file.recipe
     path = project / "recipes" / f"{name}.yml"
     return replace(
         host,
         name=f"{host.name}/{name}",
         on=host.name,
         recipe=name,
-        serve_port=one.file.port,
+        serve_port=listing.file.port,
         server=_container(path, name),
         key_variable=key_variable(path) if host.connection != "ssh" else "",
-        set_at={**host.set_at, "recipe": one.where, "serve_port": one.where},
+        set_at={**host.set_at, "recipe": listing.where, "serve_port": listing.where},
     )
 
 

@@ -67,7 +67,7 @@ def _texts(project: Path) -> Iterator[str]:
         yield from _read(sorted(project.glob(pattern)))
     for text in _read(sorted((project / "hosts").glob("*.yml"))):
         opened = re.split(r"\{[{%]", text)[1:]
-        yield " ".join(re.split(r"[%}]\}", one, maxsplit=1)[0] for one in opened)
+        yield " ".join(re.split(r"[%}]\}", item, maxsplit=1)[0] for item in opened)
 
 
 def _read(paths: Iterable[Path]) -> Iterator[str]:

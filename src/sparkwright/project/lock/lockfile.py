@@ -30,12 +30,12 @@ WIDTH = 160
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
 #: a hundred models have 1 MB
 MOST_BYTES = 16 * 2**20
-DIGEST, SHA256, COMMIT = (f"^{one.pattern}$" for one in (names.DIGEST, model_files.SHA256, names.COMMIT))
+DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
-def model_key(model_id: str, revision: str, chosen: str = "") -> str:
+def model_key(model_id: str, revision: str, choice: str = "") -> str:
     """OWNER/NAME@REVISION, as spark.lock names a model; with :FILE behind it where single files are served."""
-    return f"{model_id}@{revision}:{chosen}" if chosen else f"{model_id}@{revision}"
+    return f"{model_id}@{revision}:{choice}" if choice else f"{model_id}@{revision}"
 
 
 def _why_not_a_key(key: str) -> str:
@@ -107,7 +107,7 @@ class ModelEntry(Strict):
     @field_validator("files")
     @classmethod
     def _fit_together(cls, value: list[FileEntry]) -> list[FileEntry]:
-        reason = model_files.why_not_together(one.path for one in value)
+        reason = model_files.why_not_together(file_entry.path for file_entry in value)
         if reason:
             raise ValueError(f"they name {reason}.")
         return value
@@ -140,25 +140,25 @@ class Lock:
         """What this tag meant, or None."""
         return self.images.get(ref)
 
-    def model(self, model_id: str, revision: str, chosen: str = "") -> dict[str, Any] | None:
+    def model(self, model_id: str, revision: str, choice: str = "") -> dict[str, Any] | None:
         """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
-        return self.models.get(model_key(model_id, revision, chosen))
+        return self.models.get(model_key(model_id, revision, choice))
 
     def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
         """The lock with this image pinned. Raises Refused when the entry can't be one."""
         return replace(self, images={**self.images, ref: entry("image", ref, found)})
 
-    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], chosen: str = "") -> Lock:
+    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], choice: str = "") -> Lock:
         """The lock with this model pinned. Raises Refused when the entry can't be one."""
-        key = model_key(model_id, revision, chosen)
+        key = model_key(model_id, revision, choice)
         return replace(self, models={**self.models, key: entry("model", key, found)})
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
         head = schema_line.line("lock", depth=0)
         head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
-        images = {ref: _rows_in(one, "manifests") for ref, one in sorted(self.images.items())}
-        models = {key: _rows_in(_without_unread(one), "files") for key, one in sorted(self.models.items())}
+        images = {ref: _rows_in(image, "manifests") for ref, image in sorted(self.images.items())}
+        models = {key: _rows_in(_without_unread(model), "files") for key, model in sorted(self.models.items())}
         body = {"schema": SCHEMA, "images": images, "models": models}
         text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
         write_atomically(project / NAME, (head + text).encode(), mode=0o644)
@@ -177,8 +177,8 @@ def load(project: Path) -> Lock:
     read = document.parse(text, path)
     found = check(LockFile, read)
     return Lock(
-        images={ref: one.model_dump(mode="json") for ref, one in found.images.items()},
-        models={key: one.model_dump(mode="json") for key, one in found.models.items()},
+        images={ref: image.model_dump(mode="json") for ref, image in found.images.items()},
+        models={key: model.model_dump(mode="json") for key, model in found.models.items()},
     )
 
 
@@ -243,7 +243,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
-    plain = not any(isinstance(one, list | dict) for one in data)
+    plain = not any(isinstance(item, list | dict) for item in data)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
 
 

@@ -47,19 +47,19 @@ class Blame:
         key = next(
             (key for key in values if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
         )
-        asked = self._play.document.where(*place, *([key] if key else []))
+        requested = self._play.document.where(*place, *([key] if key else []))
         name = self._origin(values.get(key), own) if key else ""
         if not name:
-            return Refused(refused.message, where=asked, fix=refused.fix)
-        message = f"`vars.{name}`, read at {asked}: {refused.message}"
+            return Refused(refused.message, where=requested, fix=refused.fix)
+        message = f"`vars.{name}`, read at {requested}: {refused.message}"
         return Refused(message, where=self.variable(name)(), fix=refused.fix)
 
     def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
         """The one variable that a value is made of, of the play or the host; empty where that is not to be told."""
         name, seen = "", set(own)
         while expressions.is_open(value):
-            asked = expressions.names_in_value(value)
-            name = next(iter(asked)) if len(asked) == 1 else ""
+            options = expressions.names_in_value(value)
+            name = next(iter(options)) if len(options) == 1 else ""
             if not name or name in seen:
                 return ""
             seen.add(name)

@@ -51,13 +51,13 @@ def compile(
     )
     handlers = compiler.handlers()
     compiler.check_notify()
-    chosen = selection.select(steps, options)
+    choice = selection.select(steps, options)
     return Plan(
         run_id=run_id,
         host=host.name,
         play=play.name,
         playbook=shown(play.document.path),
-        steps=chosen,
+        steps=choice,
         handlers=handlers,
         vars=compiler.names.shipped(),
         open_vars=compiler.names.open_vars,
@@ -102,14 +102,16 @@ class _Compiler:
             self._block(item, (*place, n), above) if "block" in item else self._task(item, (*place, n), above)
             for n, item in enumerate(items)
         ]
-        return tuple(one for n, one in enumerate(made) if not self._left_out(one, items[n].get("when"), (*place, n)))
+        return tuple(
+            value for n, value in enumerate(made) if not self._left_out(value, items[n].get("when"), (*place, n))
+        )
 
     def _left_out(self, step: Step, condition: Any, place: Place) -> bool:
         """Whether it is an include that what is known of this host decides against: then its run has none of these tasks."""
         if step.when != ("False",) or not self.play.document.put_in(*place, "block"):
             return False
-        asked = condition if isinstance(condition, list) else [condition]
-        return any(expressions.names_in_condition(str(one)) for one in asked)
+        options = condition if isinstance(condition, list) else [condition]
+        return any(expressions.names_in_condition(str(item)) for item in options)
 
     def _block(self, item: dict[str, Any], place: Place, above: _Inherited) -> Block:
         file = check(BlockFile, self.play.document, item, at=place)
@@ -218,7 +220,7 @@ class _Compiler:
             raise Refused(message, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
         path = self.project / "templates" / name
         if not document.is_file(path):
-            known = [one.name for one in (self.project / "templates").glob("*")]
+            known = [path.name for path in (self.project / "templates").glob("*")]
             at = self.where((*place, module, "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
         return path

@@ -47,7 +47,7 @@ class _Splicer:
             message = f"blocks and includes are nested more than {DEEPEST} levels deep."
             raise Refused(message, where=self.read.where(*place))
         self.depth += 1
-        found = [self._item(one, (*place, n)) for n, one in enumerate(value)]
+        found = [self._item(item, (*place, n)) for n, item in enumerate(value)]
         self.depth -= 1
         return found
 
@@ -63,7 +63,7 @@ class _Splicer:
         path = self.read.path.parent / given.include
         at = self.read.where(*place, "include")
         if not document.is_file(path):
-            known = [str(one.relative_to(self.read.path.parent)) for one in self.read.path.parent.rglob("*.yml")]
+            known = [str(path.relative_to(self.read.path.parent)) for path in self.read.path.parent.rglob("*.yml")]
             message = f"no file '{one_line(given.include, at_most=80)}' in the same directory."
             raise Refused(message, where=at, fix=nearest(given.include, known))
         if path.resolve() in self.opened:

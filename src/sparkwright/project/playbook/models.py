@@ -86,8 +86,8 @@ class PlayFile(Strict):
     @field_validator("serial", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
-        for one in value if isinstance(value, list) else [value]:
-            why = why_no_size(one)
+        for item in value if isinstance(value, list) else [value]:
+            why = why_no_size(item)
             if why:
                 raise ValueError(why)
         return value

@@ -60,7 +60,9 @@ class Names:
         waiting |= own
         # one that is made of the host's of the same name asks for that
         while ready := [
-            name for name, one in waiting.items() if self._needs(one, name) <= self.known.keys() | {name} & given.keys()
+            name
+            for name, value in waiting.items()
+            if self._needs(value, name) <= self.known.keys() | {name} & given.keys()
         ]:
             for name in ready:
                 known = {**({name: given[name]} if name in given else {}), **self.known}
@@ -94,7 +96,7 @@ class Names:
 
     def beside(self, local: Mapping[str, Any]) -> dict[str, Any]:
         """Those that are known, with the variables of a task and its blocks."""
-        return self.known | {name: self.render(one, self.known, self._blame.place()) for name, one in local.items()}
+        return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
 
     def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
         """Whether what is known is all that a value asks for; what else it asks for goes down with the plan.
@@ -133,8 +135,8 @@ class Names:
 
     def shipped(self) -> dict[str, Any]:
         """The laptop's values that open expressions ask for, and no others."""
-        asked = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
-        return {name: self.known[name] for name in sorted(asked) if name in self.known}
+        options = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
+        return {name: self.known[name] for name in sorted(options) if name in self.known}
 
 
 def cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:

@@ -26,13 +26,13 @@ def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
 
 def wanted(tags: tuple[str, ...], options: Options) -> bool:
     """Ansible's rule for one task."""
-    chosen, skipped = options.tags or ("all",), options.skip_tags
+    selection, skipped = options.tags or ("all",), options.skip_tags
     own = set(tags)
     runs = (
-        bool(own & set(chosen))
-        or ("all" in chosen and "never" not in own)
-        or ("tagged" in chosen and bool(own) and "never" not in own)
-        or ("untagged" in chosen and not own)
+        bool(own & set(selection))
+        or ("all" in selection and "never" not in own)
+        or ("tagged" in selection and bool(own) and "never" not in own)
+        or ("untagged" in selection and not own)
         or ("always" in own and "always" not in skipped)
     )
     bare = "tagged" if own else "untagged"

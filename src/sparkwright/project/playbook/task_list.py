@@ -31,7 +31,12 @@ def lines(plays: list[dict[str, Any]]) -> Iterator[str]:
 def _play(play: Play, options: Options) -> dict[str, Any]:
     tags = words(play.file.tags)
     lists = {"tasks": _steps(play.file.tasks, tags, options), "handlers": _steps(play.file.handlers, (), options)}
-    return {"name": play.name, "hosts": play.hosts, "tags": list(tags), **{name: [*one] for name, one in lists.items()}}
+    return {
+        "name": play.name,
+        "hosts": play.hosts,
+        "tags": list(tags),
+        **{name: [*value] for name, value in lists.items()},
+    }
 
 
 def _steps(items: list[dict[str, Any]], above: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:

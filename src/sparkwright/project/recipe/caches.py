@@ -22,7 +22,7 @@ def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: 
         return ""
     if caches.kept_elsewhere(spec.env, _mounted(spec)):
         return ""
-    words, further = recipe.engine.command(command), [one["commit"] for one in model.get("models", ())]
+    words, further = recipe.engine.command(command), [item["commit"] for item in model.get("models", ())]
     return key_of(
         {
             "image": digest,
@@ -47,5 +47,5 @@ def options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, s
 
 
 def _mounted(spec: ContainerSpec) -> list[str]:
-    volumes = [one.split(":")[1] for one in spec.volumes]
-    return [*volumes, *(one.partition(":")[0] for one in spec.tmpfs)]
+    volumes = [volume.split(":")[1] for volume in spec.volumes]
+    return [*volumes, *(item.partition(":")[0] for item in spec.tmpfs)]

@@ -45,7 +45,7 @@ def _ports_of_the_host(file: Any) -> Iterator[Mistake]:
 
 def _networks(file: Any) -> Iterator[Mistake]:
     box = file.container
-    names = [network_words.parts(one)[0] for one in box.networks]
+    names = [network_words.parts(network)[0] for network in box.networks]
     first = network_words.parts(box.network)[0] or network_words.BRIDGE
     if names and first in (network_words.HOST, network_words.NONE):
         message = f"`container.networks`: with `network: {first}` a container joins no other network."
@@ -85,7 +85,7 @@ def _log(file: Any) -> Iterator[Mistake]:
 
 
 def _devices(file: Any) -> Iterator[Mistake]:
-    rows = [security_words.device_row(one)["PathInContainer"] for one in file.container.devices]
+    rows = [security_words.device_row(device)["PathInContainer"] for device in file.container.devices]
     for n, inside in enumerate(rows):
         if inside in rows[:n]:
             message = f"`container.devices`: '{inside}' is in the container already."

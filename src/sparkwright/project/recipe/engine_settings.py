@@ -36,7 +36,7 @@ class Serving:
 
     @property
     def errors(self) -> list[Finding]:
-        return [one for one in self.findings if one.severity == "error"]
+        return [finding for finding in self.findings if finding.severity == "error"]
 
     def to_json(self) -> dict[str, Any]:
         """As playbooks see it, under the name `engine`."""
@@ -69,11 +69,11 @@ def serving(
     decided = engine.advice.decide(_asked(recipe, flags, pinned), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
-    asked = _asked(recipe, decided.flags, pinned)
-    found = [*engine.advice.check(asked, config, version, listed), *container_rules.RULES.check(asked)]
+    request = _asked(recipe, decided.flags, pinned)
+    found = [*engine.advice.check(request, config, version, listed), *container_rules.RULES.check(request)]
     memory = engine.advice.memory(decided.flags, model_entry)
     if memory.flag in ("", *engine.flags.named(decided.flags)):
-        found += memory_rules.RULES.check(memory_rules.Case(memory, asked.container, asked.platform))
+        found += memory_rules.RULES.check(memory_rules.Case(memory, request.container, request.platform))
     chat = chat_template.of_server(pinned) if model is None else {}
     if recipe.file.task == GENERATE:
         case = template_rules.Case(engine.flags.named(decided.flags), chat, engine.name)

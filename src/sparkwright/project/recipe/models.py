@@ -125,7 +125,7 @@ class FileSource(Strict):
     def _one(self) -> FileSource:
         if bool(self.template) == bool(self.file):
             raise ValueError("needs `template` or `file`, one of them.")
-        if wrong := next((one for one in (self.template, self.file) if one.startswith(("/", "~"))), ""):
+        if wrong := next((item for item in (self.template, self.file) if item.startswith(("/", "~"))), ""):
             raise ValueError(f"'{one_line(wrong, at_most=80)}' is not a path in the project.")
         return self
 

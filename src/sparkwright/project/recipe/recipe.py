@@ -144,14 +144,14 @@ class Recipe:
         """The recipe as playbooks see it. server_key: the environment variable to write for it where a client is set up."""
         key = self.file.server_key
         about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
-        others = {one for one in engines.TITLES if one != self.file.engine}
+        others = {title for title in engines.TITLES if title != self.file.engine}
         usual = {"engine"} if self.file.engine == engines.USUAL else set()
         alone = {"parallel"} if self.file.parallel is None else set()
         task = {"task"} if self.file.task == GENERATE else set()
         held = self.file.model_dump(mode="python", exclude={"date"} | others | usual | alone | task)
         if not self.file.model.chosen:
             held["model"] = {
-                name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
+                name: value for name, value in held["model"].items() if name not in ("file", "mmproj", "draft")
             }
         for name in ("files", "models"):
             if not held[name]:
@@ -262,7 +262,11 @@ def container_spec(
     volumes = [*(f"{model.dir}:{model.mount}:ro" for model in models), *box.volumes]
     entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None
-    same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}
+    same = {
+        dataclass_field: getattr(box, dataclass_field)
+        for dataclass_field in ContainerSpec.__dataclass_fields__
+        if dataclass_field in Container.model_fields
+    }
     if share is not None:
         same |= {name: _added(same[name], value) for name, value in share.options.items()}
         same["env"] = {**share.env, **box.env}

@@ -100,7 +100,7 @@ def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         message = f"`{other}` holds flags of {engine.of(other).title}, but `engine` is missing."
         yield message, (other,), f"Add `engine: {other}`."
     if not own.served:
-        able = ", ".join(one.name for one in engine.served())
+        able = ", ".join(engine.name for engine in engine.served())
         yield f"this release cannot serve with {own.title} yet.", ("engine",), f"Engines it can serve with: {able}."
     if "engine" in file.model_fields_set and not here:
         message = f"`engine: {file.engine}` needs its section `{file.engine}`."
@@ -159,7 +159,7 @@ def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
     """A second model's folder, on the host or in the container, that is another's too, or lies in it."""
-    others = {"model": file.model, **{f"models.{name}": one for name, one in file.models.items() if name != role}}
+    others = {"model": file.model, **{f"models.{name}": model for name, model in file.models.items() if name != role}}
     for option in ("dir", "mount"):
         own = posixpath.normpath(getattr(file.models[role], option))
         for name, other in others.items():
@@ -193,8 +193,8 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Probes of what the server does not do, and those that cannot pass without a flag that is missing."""
     own, task = file.served_by, file.task
     given = {} if own.needs_description else own.flags.named(file.flags)
-    for n, asked in enumerate(file.expect.probes):
-        name, place = table.name_of(asked), ("expect", "probes", n)
+    for n, options in enumerate(file.expect.probes):
+        name, place = table.name_of(options), ("expect", "probes", n)
         if name not in table.OF_TASK[task]:
             yield f"`expect.probes`: {name} cannot be asked with `task: {task}`.", place, "Remove it."
         dialect = dialects.OTHERS.get(name)
@@ -231,8 +231,8 @@ def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         return
     flags = engine.of(file.engine).flags
     if found := twice(flags, _written(source)):
-        one, other = map(visible.name, found)
-        message = f"`{file.engine}.{one}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
+        first, other = map(visible.name, found)
+        message = f"`{file.engine}.{first}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."
     for name in file.flags:
         if theirs := concepts.elsewhere(file.engine, name):
@@ -302,13 +302,13 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
-    points |= {container_words.mount_point(one.mount): f"the {role}" for role, one in file.models.items()}
+    points |= {container_words.mount_point(model.mount): f"the {role}" for role, model in file.models.items()}
     key = file.served_by.key
     if file.server_key is not None and key is not None:
         points[key.mount] = "the server's key"
     box: Any = file.container
-    mounts = [("volumes", n, one, one.split(":")[1]) for n, one in enumerate(box.volumes)]
-    mounts += [("tmpfs", n, one, one.partition(":")[0]) for n, one in enumerate(box.tmpfs)]
+    mounts = [("volumes", n, volume, volume.split(":")[1]) for n, volume in enumerate(box.volumes)]
+    mounts += [("tmpfs", n, value, value.partition(":")[0]) for n, value in enumerate(box.tmpfs)]
     for option, n, text, point in mounts:
         at = container_words.mount_point(point)
         if at in points:
@@ -325,8 +325,8 @@ def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """
     box: Any = file.container
     inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_FOLDER}
-    inner |= {f"`models.{role}.dir`": one.dir for role, one in file.models.items()}
-    inner |= {f"'{one}'": one.split(":")[0] for one in box.volumes}
+    inner |= {f"`models.{role}.dir`": model.dir for role, model in file.models.items()}
+    inner |= {f"'{volume}'": volume.split(":")[0] for volume in box.volumes}
     for n, volume in enumerate(box.volumes):
         outer, _, *modes = volume.split(":")
         if not outer.startswith(("/", "~")) or "ro" in ",".join(modes).split(","):
@@ -351,9 +351,11 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     box: Any = file.container
     key = file.served_by.key if file.server_key is not None else None
     mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
-    mounts |= {container_words.mount_point(one.mount): f"the folder of the {role}" for role, one in file.models.items()}
-    mounts |= {container_words.mount_point(one.split(":")[1]): f"the volume '{one}'" for one in box.volumes}
-    mounts |= {container_words.mount_point(one.partition(":")[0]): f"the tmpfs '{one}'" for one in box.tmpfs}
+    mounts |= {
+        container_words.mount_point(model.mount): f"the folder of the {role}" for role, model in file.models.items()
+    }
+    mounts |= {container_words.mount_point(volume.split(":")[1]): f"the volume '{volume}'" for volume in box.volumes}
+    mounts |= {container_words.mount_point(item.partition(":")[0]): f"the tmpfs '{item}'" for item in box.tmpfs}
     mounts |= {key.mount: "the server's key"} if key else {}
     for path in file.files:
         shown = one_line(path, at_most=100)
@@ -363,7 +365,7 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         for place, what in mounts.items():
             if point == place or point.startswith(f"{place}/") or place.startswith(f"{point}/"):
                 yield f"`files`: '{shown}' and {what} are in one place.", ("files", path), "Put it elsewhere."
-        if outer := next((one for one in file.files if point.startswith(f"{one}/")), ""):
+        if outer := next((item for item in file.files if point.startswith(f"{item}/")), ""):
             yield f"`files`: '{shown}' is below the file '{visible.name(outer)}'.", ("files", path), "Put it elsewhere."
 
 

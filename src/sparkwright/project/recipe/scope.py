@@ -45,15 +45,20 @@ def scope(
     pinned: Mapping[str, Any],
     served: Serving | None = None,
     gateways: Sequence[Mapping[str, Any]] = (),
-    beside: Sequence[Mapping[str, Any]] = (),
+    other_servers: Sequence[Mapping[str, Any]] = (),
     turns: Sequence[Mapping[str, Any]] = (),
     interim: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
+    """Return the names that templates see, with their values.
 
-    served: what `serving` gives for these, when the caller has it already. gateways: those in front of the host. beside: its
-    machine's other servers (app/plans/other_servers.py). turns: of a server on demand, all that take turns (app/plans/turns.py).
-    interim: what may take its requests meanwhile (app/plans/interim.py).
+    Args:
+        user: who logs in on the host.
+        pinned: the lock's entries, {"image": ..., "model": ...}.
+        served: the result of `serving` for these, where the caller has it already.
+        gateways: the gateways in front of the host.
+        other_servers: the other servers of the same machine (app/plans/other_servers.py).
+        turns: the servers that take turns with this one, which is on demand (app/plans/turns.py).
+        interim: what may answer its requests during a swap (app/plans/interim.py).
     """
     home = home_of(host, user)
     about: dict[str, Any] = {
@@ -96,7 +101,7 @@ def scope(
     flags = recipe.engine.flags
     if share is not None:
         flags_now = {**served.flags, **share.flags}
-        served = replace(served, flags={name: one for name, one in flags_now.items() if one is not None})
+        served = replace(served, flags={name: value for name, value in flags_now.items() if value is not None})
     command = flags.command(recipe.file.model.mount, served.flags)
     second = pinned.get("models") or {}
     memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
@@ -111,7 +116,7 @@ def scope(
         "port": port,
         "memory_utilization": memory.share,
         "memory_bytes": memory.bytes,
-        "beside": list(beside),
+        "beside": list(other_servers),
         "pinned_model": model,
     }
     texts = files.contents(recipe, names) if recipe.file.files else {}
@@ -126,8 +131,8 @@ def scope(
         "recipe_files": {digests[path]: text for path, text in texts.items()},
         "container": container,
         "docker_options": [
-            list(one)
-            for one in (
+            list(option)
+            for option in (
                 *spec.docker_options(),
                 *files.mount_options(digests, home),
                 *caches.options(recipe, spec, home),
@@ -158,7 +163,7 @@ def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any], second: Mapping
     second: the lock's entries of those, by role.
     """
     further = [
-        {"role": role, **_fetched(one, second.get(role) or {})} for role, one in recipe.get("models", {}).items()
+        {"role": role, **_fetched(model, second.get(role) or {})} for role, model in recipe.get("models", {}).items()
     ]
     return {**_fetched(recipe["model"], locked), **({"models": further} if further else {})}
 
@@ -170,7 +175,7 @@ def _fetched(model: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, A
 
 def _commits(model: Mapping[str, Any]) -> list[str]:
     """The commits of a server's models, its own first."""
-    return [str(one["commit"]) for one in (model, *model.get("models", ()))]
+    return [str(item["commit"]) for item in (model, *model.get("models", ()))]
 
 
 def _serve(
@@ -210,7 +215,7 @@ def _serve(
             "image": container["image"],
             "model_id": model["id"],
             "model": model["commit"],
-            **({"models": [[one["role"], one["commit"]] for one in model["models"]]} if model.get("models") else {}),
+            **({"models": [[item["role"], item["commit"]] for item in model["models"]]} if model.get("models") else {}),
             "command": container["command"],
             "env": container["env"],
             **({"files": sorted(container["files"].items())} if container.get("files") else {}),

@@ -23,7 +23,7 @@ def share(recipe: Recipe, host: Host) -> Share:
         _refuse_alone(recipe, host)
     refuse_unfit(recipe, cluster)
     assert split is not None and parallel is not None and host.fabric is not None
-    seat = ClusterMember(
+    member = ClusterMember(
         rank=cluster.rank(host.name),
         split=split,
         head_address=cluster.addresses[0],
@@ -33,7 +33,7 @@ def share(recipe: Recipe, host: Host) -> Share:
         adapters=host.fabric.hcas,
         traced=parallel.TRACE not in recipe.file.container.env,
     )
-    found = parallel.share(seat)
+    found = parallel.share(member)
     _refuse_short_stop(recipe, found)
     return found
 
@@ -45,7 +45,7 @@ def refuse_unfit(recipe: Recipe, cluster: Cluster) -> None:
         message = f"the recipe {recipe.name} is for one host, and the cluster {cluster.name} has {count}."
         fix = f"Add `parallel: {{tensor: {count}}}` to the recipe, or choose another."
         raise Refused(message, where=cluster.where, fix=fix)
-    bare = next((name for name, one in zip(cluster.members, cluster.addresses, strict=True) if not one), "")
+    bare = next((name for name, text in zip(cluster.members, cluster.addresses, strict=True) if not text), "")
     if bare:
         message = f"{bare} has no `fabric`: the other members of {cluster.name} cannot reach it."
         fix = f"`{program.name()} cluster.inspect --host {cluster.name}` proposes it from the links of the hosts."
@@ -56,8 +56,8 @@ def refuse_unfit(recipe: Recipe, cluster: Cluster) -> None:
 
 def _refuse_alone(recipe: Recipe, host: Host) -> NoReturn:
     """A recipe for several hosts, on a host that serves alone."""
-    where, several = host.set_at.get("recipe", host.where), recipe.split.hosts if recipe.split else 0
-    message = f"the recipe {recipe.name} is for {several} hosts (`parallel`), and {host.name} serves alone."
+    where, host_count = host.set_at.get("recipe", host.where), recipe.split.hosts if recipe.split else 0
+    message = f"the recipe {recipe.name} is for {host_count} hosts (`parallel`), and {host.name} serves alone."
     way = f"{{hosts: [{host.name}, ...], cluster: {{recipe: {recipe.name}, head: {host.name}}}}}"
     raise Refused(message, where=where, fix=f"Make a cluster of them in hosts/groups.yml: `pair: {way}`.")
 
@@ -68,9 +68,9 @@ def _mistakes(recipe: Recipe, cluster: Cluster, split: Split, port: int) -> Iter
         message = f"the recipe {recipe.name} is for {split.hosts} hosts (`parallel`), and the cluster {cluster.name} has {count}."
         fix = f"Write `parallel: {{tensor: {count}}}` or `{{pipeline: {count}}}`, or change the group."
         yield message, recipe.source.where("parallel"), fix
-    twice = next((one for one in cluster.addresses if cluster.addresses.count(one) > 1), "")
+    twice = next((address for address in cluster.addresses if cluster.addresses.count(address) > 1), "")
     if twice:
-        both = [name for name, one in zip(cluster.members, cluster.addresses, strict=True) if one == twice]
+        both = [name for name, text in zip(cluster.members, cluster.addresses, strict=True) if text == twice]
         yield f"{' and '.join(both)} have the same `fabric.address`, {twice}.", f"hosts/{both[1]}.yml", "Correct one."
     if recipe.engine_port in (port, cluster.barrier_port):
         name = "port" if recipe.engine_port == port else "barrier_port"

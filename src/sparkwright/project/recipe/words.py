@@ -40,11 +40,11 @@ def _not_an_image(ref: str) -> str:
 
 
 def _not_an_environment(env: dict[str, str]) -> str:
-    return _first(container_words.variable(*one) for one in env.items())
+    return _first(container_words.variable(*item) for item in env.items())
 
 
 def _not_a_name(name: str) -> str:
-    end = next((one for one in TAKEN_ENDINGS if name.endswith(one)), "")
+    end = next((taken_ending for taken_ending in TAKEN_ENDINGS if name.endswith(taken_ending)), "")
     if end:
         return f"'{one_line(name, at_most=80)}': names that end with `{end}` are sparkwright's own. Use another."
     return f"'{name}' is a name of the gateway's containers. Use another." if name in TAKEN_NAMES else ""

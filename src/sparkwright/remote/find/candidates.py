@@ -38,6 +38,6 @@ def find(ssh_folder: Path, network: Callable[[], Sequence[str]] = mdns.hosts) ->
     rows += [Candidate(name, NETWORK) for name in near.result()]
     rows += [Candidate(name, KNOWN) for name in known.result() if LIKELY.search(name) or name.endswith(".local")]
     first: dict[str, Candidate] = {}
-    for one in rows:
-        first.setdefault(one.address.lower(), one)
-    return sorted(first.values(), key=lambda one: not LIKELY.search(one.address))
+    for candidate in rows:
+        first.setdefault(candidate.address.lower(), candidate)
+    return sorted(first.values(), key=lambda candidate: not LIKELY.search(candidate.address))

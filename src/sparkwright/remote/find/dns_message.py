@@ -31,11 +31,11 @@ def records(packet: bytes) -> list[Record]:
     """
     if len(packet) < 12:
         raise ValueError("is too short")
-    _, flags, asked, *counts = struct.unpack_from("!6H", packet)
-    if not flags & RESPONSE or asked + sum(counts) > MOST_RECORDS:
+    _, flags, options, *counts = struct.unpack_from("!6H", packet)
+    if not flags & RESPONSE or options + sum(counts) > MOST_RECORDS:
         raise ValueError("is no answer")
     at = 12
-    for _ in range(asked):
+    for _ in range(options):
         _, at = _name(packet, at)
         at += 4
     found: list[Record] = []

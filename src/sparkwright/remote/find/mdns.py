@@ -19,7 +19,7 @@ GROUP = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MOST_PACKETS, MOST_HOSTS = 9000, 500, 200
 #: what a host is found by: ssh itself, avahi's workstations (`NAME [02:...]`), and what desktops announce
-SERVICES = tuple(f"_{one}._tcp.local" for one in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
+SERVICES = tuple(f"_{item}._tcp.local" for item in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.local", re.I)
 _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation\._tcp\.local", re.I)
 
@@ -58,15 +58,15 @@ def _ask(asking: socket.socket, to: tuple[str, int]) -> None:
 
 
 def _heard(asking: socket.socket, listen_s: float) -> list[bytes]:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     until_s = time.monotonic() + listen_s
-    while (left_s := until_s - time.monotonic()) > 0 and len(heard) < MOST_PACKETS:
+    while (left_s := until_s - time.monotonic()) > 0 and len(received) < MOST_PACKETS:
         asking.settimeout(left_s)
         try:
-            heard.append(asking.recv(PACKET_BYTES))
+            received.append(asking.recv(PACKET_BYTES))
         except TimeoutError:
             break
-    return heard
+    return received
 
 
 def _named(packet: bytes) -> set[str]:

@@ -54,10 +54,10 @@ def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -
     """Those of the spoken ones that the user allows, the kinds of the known keys first. Raises Refused when none is left."""
     kinds = {line.kind for line in known if not line.marker}
     preferred = kinds | set(RSA if "ssh-rsa" in kinds else ())
-    allowed = [one for one in spoken if not target.key_algorithms or one in target.key_algorithms]
+    allowed = [item for item in spoken if not target.key_algorithms or item in target.key_algorithms]
     if not allowed:
         raise Refused("HostKeyAlgorithms of ssh leaves no kind of key that can be checked here.", where=target.address)
-    return tuple(sorted(allowed, key=lambda one: one not in preferred))
+    return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred))
 
 
 def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str = "") -> bool:

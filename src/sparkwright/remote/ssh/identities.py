@@ -95,8 +95,8 @@ class Login:
         return key
 
     def _with_certificates(self, key: paramiko.PKey, path: Path | None) -> Iterator[paramiko.PKey]:
-        beside = _certificate(Path(f"{path}-cert.pub")) if path else None
-        for blob in [*self._certificates, *([beside] if beside else [])]:
+        certificate = _certificate(Path(f"{path}-cert.pub")) if path else None
+        for blob in [*self._certificates, *([certificate] if certificate else [])]:
             if _signed(blob) == key.asbytes():
                 key.public_blob = blob
                 yield key
@@ -139,8 +139,8 @@ def _signed(blob: PublicBlob) -> bytes:
 
 def _public(path: Path) -> bytes:
     """The public part of a key whose private part can't be used: from the file beside it, or from its own head."""
-    for one in (path, Path(f"{path}.pub")):
-        blob = _certificate(one)
+    for item in (path, Path(f"{path}.pub")):
+        blob = _certificate(item)
         if blob is not None:
             return blob.key_blob
     return _head(path)

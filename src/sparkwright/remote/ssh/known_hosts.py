@@ -112,7 +112,7 @@ def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
         about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
     tokens = {**target.tokens, "H": name, **about}
     try:
-        words = [ssh_tokens.fill("KnownHostsCommand", one, tokens) for one in shlex.split(target.known_hosts_command)]
+        words = [ssh_tokens.fill("KnownHostsCommand", word, tokens) for word in shlex.split(target.known_hosts_command)]
         answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
     except (OSError, ValueError, IndexError) as error:
         fix = "Its program needs its full path."

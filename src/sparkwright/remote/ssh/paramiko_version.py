@@ -43,6 +43,6 @@ def by_folder() -> Iterator[None]:
 def of_folder(name: str) -> str:
     """The version of a package whose import has begun, by the one folder NAME-VERSION.dist-info beside it; empty for none."""
     package = sys.modules.get(name)
-    beside = [Path(path).parent for path in package.__path__] if package is not None else []
-    found = [path.name for folder in beside for path in folder.glob(f"{name}-*.dist-info")]
+    siblings = [Path(path).parent for path in package.__path__] if package is not None else []
+    found = [path.name for folder in siblings for path in folder.glob(f"{name}-*.dist-info")]
     return found[0].removesuffix(".dist-info").removeprefix(f"{name}-") if len(found) == 1 else ""

@@ -155,12 +155,12 @@ class SshLink:
         """
         last = ""
         try:
-            for one in events:
-                if one["event"] in ("ready", "runtime_missing", "no_python"):
-                    return one
-                if one["event"] == "raw" and one["text"].strip():
-                    last = one["text"].strip()
-                    yield one
+            for row in events:
+                if row["event"] in ("ready", "runtime_missing", "no_python"):
+                    return row
+                if row["event"] == "raw" and row["text"].strip():
+                    last = row["text"].strip()
+                    yield row
         except Unreachable as error:
             error.fix = f"Nothing has begun there. Does `{self._manual_login} true` end, and print nothing?"
             raise
@@ -182,12 +182,12 @@ class SshLink:
         with contextlib.suppress(OSError):  # it may have ended already; its last words are still to be read
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
-        for one in events:
-            if one["event"] in ("runtime_missing", "no_python"):
+        for row in events:
+            if row["event"] in ("runtime_missing", "no_python"):
                 raise self._lost("the runner was killed", running=True)
-            message = str(one.get("text", ""))
-            yield one
-            if one["event"] == "recap":
+            message = str(row.get("text", ""))
+            yield row
+            if row["event"] == "recap":
                 return  # the last word; that the runner's process ends after it needs no waiting for
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:

@@ -158,7 +158,7 @@ def _number(text: str, what: str, at_most: int) -> int:
 
 def _split(value: str) -> tuple[Path, ...]:
     """Several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
-    words, found = [one for one in value.split(" ") if one], []
+    words, found = [word for word in value.split(" ") if word], []
     while words:
         together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
         length = next(together, 1)

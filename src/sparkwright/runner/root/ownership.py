@@ -47,8 +47,8 @@ def _give_back(folder: int, device: int, uid: int, gid: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str, flags: int = _FOLDER, beside: int | None = None) -> Iterator[int]:
-    handle = os.open(path, flags, dir_fd=beside)
+def _opened(path: Path | str, flags: int = _FOLDER, extra: int | None = None) -> Iterator[int]:
+    handle = os.open(path, flags, dir_fd=extra)
     try:
         yield handle
     finally:

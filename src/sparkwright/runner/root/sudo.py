@@ -124,7 +124,7 @@ class _Refusal(Exception):
 
     def has(self, words: Sequence[str]) -> bool:
         text = str(self).lower()
-        return any(one in text for one in words)
+        return any(word in text for word in words)
 
     @property
     def last(self) -> str:

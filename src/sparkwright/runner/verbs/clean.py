@@ -25,7 +25,7 @@ END_S = 5.0
 def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `recap` event. name: the host's, for messages. Raises Refused beside another run."""
     started_s, host = time.monotonic(), str(request.get("name", ""))
-    context = RunContext(machine, state, run_id="", emit=lambda one: None)
+    context = RunContext(machine, state, run_id="", emit=lambda value: None)
     owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
     with lock.held(state, owner, host=host):
         _wait_alone(state, host)

@@ -33,5 +33,5 @@ def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFol
         raise Refused(f"{error}.") from None
     run_id = new_run_id(f"diagnose-{os.getpid()}")
     engine = Engine(machine, timeout_s=DOCKER_S)
-    context = RunContext(machine, state, run_id, lambda one: None, check=True, engine=engine)
+    context = RunContext(machine, state, run_id, lambda value: None, check=True, engine=engine)
     yield event("diagnosis", **diagnose(context, RecipeFacts(**given)), sandbox=machine.sandbox)

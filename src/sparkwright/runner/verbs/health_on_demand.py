@@ -60,7 +60,11 @@ def sentence(record: Record) -> str:
 def _reported(record: Record, seconds: float) -> Iterator[Event]:
     code = EXITS[record.seen]
     failed = code is not Exit.OK
-    rows = [f"{one.level}: {one.check}: {one.message}" for one in record.evidence if one.level != "ok"]
+    rows = [
+        f"{evidence.level}: {evidence.check}: {evidence.message}"
+        for evidence in record.evidence
+        if evidence.level != "ok"
+    ]
     data = {"evidence": rows, "record": record.to_json()}
     about: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
     fix = CURES.get(record.cure, "") if failed else ""

@@ -30,11 +30,11 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     from sparkwright.host.records import incidents
 
     kept = incidents.of_server(state)
-    folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)
+    folder = next((path for path in kept if request.get("run", "") in ("", path.name)), None)
     if folder is None:
         wanted, where = request.get("run"), f"of {state.server}" if state.server else "on this host"
         what = f"no incident {wanted} {where}" if wanted else f"no incidents {where}"
-        raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(one.name for one in kept)}." if kept else "")
+        raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(path.name for path in kept)}." if kept else "")
     for name, text in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)
 
@@ -44,7 +44,7 @@ def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) 
     from sparkwright.modules.rpc.serving import Serving
 
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
-    context = RunContext(machine, state, run_id="", emit=lambda one: None, check=True, secrets=secrets)
+    context = RunContext(machine, state, run_id="", emit=lambda _: None, check=True, secrets=secrets)
     found = Serving().run(Serving.Args(name=request.get("name", "")), context)
     yield event("serving", **found.data)
 

@@ -71,7 +71,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
     What the report draws, and no more: at the usual interval a week is some 2,000 rows.
     """
-    rows = [row_of(one) for one in store.history(state.memory, float(request.get("since_s", 0)))]
+    rows = [row_of(record) for record in store.history(state.memory, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 
@@ -82,19 +82,21 @@ FIELDS = (
 )
 
 
-def row_of(one: Record) -> list[Any]:
+def row_of(record: Record) -> list[Any]:
     """A check as a row. tok_per_s: only of a check that measured it, for others repeat the last measurement."""
-    fresh = one.speed.measured_s is not None and abs(one.speed.measured_s - one.time_s) < max(one.every_s, 60.0)
-    speed = one.speed.tok_per_s if fresh else None
-    why = "" if one.state == "ok" else one.sentence
+    fresh = record.speed.measured_s is not None and abs(record.speed.measured_s - record.time_s) < max(
+        record.every_s, 60.0
+    )
+    speed = record.speed.tok_per_s if fresh else None
+    why = "" if record.state == "ok" else record.sentence
     figures = (
         speed,
-        one.speed.baseline_tok_per_s,
-        one.machine.mem_available_bytes,
-        one.gpu.temperature_c,
-        one.gpu.power_w,
+        record.speed.baseline_tok_per_s,
+        record.machine.mem_available_bytes,
+        record.gpu.temperature_c,
+        record.gpu.power_w,
     )
-    return [round(one.time_s), one.state, why, *figures, one.healed, one.every_s]
+    return [round(record.time_s), record.state, why, *figures, record.healed, record.every_s]
 
 
 def _gateway(state: StateFolder) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def _gateway(state: StateFolder) -> dict[str, Any]:
 
 def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
     """Why a check says nothing of the present: the gateway was well then and is not now, or the other way round."""
-    levels = [one.level for one in record.evidence if one.check == "gateway"]
+    levels = [evidence.level for evidence in record.evidence if evidence.check == "gateway"]
     if not gateway or not levels:
         return ""
     from sparkwright.host.gateway import now
@@ -154,7 +156,7 @@ def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: sn
     from sparkwright.host.runs.context import Engine, RunContext
 
     context = RunContext(
-        machine, state, "status", lambda one: None, engine=Engine(machine, timeout_s=int(snapshot.ENGINE_S))
+        machine, state, "status", lambda event: None, engine=Engine(machine, timeout_s=int(snapshot.ENGINE_S))
     )
     return ranks.now(context, good, now.container, CheckHistory.of(state), start_of(now.container))
 

@@ -32,14 +32,14 @@ def happen(fault: str, containers: Containers, folder: Path) -> None:
 
 
 def _running(containers: Containers) -> list[Container]:
-    return [one for one in containers.all.values() if one.running]
+    return [container for container in containers.all.values() if container.running]
 
 
 def _rank_killed(containers: Containers, folder: Path) -> None:
     del folder
-    for one in _running(containers):
-        if isinstance(one.engine, Engine):
-            one.engine.lose_rank()
+    for container in _running(containers):
+        if isinstance(container.engine, Engine):
+            container.engine.lose_rank()
 
 
 def _other_digest(containers: Containers, folder: Path) -> None:
@@ -47,31 +47,31 @@ def _other_digest(containers: Containers, folder: Path) -> None:
     del folder
     other = digest_of(OTHER_TAG)
     containers.hold(other, OTHER_TAG)
-    for one in _running(containers):
-        _made_anew(containers, one)
-        one.image = other
+    for container in _running(containers):
+        _made_anew(containers, container)
+        container.image = other
     containers.save()
 
 
 def _left_behind(containers: Containers, folder: Path) -> None:
     """Its container is another one, of another name: none that the host has verified."""
     del folder
-    for one in _running(containers):
-        _made_anew(containers, one)
-        containers.rename(one, LEFT)
+    for container in _running(containers):
+        _made_anew(containers, container)
+        containers.rename(container, LEFT)
 
 
-def _made_anew(containers: Containers, one: Container) -> None:
+def _made_anew(containers: Containers, container: Container) -> None:
     """A container has its id for life: this is another one, which the host never verified."""
-    del containers.all[one.id]
-    one.id = secrets.token_hex(32)
-    containers.all[one.id] = one
+    del containers.all[container.id]
+    container.id = secrets.token_hex(32)
+    containers.all[container.id] = container
 
 
 def _reboot(containers: Containers, folder: Path) -> None:
     """Every process of the host ends at once, the runner of a deploy too; containers with a policy start again."""
-    for one in power_off(containers, folder):
-        containers.come_back(one)
+    for container in power_off(containers, folder):
+        containers.come_back(container)
     system.new_boot(folder / "root")
 
 
@@ -87,11 +87,11 @@ def power_off(containers: Containers, folder: Path) -> list[Container]:
             if about["state"] == "guarding":
                 os.kill(int(about["pid"]), signal.SIGKILL)
     ran = _running(containers)
-    for one in ran:
-        stopped = one.asked_to_stop
-        one.asked_to_stop = True
-        one.power_off()
-        one.asked_to_stop = stopped
+    for container in ran:
+        stopped = container.asked_to_stop
+        container.asked_to_stop = True
+        container.power_off()
+        container.asked_to_stop = stopped
     return ran
 
 

@@ -171,7 +171,9 @@ class Container:
         given = self.body["HostConfig"]
         binds = [bind.split(":") for bind in given.get("Binds") or ()]
         found = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
-        found += [(one["Source"], one["Target"], bool(one.get("ReadOnly"))) for one in given.get("Mounts") or ()]
+        found += [
+            (mount["Source"], mount["Target"], bool(mount.get("ReadOnly"))) for mount in given.get("Mounts") or ()
+        ]
         return [
             {
                 "Type": "bind",
@@ -227,18 +229,18 @@ class Container:
 
     def _launch(self) -> None:
         self.status, self.started_at = "running", _now()
-        asked = self._program()
-        if isinstance(asked, Printed):
-            where = STDERR if asked.code else STDOUT
-            self.logs += [(time.time(), line, where) for line in asked.text.splitlines()]
-            self._printed = asked.code
-        elif asked is not None:
-            self.engine = self._new_engine(asked)
+        options = self._program()
+        if isinstance(options, Printed):
+            where = STDERR if options.code else STDOUT
+            self.logs += [(time.time(), line, where) for line in options.text.splitlines()]
+            self._printed = options.code
+        elif options is not None:
+            self.engine = self._new_engine(options)
 
-    def _new_engine(self, asked: Served) -> Process:
-        return asked.process(
-            asked.argv,
-            api=asked.api,
+    def _new_engine(self, options: Served) -> Process:
+        return options.process(
+            options.argv,
+            api=options.api,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,

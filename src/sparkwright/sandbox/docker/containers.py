@@ -26,7 +26,7 @@ class Containers:
         self._images = images
         self._world = world
         self._file = file
-        world.remove = lambda one: self.remove(one, force=True)
+        world.remove = lambda container: self.remove(container, force=True)
         self._mutex = threading.RLock()
         self.all: dict[str, Container] = {}
 
@@ -38,18 +38,18 @@ class Containers:
         self._images.local.update(saved["images"])
         self._images.tags.update(saved["tags"])
         for row in saved["containers"]:
-            one = Container(row["name"], row["body"], row["image"], self._images, self._world)
-            one.id, one.policy, one.status = row["id"], row["policy"], "exited"
-            one.asked_to_stop, one.sick = bool(row.get("stopped")), bool(row.get("sick"))
-            one.born_s = float(row.get("born_s") or one.born_s)
-            self.all[one.id] = one
-            self.come_back(one)
+            container = Container(row["name"], row["body"], row["image"], self._images, self._world)
+            container.id, container.policy, container.status = row["id"], row["policy"], "exited"
+            container.asked_to_stop, container.sick = bool(row.get("stopped")), bool(row.get("sick"))
+            container.born_s = float(row.get("born_s") or container.born_s)
+            self.all[container.id] = container
+            self.come_back(container)
 
     @staticmethod
-    def come_back(one: Container) -> None:
+    def come_back(container: Container) -> None:
         """As after a reboot: it runs again if its policy says so."""
-        if one.policy == "always" or (one.policy == "unless-stopped" and not one.asked_to_stop):
-            _start_again(one)
+        if container.policy == "always" or (container.policy == "unless-stopped" and not container.asked_to_stop):
+            _start_again(container)
 
     def hold(self, digest: str, tag: str) -> None:
         """An image is there."""
@@ -58,18 +58,18 @@ class Containers:
     def save(self) -> None:
         """Write down what there is."""
         with self._mutex:
-            rows = [one.to_json() for one in self.all.values()]
+            rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            beside = self._file.with_suffix(".new")  # not synced: it is written at every turn
-            beside.write_text(text)
-            beside.replace(self._file)
+            temporary = self._file.with_suffix(".new")  # not synced: it is written at every turn
+            temporary.write_text(text)
+            temporary.replace(self._file)
 
     def find(self, key: str) -> Container:
         """By name, Id or the beginning of an Id."""
         with self._mutex:
-            for one in self.all.values():
-                if one.name == key or one.id.startswith(key):
-                    return one
+            for container in self.all.values():
+                if container.name == key or container.id.startswith(key):
+                    return container
         raise Refused(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
@@ -83,24 +83,24 @@ class Containers:
             image = self._images.find(body["Image"])
             if image is None:
                 raise Refused(404, f"No such image: {body['Image']}")
-            sources = [one["Source"] for one in body["HostConfig"].get("Mounts") or ()]
+            sources = [mount["Source"] for mount in body["HostConfig"].get("Mounts") or ()]
             if missing := [source for source in sources if not Path(source).exists()]:
                 message = 'invalid mount config for type "bind": bind source path does not exist:'
                 raise Refused(400, f"{message} {missing[0]}")
-            one = Container(name, body, image, self._images, self._world)
-            self.all[one.id] = one
+            container = Container(name, body, image, self._images, self._world)
+            self.all[container.id] = container
         self.save()
-        return one
+        return container
 
-    def rename(self, one: Container, name: str) -> None:
+    def rename(self, container: Container, name: str) -> None:
         """Another name for it. Refused when that is taken."""
         with self._mutex:
             self._refuse_taken(name)
-            one.name, one.sick = name, False
+            container.name, container.sick = name, False
         self.save()
 
     def _refuse_taken(self, name: str) -> None:
-        taken = next((one for one in self.all.values() if one.name == name), None)
+        taken = next((container for container in self.all.values() if container.name == name), None)
         if taken is not None:
             message = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
             advice = "You have to remove (or rename) that container to be able to reuse that name."
@@ -108,32 +108,32 @@ class Containers:
 
     def prune(self) -> list[str]:
         """Take away all that does not run. Returns their Ids."""
-        gone = [one for one in self.all.values() if not one.running]
-        for one in gone:
-            self.remove(one, force=False)
-        return [one.id for one in gone]
+        gone = [container for container in self.all.values() if not container.running]
+        for container in gone:
+            self.remove(container, force=False)
+        return [container.id for container in gone]
 
-    def remove(self, one: Container, *, force: bool) -> None:
+    def remove(self, container: Container, *, force: bool) -> None:
         """Take it away; a running one only by force."""
-        if one.running and not force:
+        if container.running and not force:
             advice = "Stop the container before attempting removal"
-            raise Refused(409, f"You cannot remove a running container {one.id}. {advice}")
-        if one.running:
-            one.kill()
+            raise Refused(409, f"You cannot remove a running container {container.id}. {advice}")
+        if container.running:
+            container.kill()
         with self._mutex:
-            self.all.pop(one.id, None)
+            self.all.pop(container.id, None)
         self.save()
 
 
-def _start_again(one: Container) -> None:
+def _start_again(container: Container) -> None:
     """Start a container that its policy brings back; as with the real engine, one that can't be started stays as it is."""
     deadline_s = time.monotonic() + FREED_S
     while True:
         try:
-            one.start()
+            container.start()
             return
         except Refused as refused:
             if time.monotonic() > deadline_s:
-                print(f"{one.name} is not started again: {refused}", flush=True)
+                print(f"{container.name} is not started again: {refused}", flush=True)
                 return
             time.sleep(0.02)

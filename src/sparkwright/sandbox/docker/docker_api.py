@@ -82,8 +82,8 @@ class DockerApi(Handler):
                 gone = self.docker.containers.prune()
                 self.reply(200, {"ContainersDeleted": gone, "SpaceReclaimed": 0})
             case "POST", ["containers", "create"]:
-                one = self.docker.containers.create(self.query.get("name", ""), self.body())
-                self.reply(201, {"Id": one.id, "Warnings": []})
+                container = self.docker.containers.create(self.query.get("name", ""), self.body())
+                self.reply(201, {"Id": container.id, "Warnings": []})
             case _, ["containers", key, *verb]:
                 self._container(self.docker.containers.find(key), verb[0] if verb else "")
             case _:
@@ -120,7 +120,7 @@ class DockerApi(Handler):
 
     def _list_images(self) -> None:
         filters = docker_filters.parse(self.query.get("filters", ""))
-        wanted = [self.docker.images.find(one) for one in filters.get("reference", ())]
+        wanted = [self.docker.images.find(item) for item in filters.get("reference", ())]
         rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in wanted]
         self.reply(200, [self.docker.images.inspect(digest) for digest in rows])
 
@@ -130,11 +130,11 @@ class DockerApi(Handler):
         if reference in named and len(named) > 1:
             self.reply(200, images.untag(reference))
             return
-        for one in self.docker.containers.all.values():
-            if one.image == digest and (one.running or not force):
-                how, what = ("cannot", "running") if one.running else ("must", "stopped")
+        for container in self.docker.containers.all.values():
+            if container.image == digest and (container.running or not force):
+                how, what = ("cannot", "running") if container.running else ("must", "stopped")
                 message = f"conflict: unable to delete {docker_id(digest)} ({how} be forced)"
-                raise Refused(409, f"{message} - image is being used by {what} container {one.id[:12]}")
+                raise Refused(409, f"{message} - image is being used by {what} container {container.id[:12]}")
         self.reply(200, images.delete(digest))
         self.docker.containers.save()
 
@@ -142,7 +142,7 @@ class DockerApi(Handler):
         """Without dangling=false only what has no name at all, and every image here has its digest."""
         filters = docker_filters.parse(self.query.get("filters", ""))
         everything = filters.get("dangling", ["true"])[0] in ("false", "0")
-        used = {one.image for one in self.docker.containers.all.values()}
+        used = {container.image for container in self.docker.containers.all.values()}
         unused = [digest for digest in self.docker.images.local if digest not in used] if everything else []
         freed = sum(self.docker.images.inspect(digest)["Size"] for digest in unused)
         gone = [row for digest in unused for row in self.docker.images.delete(digest)]
@@ -153,42 +153,42 @@ class DockerApi(Handler):
 
     def _list(self) -> None:
         rows = docker_filters.chosen(list(self.docker.containers.all.values()), self.docker.images, self.query)
-        self.reply(200, [docker_filters.row(one, image_id(one.image)) for one in rows])
+        self.reply(200, [docker_filters.row(container, image_id(container.image)) for container in rows])
 
-    def _container(self, one: Container, verb: str) -> None:
+    def _container(self, container: Container, verb: str) -> None:
         match self.command, verb:
             case "GET", "json":
-                self.reply(200, one.inspect())
+                self.reply(200, container.inspect())
             case "GET", "logs":
-                self.stream(docker_logs.stream(one, self.query), "application/vnd.docker.multiplexed-stream")
+                self.stream(docker_logs.stream(container, self.query), "application/vnd.docker.multiplexed-stream")
             case "GET", "top":
-                self._top(one)
+                self._top(container)
             case "POST", "start":
-                self._start(one)
+                self._start(container)
             case "POST", "stop":
-                was_running = one.running
+                was_running = container.running
                 if was_running:
-                    one.stop(self._stop_s())
+                    container.stop(self._stop_s())
                 self.docker.containers.save()
                 self.reply(204 if was_running else 304)
             case "POST", "restart":
-                if one.running:
-                    one.stop(self._stop_s())
-                one.start()
+                if container.running:
+                    container.stop(self._stop_s())
+                container.start()
                 self.reply(204)
             case "POST", "kill":
-                self._kill(one)
+                self._kill(container)
             case "POST", "rename":
-                self.docker.containers.rename(one, self.query["name"])
+                self.docker.containers.rename(container, self.query["name"])
                 self.reply(204)
             case "POST", "update":
-                one.policy = (self.body().get("RestartPolicy") or {}).get("Name") or one.policy
+                container.policy = (self.body().get("RestartPolicy") or {}).get("Name") or container.policy
                 self.docker.containers.save()
                 self.reply(200, {"Warnings": None})
             case "POST", "wait":
-                self._wait(one)
+                self._wait(container)
             case "DELETE", "":
-                self.docker.containers.remove(one, force=is_true(self.query.get("force")))
+                self.docker.containers.remove(container, force=is_true(self.query.get("force")))
                 self.reply(204)
             case _:
                 raise Refused(404, "page not found")
@@ -197,37 +197,37 @@ class DockerApi(Handler):
         """How long a SIGTERM has before SIGKILL."""
         return float(self.query.get("t") or STOP_S)
 
-    def _start(self, one: Container) -> None:
-        if one.running:
+    def _start(self, container: Container) -> None:
+        if container.running:
             self.reply(304)
             return
-        one.start()
+        container.start()
         self.docker.containers.save()
         self.reply(204)
 
-    def _top(self, one: Container) -> None:
-        if not one.running:
-            raise Refused(409, f"container {one.id} is not running")
-        rows = [[str(pid), name[:COMM_CHARS]] for pid, name in one.processes]
+    def _top(self, container: Container) -> None:
+        if not container.running:
+            raise Refused(409, f"container {container.id} is not running")
+        rows = [[str(pid), name[:COMM_CHARS]] for pid, name in container.processes]
         self.reply(200, {"Titles": ["PID", "COMMAND"], "Processes": rows})
 
-    def _kill(self, one: Container) -> None:
-        if not one.running:
-            raise Refused(409, f"cannot kill container: {one.name}: container {one.id} is not running")
-        one.kill(self.query.get("signal") or "SIGKILL")
+    def _kill(self, container: Container) -> None:
+        if not container.running:
+            raise Refused(409, f"cannot kill container: {container.name}: container {container.id} is not running")
+        container.kill(self.query.get("signal") or "SIGKILL")
         self.reply(204)
 
-    def _wait(self, one: Container) -> None:
+    def _wait(self, container: Container) -> None:
         """Until it has ended; with condition=removed until it is gone, with next-exit not before it ran."""
         condition = self.query.get("condition") or "not-running"
-        before = one.finished_at
+        before = container.finished_at
         while (
-            one.running
-            or (condition == "next-exit" and one.finished_at == before)
-            or (condition == "removed" and one.id in self.docker.containers.all)
+            container.running
+            or (condition == "next-exit" and container.finished_at == before)
+            or (condition == "removed" and container.id in self.docker.containers.all)
         ):
             time.sleep(0.02)
-        self.reply(200, {"StatusCode": one.exit_code})
+        self.reply(200, {"StatusCode": container.exit_code})
 
 
 def docker_id(digest: str) -> str:

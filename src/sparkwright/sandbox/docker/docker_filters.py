@@ -22,8 +22,12 @@ def chosen(everyone: Iterable[Container], images: Images, query: dict[str, str])
     if unknown is not None:
         raise Refused(400, f"invalid filter '{unknown}'")
     stopped_too = is_true(query.get("all")) or "status" in filters or "exited" in filters
-    rows = [one for one in everyone if (stopped_too or one.running) and _passes(one, images, filters)]
-    rows.sort(key=lambda one: one.born_s, reverse=True)
+    rows = [
+        container
+        for container in everyone
+        if (stopped_too or container.running) and _passes(container, images, filters)
+    ]
+    rows.sort(key=lambda container: container.born_s, reverse=True)
     return rows[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else rows
 
 
@@ -33,7 +37,7 @@ def parse(text: str) -> dict[str, list[str]]:
         found = json.loads(text) if text else {}
     except ValueError:
         raise Refused(400, "invalid filter") from None
-    return {name: [str(one) for one in values] for name, values in found.items()}
+    return {name: [str(value) for value in values] for name, values in found.items()}
 
 
 def is_true(text: str | None) -> bool:
@@ -41,51 +45,53 @@ def is_true(text: str | None) -> bool:
     return text in ("1", "true", "True")
 
 
-def _passes(one: Container, images: Images, filters: dict[str, list[str]]) -> bool:
-    if not all(_label(one, wanted) for wanted in filters.get("label", ())):
+def _passes(container: Container, images: Images, filters: dict[str, list[str]]) -> bool:
+    if not all(_label(container, wanted) for wanted in filters.get("label", ())):
         return False
     others = ((TESTS[name], values) for name, values in filters.items() if name != "label")
-    return all(any(test(one, images, wanted) for wanted in values) for test, values in others)
+    return all(any(test(container, images, wanted) for wanted in values) for test, values in others)
 
 
-def _label(one: Container, wanted: str) -> bool:
+def _label(container: Container, wanted: str) -> bool:
     name, equals, value = wanted.partition("=")
-    labels = one.labels()
+    labels = container.labels()
     return name in labels and (not equals or labels[name] == value)
 
 
-def _status(one: Container, images: Images, wanted: str) -> bool:
+def _status(container: Container, images: Images, wanted: str) -> bool:
     if wanted not in STATUSES:
         raise Refused(400, f"invalid filter 'status={wanted}'")
-    return one.status == wanted
+    return container.status == wanted
 
 
-def _ancestor(one: Container, images: Images, wanted: str) -> bool:
-    return wanted == one.body["Image"] or one.image == images.find(wanted)
+def _ancestor(container: Container, images: Images, wanted: str) -> bool:
+    return wanted == container.body["Image"] or container.image == images.find(wanted)
 
 
 TESTS: dict[str, Callable[[Container, Images, str], bool]] = {
-    "name": lambda one, images, wanted: bool(re.search(wanted, one.name) or re.search(wanted, f"/{one.name}")),
-    "id": lambda one, images, wanted: one.id.startswith(wanted),
+    "name": lambda container, images, wanted: bool(
+        re.search(wanted, container.name) or re.search(wanted, f"/{container.name}")
+    ),
+    "id": lambda container, images, wanted: container.id.startswith(wanted),
     "status": _status,
     "ancestor": _ancestor,
-    "exited": lambda one, images, wanted: one.status == "exited" and str(one.exit_code) == wanted,
+    "exited": lambda container, images, wanted: container.status == "exited" and str(container.exit_code) == wanted,
 }
 
 
-def row(one: Container, image_id: str) -> dict[str, Any]:
+def row(container: Container, image_id: str) -> dict[str, Any]:
     """A container as a listing shows it."""
     return {
-        "Id": one.id,
-        "Names": [f"/{one.name}"],
-        "Image": one.body["Image"],
+        "Id": container.id,
+        "Names": [f"/{container.name}"],
+        "Image": container.body["Image"],
         "ImageID": image_id,
-        "Command": " ".join(one.argv()),
-        "Created": int(one.born_s),
-        "Ports": one.ports(),
-        "Labels": one.labels(),
-        "State": one.status,
-        "Status": one.status.capitalize(),
-        "HostConfig": {"NetworkMode": network.mode(one.body)},
-        "Mounts": one.mounts(),
+        "Command": " ".join(container.argv()),
+        "Created": int(container.born_s),
+        "Ports": container.ports(),
+        "Labels": container.labels(),
+        "State": container.status,
+        "Status": container.status.capitalize(),
+        "HostConfig": {"NetworkMode": network.mode(container.body)},
+        "Mounts": container.mounts(),
     }

@@ -14,28 +14,28 @@ from sparkwright.sandbox.web import Refused
 POLL_S = 0.05
 
 
-def stream(one: Container, query: dict[str, str]) -> Iterator[bytes]:
+def stream(container: Container, query: dict[str, str]) -> Iterator[bytes]:
     """Frames of the lines a query asks for; with follow=1 until the container ends. Refused without a stream."""
     wanted = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not wanted:
         raise Refused(400, "Bad parameters: you must choose at least one stream")
-    return _frames(_lines(one, query, wanted), with_time=is_true(query.get("timestamps")))
+    return _frames(_lines(container, query, wanted), with_time=is_true(query.get("timestamps")))
 
 
-def _lines(one: Container, query: dict[str, str], wanted: set[int]) -> Iterator[tuple[float, str, int]]:
+def _lines(container: Container, query: dict[str, str], wanted: set[int]) -> Iterator[tuple[float, str, int]]:
     since_s, until_s = float(query.get("since") or 0), float(query.get("until") or 0)
 
     def asked(first: int) -> list[tuple[float, str, int]]:
-        rows = one.logs[first:]
+        rows = container.logs[first:]
         return [row for row in rows if row[0] >= since_s and (not until_s or row[0] <= until_s) and row[2] in wanted]
 
-    seen, tail = len(one.logs), query.get("tail", "all")
+    seen, tail = len(container.logs), query.get("tail", "all")
     rows = asked(0)
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
-        ended = not one.running  # read before the lines, so that its last ones are still read
-        more, seen = asked(seen), len(one.logs)
+        ended = not container.running  # read before the lines, so that its last ones are still read
+        more, seen = asked(seen), len(container.logs)
         yield from more
         time.sleep(0 if ended else POLL_S)
 

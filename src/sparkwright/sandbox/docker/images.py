@@ -42,7 +42,7 @@ class Images:
             return None
         tags = REPOSITORIES[repository].tags
         if digest:
-            known = {digest_of(one, moved=moved): one for one in tags for moved in (False, True)}
+            known = {digest_of(tag, moved=moved): tag for tag in tags for moved in (False, True)}
             return (known[digest], digest) if digest in known else None
         if (tag or "latest") not in tags:
             return None
@@ -57,7 +57,7 @@ class Images:
         kind = "application/vnd.oci.image.index.v1+json"
         return {
             "Descriptor": {"mediaType": kind, "digest": found[1], "size": 1609},
-            "Platforms": [{"architecture": one, "os": "linux"} for one in architectures],
+            "Platforms": [{"architecture": architecture, "os": "linux"} for architecture in architectures],
         }
 
     def pull(self, reference: str) -> Iterator[dict[str, Any]]:

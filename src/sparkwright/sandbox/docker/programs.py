@@ -75,10 +75,10 @@ class Repository:
 
 
 def _vllm(argv: Sequence[str], version: str) -> Printed | Served | None:
-    asked = cli.program(argv, version)
-    if isinstance(asked, cli.Serve):
-        return Served(Engine, VllmApi, asked.argv)
-    return Printed(asked.text, asked.code) if asked is not None else None
+    options = cli.program(argv, version)
+    if isinstance(options, cli.Serve):
+        return Served(Engine, VllmApi, options.argv)
+    return Printed(options.text, options.code) if options is not None else None
 
 
 def _llama(argv: Sequence[str], version: str) -> Printed | Served | None:
@@ -138,4 +138,4 @@ REPOSITORIES = {
     "haproxy": Repository({"2.6": "2.6.12"}, _haproxy, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")),
 }
 #: a tag is of one repository only
-OF_TAG = {tag: name for name, one in REPOSITORIES.items() for tag in one.tags}
+OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}

@@ -27,7 +27,7 @@ class World:
         self.fault_since_s = fault_since_s
         self.home = home
         self.published: dict[int, Container] = {}
-        self.remove: Callable[[Container], None] = lambda one: None  # of one that is to go when it ends
+        self.remove: Callable[[Container], None] = lambda container: None  # of one that is to go when it ends
 
     def at_home(self, path: str) -> str:
         """A path of the pretend host as it really stands."""

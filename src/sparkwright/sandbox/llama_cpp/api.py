@@ -112,38 +112,40 @@ class LlamaApi(Handler):
             engine.die()
             raise ConnectionResetError
         try:
-            asked = request_options.of(engine.config, body)
+            request = request_options.of(engine.config, body)
         except request_options.Refused as refused:
             self._error(500, str(refused), "server_error")
             return
         most = body.get("max_tokens")
-        own = asked.tokens or (OWN_TOKENS if most is None or most < 0 else most)
-        quick = bool(asked.tokens)
-        wanted = Request(prompt, room - len(prompt), own, asked.thought, self._gone, compared=quick, words=asked.words)
+        own = request.tokens or (OWN_TOKENS if most is None or most < 0 else most)
+        quick = bool(request.tokens)
+        wanted = Request(
+            prompt, room - len(prompt), own, request.thought, self._gone, compared=quick, words=request.words
+        )
         tokens = generate(engine, wanted)
         if body.get("stream"):
-            self.stream(self._chunks(tokens, body, len(prompt), asked), "text/event-stream")
+            self.stream(self._chunks(tokens, body, len(prompt), request), "text/event-stream")
         else:
             made = list(tokens)
-            reason = "tool_calls" if asked.calls else "stop" if quick else "length"
-            choice = {"finish_reason": reason, "index": 0, "message": _message(made, asked.calls)}
+            reason = "tool_calls" if request.calls else "stop" if quick else "length"
+            choice = {"finish_reason": reason, "index": 0, "message": _message(made, request.calls)}
             usage = _usage(len(prompt), len(made))
             self.reply(200, {"choices": [choice], **self._about("chat.completion"), "usage": usage})
 
     def _chunks(
-        self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, asked: request_options.Requested
+        self, tokens: Iterator[Token], body: dict[str, Any], prompt: int, request: request_options.Requested
     ) -> Iterator[bytes]:
         about, began_s, count = self._about("chat.completion.chunk"), time.monotonic(), 0
         yield _event(about, {"role": "assistant", "content": None})
         for token in tokens:
             count = token.count
             timings = {"timings": _timings(prompt, count, began_s)} if body.get("timings_per_token") else {}
-            if not asked.calls:
+            if not request.calls:
                 kind = "reasoning_content" if token.kind == "reasoning" else "content"
                 yield _event(about | timings, {kind: token.text})
-        for delta in call_deltas(asked.calls):
+        for delta in call_deltas(request.calls):
             yield _event(about, {"tool_calls": delta})
-        yield _event(about, {}, reason="tool_calls" if asked.calls else "stop" if asked.tokens else "length")
+        yield _event(about, {}, reason="tool_calls" if request.calls else "stop" if request.tokens else "length")
         if (body.get("stream_options") or {}).get("include_usage"):
             last = {"choices": [], **about, "usage": _usage(prompt, count), "timings": _timings(prompt, count, began_s)}
             yield b"data: " + json.dumps(last).encode() + b"\n\n"
@@ -163,7 +165,9 @@ class LlamaApi(Handler):
 
 
 def _message(made: list[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-    content, thought = ("".join(one.text for one in made if one.kind == kind) for kind in ("content", "reasoning"))
+    content, thought = (
+        "".join(token.text for token in made if token.kind == kind) for kind in ("content", "reasoning")
+    )
     message: dict[str, Any] = {"role": "assistant", "content": "" if calls else content}
     message |= {"reasoning_content": thought} if thought else {}
     return message | ({"tool_calls": calls} if calls else {})

@@ -22,7 +22,7 @@ def instance(schema: Mapping[str, Any]) -> Any:
         return schema["enum"][0]
     kind = schema.get("type")
     if kind == "object":
-        return {name: instance(one) for name, one in (schema.get("properties") or {}).items()}
+        return {name: instance(value) for name, value in (schema.get("properties") or {}).items()}
     return {"boolean": True, "integer": 1, "number": 1.0, "array": [], "null": None}.get(str(kind), "Paris")
 
 
@@ -39,13 +39,13 @@ def _parts(body: Mapping[str, Any]) -> list[Any]:
 
 def text_of(body: Mapping[str, Any]) -> str:
     """The text of the last message."""
-    return "".join(str(one.get("text") or "") for one in _parts(body) if isinstance(one, dict))
+    return "".join(str(part.get("text") or "") for part in _parts(body) if isinstance(part, dict))
 
 
 def picture_of(body: Mapping[str, Any]) -> str:
     """The address of the first picture; empty for none."""
-    urls = [one.get("image_url") for one in _parts(body) if isinstance(one, dict)]
-    return next((str(one.get("url") or "") for one in urls if isinstance(one, dict)), "")
+    urls = [part.get("image_url") for part in _parts(body) if isinstance(part, dict)]
+    return next((str(url.get("url") or "") for url in urls if isinstance(url, dict)), "")
 
 
 def colour(url: str) -> str:

@@ -29,14 +29,16 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         with self._mutex:
-            return "".join(self._texts.get(one, "") for one in ids)
+            return "".join(self._texts.get(index, "") for index in ids)
 
     def chat(self, messages: Sequence[Any]) -> list[int]:
         """A conversation in the chat template's form, up to where the assistant speaks."""
         found: list[int] = []
-        for one in messages:
-            role, content = (one.get("role", ""), one.get("content", "")) if isinstance(one, dict) else ("", one)
-            calls = json.dumps(one["tool_calls"]) if isinstance(one, dict) and one.get("tool_calls") else ""
+        for message in messages:
+            role, content = (
+                (message.get("role", ""), message.get("content", "")) if isinstance(message, dict) else ("", message)
+            )
+            calls = json.dumps(message["tool_calls"]) if isinstance(message, dict) and message.get("tool_calls") else ""
             found += [START, *self.encode(str(role)), *self.encode(_plain(content) + calls), END]
         return [*found, START, *self.encode("assistant")]
 

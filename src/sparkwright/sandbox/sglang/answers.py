@@ -39,9 +39,9 @@ class Answer:
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         """The JSON of one that is not streamed. calls: of tools."""
-        content = "".join(one.text for one in tokens if one.kind == "content")
-        thought = "".join(one.text for one in tokens if one.kind == "reasoning")
-        logprobs = None if self.top is None else {"content": [self._choices(one) for one in tokens]}
+        content = "".join(token.text for token in tokens if token.kind == "content")
+        thought = "".join(token.text for token in tokens if token.kind == "reasoning")
+        logprobs = None if self.top is None else {"content": [self._choices(token) for token in tokens]}
         message: dict[str, Any] = {"role": "assistant", "content": content or None, REASONING: thought or None}
         message["tool_calls"] = list(calls) or None
         reason = tokens[-1].reason

@@ -62,8 +62,8 @@ class SglangApi(Handler):
         self._log(status)
 
     def _log(self, status: int) -> None:
-        asked = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
-        self.engine.log(start_log.stamped(f"INFO:     {asked} {status} {HTTPStatus(status).phrase}"))
+        requested = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
+        self.engine.log(start_log.stamped(f"INFO:     {requested} {status} {HTTPStatus(status).phrase}"))
 
     def _allowed(self) -> bool:
         scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
@@ -121,22 +121,22 @@ class SglangApi(Handler):
             engine.die()
             raise ConnectionResetError
         prompt, most = engine.tokenizer.chat(body["messages"]), _most(body)
-        asked = request_options.of(engine.config, body)
-        quick = len(asked.words)
+        wanted = request_options.of(engine.config, body)
+        quick = len(wanted.words)
         thought = THOUGHT_TOKENS if self._thinks(body) and not quick else 0
         own = quick or (OWN_TOKENS + thought if most is None else most)
         room = most or engine.config.context - len(prompt)
-        request = Request(prompt, room, own, thought, self._gone, compared=bool(quick), words=asked.words)
+        request = Request(prompt, room, own, thought, self._gone, compared=bool(quick), words=wanted.words)
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
         answer = Answer(str(body.get("model") or "default"), len(prompt), top, usage, usage and each)
         if body.get("stream"):
             self._log(200)
-            events = answer.stream(generate(engine, request), asked.calls)
+            events = answer.stream(generate(engine, request), wanted.calls)
             self.stream(events, "text/event-stream; charset=utf-8")
         else:
-            self._send(200, answer.complete(list(generate(engine, request)), asked.calls))
+            self._send(200, answer.complete(list(generate(engine, request)), wanted.calls))
 
     def _wrong(self, body: Any) -> str:
         """Why a request is refused; empty when it is not."""
@@ -144,22 +144,22 @@ class SglangApi(Handler):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
             return "Messages cannot be empty."
-        asked, room = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
-        if asked >= room:
-            return f"The input ({asked} tokens) is longer than the model's context length ({room} tokens)."
+        requested, room = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
+        if requested >= room:
+            return f"The input ({requested} tokens) is longer than the model's context length ({room} tokens)."
         most = _most(body) or 0
-        if most + asked <= room:
+        if most + requested <= room:
             return ""
         total = f"Requested token count exceeds the model's maximum context length of {room} tokens."
-        parts = f"{asked} tokens from the input messages and {most} tokens for the completion"
-        return f"{total} You requested a total of {most + asked} tokens: {parts}."
+        parts = f"{requested} tokens from the input messages and {most} tokens for the completion"
+        return f"{total} You requested a total of {most + requested} tokens: {parts}."
 
     def _thinks(self, body: dict[str, Any]) -> bool:
         """Whether its answer begins with reasoning that is told apart."""
-        asked = self.engine.config.asked
-        usual = (asked["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
+        requested = self.engine.config.asked
+        usual = (requested["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
         wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", usual)
-        return bool(asked["reasoning_parser"]) and bool(wanted)
+        return bool(requested["reasoning_parser"]) and bool(wanted)
 
     def _gone(self) -> bool:
         """Whether the client has left."""

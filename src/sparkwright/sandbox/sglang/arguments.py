@@ -58,7 +58,7 @@ def help_text() -> str:
 def _parser() -> _Parser:
     made = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=COLUMNS))
     for name, kind in flag_values.kinds().items():
-        spelled = [f"--{one}" for one in (name, *(alias for alias, own in options.ALIASES.items() if own == name))]
+        spelled = [f"--{item}" for item in (name, *(alias for alias, own in options.ALIASES.items() if own == name))]
         made.add_argument(*spelled, dest=name.replace("-", "_"), **_takes(name, kind))
     return made
 

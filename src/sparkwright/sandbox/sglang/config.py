@@ -89,36 +89,36 @@ class Config:
         return max(1, min(most, self.kv_tokens // 1024))
 
 
-def config(asked: Mapping[str, Any], folder: Path) -> Config:
+def config(requested: Mapping[str, Any], folder: Path) -> Config:
     """The settings. Raises Refused."""
-    held = _read(str(asked["model_path"]), folder)
+    held = _read(str(requested["model_path"]), folder)
     text = held["text_config"] if isinstance(held.get("text_config"), dict) else held
     trained = bounds.count_of(text.get("max_position_embeddings")) or 4096
-    chunk = asked["chunked_prefill_size"] if asked["chunked_prefill_size"] is not None else USUAL_CHUNK
-    share = asked["mem_fraction_static"] or round(1 - RESERVED * 2**20 / TOTAL, 3)
+    chunk = requested["chunked_prefill_size"] if requested["chunked_prefill_size"] is not None else USUAL_CHUNK
+    share = requested["mem_fraction_static"] or round(1 - RESERVED * 2**20 / TOTAL, 3)
     resolved = {
-        "host": asked["host"] or "127.0.0.1",
-        "port": asked["port"] or PORT,
-        "served_model_name": asked["served_model_name"] or asked["model_path"],
+        "host": requested["host"] or "127.0.0.1",
+        "port": requested["port"] or PORT,
+        "served_model_name": requested["served_model_name"] or requested["model_path"],
         "mem_fraction_static": share,
         "chunked_prefill_size": chunk,
-        "max_prefill_tokens": asked["max_prefill_tokens"] or PREFILL_TOKENS,
-        "kv_cache_dtype": asked["kv_cache_dtype"] or "auto",
-        "attention_backend": asked["attention_backend"] or USUAL_BACKEND,
-        "page_size": asked["page_size"] or PAGE,
+        "max_prefill_tokens": requested["max_prefill_tokens"] or PREFILL_TOKENS,
+        "kv_cache_dtype": requested["kv_cache_dtype"] or "auto",
+        "attention_backend": requested["attention_backend"] or USUAL_BACKEND,
+        "page_size": requested["page_size"] or PAGE,
     }
     quantization = held.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return Config(
-        asked={**asked, **resolved},
+        asked={**requested, **resolved},
         architecture=str((held.get("architectures") or ["unknown"])[0]),
         quantization=str(method or ""),
-        context=_context(asked["context_length"], trained),
+        context=_context(requested["context_length"], trained),
         share=share,
         weights=_weights(folder),
         budget=chunk if chunk > 0 else PREFILL_TOKENS,
         chunked_prefill=chunk > 0,
-        backend_asked=asked["attention_backend"] is not None,
+        backend_asked=requested["attention_backend"] is not None,
     )
 
 
@@ -135,10 +135,10 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
         raise Refused(TRACEBACK, message) from None
 
 
-def _context(asked: int | None, trained: int) -> int:
-    if asked is None or asked <= trained:
-        return asked or trained
-    longer = f"User-specified context_length ({asked}) is greater than the derived context_length ({trained})."
+def _context(requested: int | None, trained: int) -> int:
+    if requested is None or requested <= trained:
+        return requested or trained
+    longer = f"User-specified context_length ({requested}) is greater than the derived context_length ({trained})."
     allow = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
     raise Refused(TRACEBACK, f"ValueError: Warning: {longer} This may lead to incorrect model outputs. {allow}")
 
@@ -148,11 +148,11 @@ def _weights(folder: Path) -> int:
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
         named = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]
-        files = [folder / one for one in sorted(set(named.values()))]
-    for one in files:
-        if not one.is_file():
-            raise Refused(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{one}'")
-    if len(sizes := {one.stat().st_size for one in files}) > 1:
+        files = [folder / item for item in sorted(set(named.values()))]
+    for file in files:
+        if not file.is_file():
+            raise Refused(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{file}'")
+    if len(sizes := {file.stat().st_size for file in files}) > 1:
         header = "Error while deserializing header: incomplete metadata, file not fully covered"
         raise Refused(TRACEBACK, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
-    return sum(one.stat().st_size for one in files) * SCALE
+    return sum(file.stat().st_size for file in files) * SCALE

@@ -22,11 +22,11 @@ class RadixCache:
         if not self._on:
             return 0
         with self._mutex:
-            found = max((_shared(prompt, one) for one in self._seen), default=0)
+            found = max((_shared(prompt, pair) for pair in self._seen), default=0)
             self._seen.append(tuple(prompt))
         return max(0, min(found, len(prompt) - 1))
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    differ = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differ, min(len(one), len(other)))
+def _shared(prompt: Sequence[int], other: Sequence[int]) -> int:
+    differ = (n for n, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b)
+    return next(differ, min(len(prompt), len(other)))

@@ -63,8 +63,8 @@ class SglangServer(Process):
 
     def _started(self) -> int:
         self.status = "starting"
-        asked = parsed(self._argv)
-        made = self.config = self.limits = config(asked, self._folder_of(str(asked["model_path"])))
+        requested = parsed(self._argv)
+        made = self.config = self.limits = config(requested, self._folder_of(str(requested["model_path"])))
         self.say(start_log.arguments(made))
         server = self.bind(made.asked["host"], made.asked["port"])
         free = self.free_bytes

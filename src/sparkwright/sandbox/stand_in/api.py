@@ -109,7 +109,7 @@ class GatewayApi(Handler):
         if not backend:
             self.error(404, requests.UNKNOWN_RESPONSE, "response_not_found")
             return
-        others = {one.name for one in self.routing.files.backends[backend].servers} - {server}
+        others = {server.name for server in self.routing.files.backends[backend].servers} - {server}
         try:
             self._ask(backend, others)
         except NoServer as no:

@@ -61,9 +61,9 @@ class StandIn(Process):
         stack.callback(_end, proof)
         for name in (listeners.SOCKET, listeners.MASTER_SOCKET):
             (folder / name).unlink(missing_ok=True)
-            asked = _Sockets(str(folder / name), self)
-            stack.callback(_end, asked)
-            Thread(target=asked.serve_forever, args=(0.05,), daemon=True).start()
+            options = _Sockets(str(folder / name), self)
+            stack.callback(_end, options)
+            Thread(target=options.serve_forever, args=(0.05,), daemon=True).start()
         return [clients, control, proof]
 
     def command(self, words: str) -> str:
@@ -117,8 +117,8 @@ class _Asked(StreamRequestHandler):
     server: Any
 
     def handle(self) -> None:
-        asked = self.rfile.readline(256).decode(errors="replace").strip()
-        self.wfile.write(self.server.owner.command(asked).encode())
+        requested = self.rfile.readline(256).decode(errors="replace").strip()
+        self.wfile.write(self.server.owner.command(requested).encode())
 
 
 @contextlib.contextmanager

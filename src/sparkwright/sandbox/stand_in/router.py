@@ -68,8 +68,8 @@ class Routing:
         forced = _forced(drained)
         self._servers = {
             name: [
-                Upstream(one, forced.get((name, one.name), operations.REST if one.disabled else ""))
-                for one in backend.servers
+                Upstream(server, forced.get((name, server.name), operations.REST if server.disabled else ""))
+                for server in backend.servers
             ]
             for name, backend in files.backends.items()
         }
@@ -78,12 +78,12 @@ class Routing:
     def start(self) -> None:
         """Check the servers from now on."""
         for name, servers in self._servers.items():
-            for one in servers:
-                threading.Thread(target=self._check, args=(self.files.backends[name], one), daemon=True).start()
+            for server in servers:
+                threading.Thread(target=self._check, args=(self.files.backends[name], server), daemon=True).start()
 
     def up(self, backend: str) -> bool:
         """Whether a server of it is up."""
-        return any(one.up for one in self._servers[backend])
+        return any(upstream.up for upstream in self._servers[backend])
 
     @contextmanager
     def taken(self, backend: str, tried: set[str]) -> Iterator[Server]:
@@ -106,26 +106,26 @@ class Routing:
                 self._changed.notify_all()
 
     def _free(self, backend: str, tried: set[str]) -> Upstream | None:
-        there = [one for one in self._servers[backend] if one.up]
+        there = [upstream for upstream in self._servers[backend] if upstream.up]
         if not there and self.files.backends[backend].waits:
             tried.clear()
             return None
         if not there:
             raise NoServer("model_not_up")
-        left = [one for one in there if one.server.name not in tried]
+        left = [upstream for upstream in there if upstream.server.name not in tried]
         if not left:
             raise NoServer("overloaded")
-        free = [one for one in left if not one.server.slots or one.running < one.server.slots]
-        return min(free, key=lambda one: one.running, default=None)
+        free = [upstream for upstream in left if not upstream.server.slots or upstream.running < upstream.server.slots]
+        return min(free, key=lambda upstream: upstream.running, default=None)
 
     def force(self, backend: str, name: str, action: str) -> None:
         """Drain or return a server."""
         with self._changed:
-            for one in self._servers.get(backend, ()):
-                if one.server.name == name:
-                    was, one.forced = one.forced, "" if action == operations.READY else action
+            for upstream in self._servers.get(backend, ()):
+                if upstream.server.name == name:
+                    was, upstream.forced = upstream.forced, "" if action == operations.READY else action
                     # as HAProxy: who leaves maintenance has to pass a check, soon
-                    one.failures = FALL - 1 if was == operations.REST else one.failures
+                    upstream.failures = FALL - 1 if was == operations.REST else upstream.failures
             self._changed.notify_all()
 
     def row(self, backend: str, name: str) -> dict[str, object]:
@@ -140,28 +140,28 @@ class Routing:
         rows.seek(2)
         table.writerow(("pxname", "svname", "qcur", "scur", "stot", "hrsp_5xx", "status"))
         for name, servers in self._servers.items():
-            for one in servers:
-                table.writerow((name, one.server.name, 0, one.running, one.requests, 0, one.status))
+            for server in servers:
+                table.writerow((name, server.server.name, 0, server.running, server.requests, 0, server.status))
             queued, status = self._queued[name], "UP" if self.up(name) else "DOWN"
-            running, total = (sum(getattr(one, what) for one in servers) for what in ("running", "requests"))
+            running, total = (sum(getattr(server, what) for server in servers) for what in ("running", "requests"))
             table.writerow((name, BACKEND, queued, running + queued, total, self.errors[name], status))
         return rows.getvalue()
 
     def states(self) -> str:
         """As `show servers state`, with the columns that are asked for."""
-        rows = [f"{name} {one.server.name} {one.server.address} {one.admin_state} {one.server.port}\n"
-                for name, servers in self._servers.items() for one in servers]  # fmt: skip
+        rows = [f"{name} {server.server.name} {server.server.address} {server.admin_state} {server.server.port}\n"
+                for name, servers in self._servers.items() for server in servers]  # fmt: skip
         return "".join(("1\n# ", " ".join(STATE_COLUMNS), "\n", *rows))
 
-    def _check(self, backend: Backend, one: Upstream) -> None:
+    def _check(self, backend: Backend, upstream: Upstream) -> None:
         while not self.ended.is_set():
-            if one.forced != operations.REST:
-                well = _well(backend, one.server)
+            if upstream.forced != operations.REST:
+                well = _well(backend, upstream.server)
                 with self._changed:
-                    one.failures = 0 if well else min(FALL, one.failures + 1)
+                    upstream.failures = 0 if well else min(FALL, upstream.failures + 1)
                     self._changed.notify_all()
             soon_s = min(render.FAST_CHECK_S, self.files.check_s)
-            self.ended.wait(soon_s if one.failures or one.forced else self.files.check_s)
+            self.ended.wait(soon_s if upstream.failures or upstream.forced else self.files.check_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,4 +205,4 @@ def _forced(drained: str) -> Mapping[tuple[str, str], str]:
     _, header, *rows = [*drained.splitlines(), "", ""]
     found = [dict(zip(header.removeprefix("# ").split(), row.split(), strict=False)) for row in rows if row]
     names = {str(number | more): name for name, number in FORCED.items() for more in (0, DISABLED)}
-    return {(one["be_name"], one["srv_name"]): names.get(one["srv_admin_state"], "") for one in found}
+    return {(entry["be_name"], entry["srv_name"]): names.get(entry["srv_admin_state"], "") for entry in found}

@@ -44,8 +44,8 @@ class Chat:
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """All of it in one choice. calls: of tools. top: how many choices are told with each token; None for no logprobs."""
-        sentence = "".join(one.text for one in tokens if one.kind == "content")
-        thought = "".join(one.text for one in tokens if one.kind == "reasoning")
+        sentence = "".join(token.text for token in tokens if token.kind == "content")
+        thought = "".join(token.text for token in tokens if token.kind == "reasoning")
         content = None if calls else sentence or None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": None}
         message |= {"audio": None, "function_call": None, "reasoning": thought or None}
@@ -54,7 +54,7 @@ class Chat:
         reason = "tool_calls" if calls else tokens[-1].reason
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         if top is not None:
-            choice["logprobs"] = {"content": [_choices(one.text, top) for one in tokens]}
+            choice["logprobs"] = {"content": [_choices(token.text, top) for token in tokens]}
         return {**choice, "token_ids": None, "routed_experts": None}
 
 
@@ -77,7 +77,7 @@ class Plain:
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """All of it in one choice."""
         del calls, top
-        choice = {"index": 0, "text": "".join(one.text for one in tokens), "logprobs": None}
+        choice = {"index": 0, "text": "".join(token.text for token in tokens), "logprobs": None}
         choice |= {"finish_reason": tokens[-1].reason, "stop_reason": None, "token_ids": None, "prompt_logprobs": None}
         return {**choice, "prompt_token_ids": None, "routed_experts": None}
 

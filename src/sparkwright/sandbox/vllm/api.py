@@ -153,8 +153,8 @@ class VllmApi(Handler):
 
     def _thought(self, body: dict[str, Any]) -> int:
         """Return how many tokens a chat's answer thinks."""
-        asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
-        return THOUGHT_TOKENS if self.engine.config.thinks and asked else 0
+        options = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
+        return THOUGHT_TOKENS if self.engine.config.thinks and options else 0
 
     def _message(self) -> None:
         body = self._body()
@@ -227,7 +227,7 @@ class VllmApi(Handler):
         body = self._body()
         self._named(body)
         given = body.get("input") or ""
-        texts = [str(one) for one in given] if isinstance(given, list) else [str(given)]
+        texts = [str(item) for item in given] if isinstance(given, list) else [str(given)]
         tokens = self._read("".join(texts))
         self._send(
             200, pooling_models.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden)
@@ -237,7 +237,7 @@ class VllmApi(Handler):
         body = self._body()
         self._named(body)
         self._required(body, "documents")
-        texts, query = [str(one) for one in body["documents"]], str(body.get("query") or "")
+        texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
         tokens = self._read("".join([query, *texts]))
         self._send(200, pooling_models.ranking(self.engine.config.served_names[0], query, texts, tokens))
 
@@ -283,15 +283,15 @@ class VllmApi(Handler):
         own = OWN_TOKENS + thought if tokens is None or not isinstance(answer, Answer) else tokens
         compared = body.get("logprobs") is True and not body.get("stream")
         most = tokens or config.max_model_len - len(prompt)
-        asked = Requested() if plain else self._requested(body, refuses=not isinstance(answer, Response))
-        if asked.quick:
-            thought = 0 if asked.words else QUICK_THOUGHT * bool(thought)
-            own, compared = len(asked.words) or thought + QUICK_ANSWER, True
-        request = Request(prompt, most, own, thought, self._gone, compared, asked.words)
-        self._write(answer, request, asked, streamed=bool(body.get("stream")))
+        wanted = Requested() if plain else self._requested(body, refuses=not isinstance(answer, Response))
+        if wanted.quick:
+            thought = 0 if wanted.words else QUICK_THOUGHT * bool(thought)
+            own, compared = len(wanted.words) or thought + QUICK_ANSWER, True
+        request = Request(prompt, most, own, thought, self._gone, compared, wanted.words)
+        self._write(answer, request, wanted, streamed=bool(body.get("stream")))
 
     def _write(
-        self, answer: Answer | Message | Response, request: Request, asked: Requested, *, streamed: bool
+        self, answer: Answer | Message | Response, request: Request, wanted: Requested, *, streamed: bool
     ) -> None:
         engine = self.engine
         if isinstance(answer, Response) and answer.asked.get("background"):
@@ -301,7 +301,7 @@ class VllmApi(Handler):
             self._log(200)
             pieces = generate(engine, request)
             hidden = (replace(token, kind="reasoning") for token in pieces)
-            events = self._until_broken(answer, answer.stream(hidden if asked.null else pieces, asked.calls))
+            events = self._until_broken(answer, answer.stream(hidden if wanted.null else pieces, wanted.calls))
             self.stream(events, "text/event-stream; charset=utf-8")
             return
         try:
@@ -309,9 +309,9 @@ class VllmApi(Handler):
         except Broken:
             engine.die()
             raise BadRequest(500, *DEAD) from None
-        if asked.null:
-            made = [replace(one, kind="reasoning") for one in made]
-        payload = answer.complete(made, asked.calls)
+        if wanted.null:
+            made = [replace(token, kind="reasoning") for token in made]
+        payload = answer.complete(made, wanted.calls)
         self._send(200, engine.keep(payload) if isinstance(answer, Response) else payload)
 
     def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
@@ -349,9 +349,9 @@ class VllmApi(Handler):
         """The ids of a body's messages or prompt."""
         tokenizer, given = self.engine.tokenizer, body.get("prompt")
         if body.get("messages"):
-            self._not_endless("".join(str(one) for one in body["messages"]))
+            self._not_endless("".join(str(message) for message in body["messages"]))
             return tokenizer.chat(body["messages"])
-        if isinstance(given, list) and all(isinstance(one, int) for one in given):
+        if isinstance(given, list) and all(isinstance(item, int) for item in given):
             return given
         text = "".join(map(str, given)) if isinstance(given, list) else str(given or "")
         self._not_endless(text)

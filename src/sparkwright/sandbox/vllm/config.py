@@ -181,8 +181,8 @@ def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -
     takes_all = hybrid.takes_all_mode(architecture) and now < PREFIX_ON_SINCE
     if now < ALIGN_SINCE:
         return "all"
-    asked = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
-    return "all" if asked == "all" and hybrid.takes_all_mode(architecture) and now < MODE_GONE else "align"
+    requested = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
+    return "all" if requested == "all" and hybrid.takes_all_mode(architecture) and now < MODE_GONE else "align"
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:

@@ -31,7 +31,7 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
     text = text_part(config)
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list) and layers:
-        return not RECURRENT_LAYERS.isdisjoint(one for one in layers if isinstance(one, str))
+        return not RECURRENT_LAYERS.isdisjoint(layer for layer in layers if isinstance(layer, str))
     return any(text.get(key) for key in RECURRENT_KEYS)
 
 

@@ -21,13 +21,13 @@ def vector(text: str, numbers: int = NUMBERS) -> list[float]:
     for word in [word for word in re.findall(r"\w+", text.lower()) if word not in COMMON] or ["-"]:
         digest = hashlib.sha256(word.encode()).digest()
         found[digest[0] % numbers] += 1.0 if digest[1] % 2 else -1.0
-    length = math.sqrt(sum(one * one for one in found)) or 1.0
-    return [one / length for one in found]
+    length = math.sqrt(sum(item * item for item in found)) or 1.0
+    return [item / length for item in found]
 
 
 def score(query: str, text: str) -> float:
     """The cosine of the two."""
-    return sum(one * other for one, other in zip(vector(query), vector(text), strict=True))
+    return sum(number * other for number, other in zip(vector(query), vector(text), strict=True))
 
 
 def embeddings(model: str, texts: Sequence[str], tokens: int, numbers: int = NUMBERS) -> dict[str, Any]:

@@ -82,9 +82,9 @@ class Response:
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of one that is."""
         numbers, made, items = itertools.count(), list[Token](), list[dict[str, Any]]()
-        begun = self.begun("in_progress")
-        yield _event(numbers, "response.created", response=begun)
-        yield _event(numbers, "response.in_progress", response=begun)
+        pending = self.begun("in_progress")
+        yield _event(numbers, "response.created", response=pending)
+        yield _event(numbers, "response.in_progress", response=pending)
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
                 made += pieces
@@ -123,28 +123,28 @@ class Response:
         return self._about(items, "incomplete" if cut else "completed", usage, cut=cut)
 
     def _about(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
-        asked, tools = self.asked, self.asked.get("tools") or []
+        requested, tools = self.asked, self.asked.get("tools") or []
         return {
             "id": self.name,
             "created_at": self.created,
             **dict.fromkeys(BEFORE),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "instructions": asked.get("instructions"),
+            "instructions": requested.get("instructions"),
             "model": self.model,
             "object": "response",
             "output": items,
             "parallel_tool_calls": True,
-            "temperature": float(asked.get("temperature", 1.0)),
-            "tool_choice": asked.get("tool_choice") or ("auto" if tools else "none"),
+            "temperature": float(requested.get("temperature", 1.0)),
+            "tool_choice": requested.get("tool_choice") or ("auto" if tools else "none"),
             "tools": [_echoed(tool) for tool in tools],
-            "top_p": float(asked.get("top_p", 1.0)),
-            "background": bool(asked.get("background")),
-            "max_output_tokens": asked.get("max_output_tokens"),
+            "top_p": float(requested.get("top_p", 1.0)),
+            "background": bool(requested.get("background")),
+            "max_output_tokens": requested.get("max_output_tokens"),
             **dict.fromkeys(("max_tool_calls", "previous_response_id", "prompt")),
-            "reasoning": _reasoning(asked.get("reasoning")),
+            "reasoning": _reasoning(requested.get("reasoning")),
             "service_tier": "auto",
             "status": status,
-            "text": asked.get("text"),
+            "text": requested.get("text"),
             "top_logprobs": None,
             "truncation": "disabled",
             "usage": usage,

@@ -116,7 +116,10 @@ FAILURES: tuple[Death, ...] = (
         "max-model-len {0} is more than the {1} tokens that its KV cache holds.",
     ),
     _row("No available memory for the cache blocks", "", "no memory is left for its KV cache."),
-    *(_row(one, "", "it ran out of memory.") for one in ("CUDA out of memory", "OutOfMemoryError", "NV_ERR_NO_MEMORY")),
+    *(
+        _row(item, "", "it ran out of memory.")
+        for item in ("CUDA out of memory", "OutOfMemoryError", "NV_ERR_NO_MEMORY")
+    ),
     # the model
     _row(
         "and is not supported anymore",
@@ -151,7 +154,7 @@ FAILURES: tuple[Death, ...] = (
         r"(?:FileNotFoundError|SafetensorError|No such file).{0,500}?(?<![\w./-])([\w./-]{1,500}\.safetensors)",
         "the model's file {0} is missing or broken.",
     ),
-    *(_row(one, "", "a file of the model is truncated.") for one in TRUNCATED),
+    *(_row(item, "", "a file of the model is truncated.") for item in TRUNCATED),
     # the machine and the image
     *HOST,
     *IMAGE,

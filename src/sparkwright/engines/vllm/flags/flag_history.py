@@ -182,8 +182,8 @@ def _by_releases(name: str, row: Row | None, version: Version | None) -> Existen
     after = [release for release in RELEASES if at_least(version, release) is not True]
     if not before:
         return None
-    around = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
-    meant = [known_flags.completed(name, _options(release)) for release in around]
+    nearest = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
+    meant = [known_flags.completed(name, _options(release)) for release in nearest]
     if any(len(options) > 1 for options in meant):
         return None
     if len({len(options) for options in meant}) > 1:

@@ -60,7 +60,9 @@ def known() -> Mapping[str, Option]:
     """The options of flag_types.VERSION."""
     kinds = {name: kind for kind, names in flag_types.KINDS.items() for name in names.split()}
     tables = (flag_types.CHOICES, flag_types.REGISTERED)
-    return {name: Option(kind, *(tuple(one.get(name, "").split()) for one in tables)) for name, kind in kinds.items()}
+    return {
+        name: Option(kind, *(tuple(table.get(name, "").split()) for table in tables)) for name, kind in kinds.items()
+    }
 
 
 @functools.lru_cache(maxsize=1)
@@ -104,14 +106,16 @@ def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None
     if isinstance(value, list | tuple) and not option.many and option.kind.rstrip("?") != "json" and len(value) > 1:
         return Misfit("kind", f"takes one value, got {len(value)}")
     found = (_of_word(name, word, option) for word in words(value, option))
-    return next((one for one in found if one), None)
+    return next((item for item in found if item), None)
 
 
 def words(value: Any, option: Option | None) -> list[str]:
     """The words of a value after the option's name; an option that takes JSON gets one word for a list too."""
     as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
     each = value if isinstance(value, list | tuple) and not as_json else [value]
-    return [json.dumps(one, separators=(",", ":")) if as_json or isinstance(one, Mapping) else str(one) for one in each]
+    return [
+        json.dumps(item, separators=(",", ":")) if as_json or isinstance(item, Mapping) else str(item) for item in each
+    ]
 
 
 def _of_word(name: str, word: str, option: Option) -> Misfit | None:
@@ -139,7 +143,7 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
 def _near(word: str, allowed: tuple[str, ...]) -> str:
     """What the word is a slip of; empty for none. Names that only end alike, nemotron_json and qwen3_json, are not near."""
     head = _head(word)
-    alike = [one for one in allowed if difflib.SequenceMatcher(None, head, _head(one)).ratio() >= NEAR]
+    alike = [item for item in allowed if difflib.SequenceMatcher(None, head, _head(item)).ratio() >= NEAR]
     return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=NEAR)), "")
 
 

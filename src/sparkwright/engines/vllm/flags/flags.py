@@ -154,7 +154,7 @@ def _complete(name: str) -> str:
     """The name that a short form, an alias or a beginning stands for; itself where that is not one name only."""
     name = flag_types.ALIASES.get(name) or flag_types.SHORT.get(name) or name
     meant = known_flags.completed(name, known_flags.ALL) if name else []
-    meant = [*dict.fromkeys(flag_types.ALIASES.get(one, one) for one in meant)]
+    meant = [*dict.fromkeys(flag_types.ALIASES.get(item, item) for item in meant)]
     return meant[0] if len(meant) == 1 else name
 
 

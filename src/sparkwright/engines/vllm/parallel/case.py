@@ -47,9 +47,9 @@ class SplitCase:
     def ways(self) -> tuple[Way, ...]:
         """The other splits over as many hosts that nothing is known against, and else fewer or more hosts."""
         hosts = self.split.hosts
-        fitting = [one for one in _splits(hosts) if one != self.split and self._fits(one)]
+        fitting = [split for split in _splits(hosts) if split != self.split and self._fits(split)]
         if fitting:
-            return tuple(Way(f"write `parallel: {written(one)}`") for one in fitting[:2])
+            return tuple(Way(f"write `parallel: {written(split)}`") for split in fitting[:2])
         return (Way("serve it from another number of hosts, or from each host alone"),)
 
     def _fits(self, split: Split) -> bool:
@@ -89,4 +89,4 @@ def written(split: Split) -> str:
 
 def _splits(hosts: int) -> list[Split]:
     """All splits over so many hosts, the most tensor parallel first: it is what speeds up one stream."""
-    return [Split(hosts // one, one) for one in range(1, hosts + 1) if hosts % one == 0]
+    return [Split(hosts // index, index) for index in range(1, hosts + 1) if hosts % index == 0]

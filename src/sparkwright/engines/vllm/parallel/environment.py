@@ -36,21 +36,21 @@ MEMLOCK = {"memlock": "-1"}
 NOFILE = {"nofile": "1048576"}
 
 
-def of(seat: ClusterMember) -> dict[str, str]:
+def of(member: ClusterMember) -> dict[str, str]:
     """The variables of one member. What its host does not name (interfaces, adapters) is left for NCCL to find."""
-    found = {OWN_ADDRESS: seat.address}
-    if seat.interfaces:
-        found |= dict.fromkeys(INTERFACE, seat.interfaces[0])
-    if seat.adapters:
-        found[ADAPTERS] = ",".join(seat.adapters)
-    if seat.rank == 0:
+    found = {OWN_ADDRESS: member.address}
+    if member.interfaces:
+        found |= dict.fromkeys(INTERFACE, member.interfaces[0])
+    if member.adapters:
+        found[ADAPTERS] = ",".join(member.adapters)
+    if member.rank == 0:
         found[STEP_TIMEOUT] = str(STEP_TIMEOUT_S)
-    return found | (TRACE if seat.traced else {})
+    return found | (TRACE if member.traced else {})
 
 
-def options(seat: ClusterMember) -> dict[str, Any]:
+def options(member: ClusterMember) -> dict[str, Any]:
     """The container's options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe says."""
     network: dict[str, Any] = {"network": "host"}
-    if not seat.adapters:
+    if not member.adapters:
         return {**network, "ulimits": NOFILE}
     return {**network, **RDMA, "ulimits": {**MEMLOCK, **NOFILE}}

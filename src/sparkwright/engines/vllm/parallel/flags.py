@@ -35,19 +35,19 @@ SET_BY: Mapping[str, str] = {
 }
 
 
-def of(seat: ClusterMember) -> dict[str, Any]:
+def of(member: ClusterMember) -> dict[str, Any]:
     """The flags of one member; None takes one out of the recipe's. They are the same on all but for its rank and what follows from it.
 
     None depends on the engine's version: that is known only once the image is there, and a second deploy would find another command.
     """
-    worker = seat.rank > 0
+    worker = member.rank > 0
     found: dict[str, Any] = {
-        TENSOR: seat.split.tensor,
-        PIPELINE: seat.split.pipeline,
-        MEMBERS: seat.split.hosts,
-        RANK: seat.rank,
-        HEAD: seat.head_address,
-        MASTER_PORT: seat.master_port,
+        TENSOR: member.split.tensor,
+        PIPELINE: member.split.pipeline,
+        MEMBERS: member.split.hosts,
+        RANK: member.rank,
+        HEAD: member.head_address,
+        MASTER_PORT: member.master_port,
         HEADLESS: True if worker else None,
     }
     if worker:  # it has no API; with --headless the engine refuses this option

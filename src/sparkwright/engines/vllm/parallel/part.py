@@ -23,9 +23,9 @@ VARIABLES: Sequence[str] = environment.VARIABLES
 TRACE = environment.TRACED_BY
 
 
-def share(seat: ClusterMember) -> Share:
+def share(member: ClusterMember) -> Share:
     """What this member is started with."""
-    return Share(flags.of(seat), environment.of(seat), environment.options(seat), environment.STOP_TIMEOUT_S)
+    return Share(flags.of(member), environment.of(member), environment.options(member), environment.STOP_TIMEOUT_S)
 
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:

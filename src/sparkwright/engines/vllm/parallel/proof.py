@@ -45,7 +45,7 @@ class GroupProof:
             "missing": list(self.missing),
             "unread": list(self.unread),
             "transport": self.transport,
-            "members": {host: one.to_json() for host, one in self.members.items()},
+            "members": {host: member.to_json() for host, member in self.members.items()},
         }
 
 
@@ -56,7 +56,7 @@ def proved(logs: Mapping[str, Text | None], hosts: Sequence[str]) -> GroupProof:
 
 def of_members(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> GroupProof:
     """The same of logs that were read already."""
-    ranks = {host: one.rank for host, one in members.items() if one.rank is not None and host in hosts}
+    ranks = {host: member.rank for host, member in members.items() if member.rank is not None and host in hosts}
     unread = tuple(host for host in hosts if host not in members)
     missing = tuple(rank for rank in range(len(hosts)) if rank not in ranks.values())
     verdict, sentence = _verdict(members, hosts, ranks, unread)
@@ -100,7 +100,7 @@ def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks
 
 def _worst(members: Mapping[str, MemberLog]) -> Transport:
     """Sockets on one are sockets for all; rdma only where every log says so."""
-    found = {one.transport for one in members.values()}
+    found = {member.transport for member in members.values()}
     if "sockets" in found:
         return "sockets"
     return found.pop() if len(found) == 1 else "unknown"

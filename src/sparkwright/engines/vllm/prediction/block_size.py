@@ -74,12 +74,12 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
     if not quantization.word("quant_method").startswith("modelopt"):
         return "bfloat16"
     inner = Part("", quantization.mapping("quantization") or quantization.keys)
-    for one in (inner, quantization):
-        scheme = one.mapping("kv_cache_scheme")
+    for part in (inner, quantization):
+        scheme = part.mapping("kv_cache_scheme")
         if scheme:
             plain = scheme.get("type") == "float" and scheme.get("dynamic") is False
             return {8: "fp8", 4: "nvfp4"}.get(count_of(scheme.get("num_bits")) or 0, "") if plain else "bfloat16"
-        message = one.word("kv_cache_quant_algo").lower()
+        message = part.word("kv_cache_quant_algo").lower()
         if message:
             return message
     return "bfloat16"
@@ -146,5 +146,5 @@ STATES: dict[str, Callable[[Part, str], State | None]] = {
 
 def _numbers(part: Part, *names: str) -> tuple[int, ...] | None:
     held = [part.number(name) for name in names]
-    known = tuple(one for one in held if one is not None)
+    known = tuple(index for index in held if index is not None)
     return known if len(known) == len(held) else None

@@ -51,36 +51,36 @@ class VllmRequest(advice.ServerRequest):
         return flags.value(self.flags, name)
 
 
-def effective(asked: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
+def effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
     """The settings that follow from flags, model and version. A combination that the engine refuses is predicted as asked for."""
-    chunked = _chunked_prefill(asked, version)
-    prefix = _prefix_caching(asked, architecture, version)
-    length = _number(asked, "max-model-len") or architecture.max_position_embeddings
-    share = flags.share(asked.flags)
+    chunked = _chunked_prefill(request, version)
+    prefix = _prefix_caching(request, architecture, version)
+    length = _number(request, "max-model-len") or architecture.max_position_embeddings
+    share = flags.share(request.flags)
     return Effective(
         chunked_prefill=chunked,
         prefix_caching=prefix,
-        mamba_cache_mode=_mamba_cache_mode(asked, architecture, prefix, version),
-        block_tokens=block_size(architecture.config, str(asked.flag("kv-cache-dtype") or "auto")),
-        budget=_budget(asked, chunked, length),
-        max_num_seqs=_number(asked, "max-num-seqs") or defaults.default(defaults.MAX_NUM_SEQS, version),
+        mamba_cache_mode=_mamba_cache_mode(request, architecture, prefix, version),
+        block_tokens=block_size(architecture.config, str(request.flag("kv-cache-dtype") or "auto")),
+        budget=_budget(request, chunked, length),
+        max_num_seqs=_number(request, "max-num-seqs") or defaults.default(defaults.MAX_NUM_SEQS, version),
         max_model_len=length,
         memory_utilization=defaults.default(defaults.MEMORY_UTILIZATION, version) if share is None else share,
     )
 
 
-def _chunked_prefill(asked: VllmRequest, version: Version | None) -> bool | None:
-    if asked.platform == "ascend":
-        return ascend.chunked_prefill(asked.flags)
-    answer = asked.flag("enable-chunked-prefill")
+def _chunked_prefill(request: VllmRequest, version: Version | None) -> bool | None:
+    if request.platform == "ascend":
+        return ascend.chunked_prefill(request.flags)
+    answer = request.flag("enable-chunked-prefill")
     if answer is None or answer is True:
         return True
     honoured = at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE)
     return None if honoured is None and version is not None else honoured is False
 
 
-def _prefix_caching(asked: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
-    answer = asked.flag("enable-prefix-caching")
+def _prefix_caching(request: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
+    answer = request.flag("enable-prefix-caching")
     if isinstance(answer, bool):
         honoured = at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
         return answer and (honoured or architecture.kind != "recurrent")
@@ -89,13 +89,13 @@ def _prefix_caching(asked: VllmRequest, architecture: Architecture, version: Ver
 
 
 def _mamba_cache_mode(
-    asked: VllmRequest, architecture: Architecture, prefix: bool | None, version: Version | None
+    request: VllmRequest, architecture: Architecture, prefix: bool | None, version: Version | None
 ) -> str | None:
     if architecture.kind not in ("recurrent", "attention_free") or prefix is None:
         return None
     if not prefix:
         return "none"
-    answer = asked.flag("mamba-cache-mode")
+    answer = request.flag("mamba-cache-mode")
     if architecture.name not in CACHE_MODE_ALL or answer == "align":
         return "align"
     until = defaults.ALL_REFUSED_SINCE if answer == "all" else defaults.ALIGN_ONLY_SINCE
@@ -103,8 +103,8 @@ def _mamba_cache_mode(
     return None if align_only is None else "align" if align_only else "all"
 
 
-def _budget(asked: VllmRequest, chunked: bool | None, length: int | None) -> int | None:
-    answer = _number(asked, "max-num-batched-tokens")
+def _budget(request: VllmRequest, chunked: bool | None, length: int | None) -> int | None:
+    answer = _number(request, "max-num-batched-tokens")
     if answer is not None:
         return answer
     usual = int(defaults.DEFAULTS[defaults.MAX_NUM_BATCHED_TOKENS][0].value)
@@ -113,6 +113,6 @@ def _budget(asked: VllmRequest, chunked: bool | None, length: int | None) -> int
     return usual
 
 
-def _number(asked: VllmRequest, name: str) -> int | None:
-    answer = asked.flag(name)
+def _number(request: VllmRequest, name: str) -> int | None:
+    answer = request.flag(name)
     return flags.integer(answer) if answer is not None else None

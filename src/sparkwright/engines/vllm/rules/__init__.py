@@ -30,11 +30,11 @@ __all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Way", "check"]
 
 
 def check(
-    asked: VllmRequest, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
+    request: VllmRequest, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first.
 
     version: of the engine, None if not known yet. listed: the options in the engine's own help; if given, this
     list decides whether an option exists, and its shapes which values it takes.
     """
-    return RULES.check(Case(asked, architecture, version, listed))
+    return RULES.check(Case(request, architecture, version, listed))

@@ -55,7 +55,7 @@ def _addresses() -> list[str]:
     """This host's IPv4 addresses on networks of its own, the fastest first: two Sparks' ConnectX before the office's."""
     import psutil
 
-    up = {name: one for name, one in psutil.net_if_stats().items() if one.isup and not name.startswith(NOT_OURS)}
+    up = {name: stat for name, stat in psutil.net_if_stats().items() if stat.isup and not name.startswith(NOT_OURS)}
     rows = [(name, row) for name, rows in psutil.net_if_addrs().items() if name in up for row in rows]
     found = [(-up[name].speed, row.address) for name, row in rows if row.family.name == "AF_INET"]
     return [address for _, address in sorted(found)]

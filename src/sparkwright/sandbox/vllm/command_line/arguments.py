@@ -199,4 +199,4 @@ def _refuse(option: Option, message: str) -> Refused:
 @functools.lru_cache(maxsize=8)
 def _by_name(version: str) -> dict[str, Option]:
     found = flags.options(version)
-    return {name: one for one in found for name in (*one.names, *one.hidden)}
+    return {name: option for option in found for name in (*option.names, *option.hidden)}

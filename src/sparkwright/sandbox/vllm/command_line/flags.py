@@ -68,26 +68,26 @@ def release(version: str) -> Release:
 def options(version: str) -> tuple[Option, ...]:
     """All options of a version, in the help's order."""
     now = release(version)
-    found = [one for one in _table() if now >= ADDED.get(one.names[0], (0, 0, 0))]
+    found = [option for option in _table() if now >= ADDED.get(option.names[0], (0, 0, 0))]
     for names, kind, gone in REMOVED:
         if now < gone:
             found.append(Option(names, kind, "" if kind == SWITCH else names[0][2:].replace("-", "_").upper()))
-    return tuple(_of_its_time(one, now) for one in found)
+    return tuple(_of_its_time(option, now) for option in found)
 
 
 def help_text(version: str) -> str:
     """`vllm serve --help=all`, without the explanations."""
     lines = [USAGE, "", "positional arguments:", "  model_tag", "", "options:"]
-    return "\n".join([*lines, *(f"  {one.header()}" for one in options(version))])
+    return "\n".join([*lines, *(f"  {option.header()}" for option in options(version))])
 
 
-def _of_its_time(one: Option, now: Release) -> Option:
-    if one.names[0] == "--mamba-cache-mode" and now < (0, 32, 0):
-        return replace(one, following="{align,all,none}")
-    if now >= ENABLE_DISABLE and one.names[0].startswith("--enable-") and len(one.names) > 1:
-        enable, no, *rest = one.names
-        return replace(one, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(no,))
-    return one
+def _of_its_time(option: Option, now: Release) -> Option:
+    if option.names[0] == "--mamba-cache-mode" and now < (0, 32, 0):
+        return replace(option, following="{align,all,none}")
+    if now >= ENABLE_DISABLE and option.names[0].startswith("--enable-") and len(option.names) > 1:
+        enable, no, *rest = option.names
+        return replace(option, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(no,))
+    return option
 
 
 @functools.lru_cache(maxsize=1)

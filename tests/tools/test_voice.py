@@ -1,0 +1,60 @@
+"""Idioms beyond their limits are refused by `make lint`, with file and line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[2]
+
+IDIOMS = '''"""Where things are."""
+
+class Host:
+    """name, port: of the host. user: who logs in there."""
+
+def names(hosts):
+    return [one.name for one in hosts]
+'''
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A project with the tool, every limit of which is zero."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "src").mkdir()
+    shutil.copy(TOP / "tools/voice.py", tmp_path / "tools/voice.py")
+    tool = tmp_path / "tools/voice.py"
+    before, _, rest = tool.read_text().partition("LIMITS = {")
+    limits, _, after = rest.partition("}")
+    zero = "".join(f"{line.rpartition(':')[0]}: 0,\n" if ":" in line else line for line in limits.splitlines())
+    tool.write_text(f"{before}LIMITS = {{{zero}}}{after}")
+    return tmp_path
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "tools/voice.py"], cwd=tree, capture_output=True, text=True, check=False)
+
+
+def test_plain_english_passes(tree: Path) -> None:
+    (tree / "src/hosts.py").write_text('"""The inventory."""\n\nnames = [host.name for host in ()]\n')
+    assert lint(tree).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("hosts.py", IDIOMS, "src/hosts.py:1: a docstring that begins with a question word: Where things are."),
+        ("hosts.py", IDIOMS, "src/hosts.py:3: fields explained in a run of prose: Host"),
+        ("hosts.py", IDIOMS, "src/hosts.py:7: a variable with a vague name: one"),
+        ("asked.py", "", "src/asked.py:1: a module whose name is no noun: asked"),
+    ],
+)
+def test_an_idiom_is_refused_with_its_place(tree: Path, file: str, text: str, expected: str) -> None:
+    (tree / "src" / file).write_text(text)
+    result = lint(tree)
+    assert result.returncode == 1
+    assert expected in result.stdout

@@ -1,0 +1,116 @@
+"""Refuses idioms of a voice of our own: `make lint`. docs/testing.md names the rules, docs/words.md the vocabulary.
+
+.venv/bin/python tools/voice.py          the kinds that have more findings than the limit
+.venv/bin/python tools/voice.py --all    every finding, as file:line
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+TOP = Path(__file__).parent.parent
+FOLDER = Path("src")
+#: variables whose name says nothing of the thing that they hold
+VAGUE = frozenset(
+    (
+        *(
+            "one",
+            "several",
+            "asked",
+            "told",
+            "hears",
+            "heard",
+            "sight",
+            "standing",
+            "remembered",
+            "said",
+            "seat",
+            "trip",
+        ),
+        *("begun", "chosen", "beside", "around", "lanes", "mend", "pace"),
+    )
+)
+QUESTION = re.compile(r"(What|Who|Whom|Whose|Where|Whether|How|When|Why|Which|From|Of|To|That|If)\b")
+PARTICIPLE = re.compile(r"(ed|en|ing|old|awake|asleep|live|together|present)$")
+#: two fields and their meaning in one paragraph
+FIELDS_IN_PROSE = re.compile(r"\b[a-z_]+(?:, [a-z_]+)*: [^.]+\. [a-z_]+(?:, [a-z_]+)*: ")
+#: the most findings of each kind in src; a limit is only ever lowered
+LIMITS = {
+    "a variable with a vague name": 0,
+    "a docstring that begins with a question word": 1387,
+    "fields explained in a run of prose": 262,
+    "a module whose name is no noun": 11,
+}
+
+
+class Finding(NamedTuple):
+    """An idiom in a file."""
+
+    kind: str
+    path: Path
+    line: int
+    text: str
+
+
+def bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield each name that is bound by a loop, an assignment or a parameter, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.For | ast.NamedExpr | ast.comprehension):
+            targets = [node.target]
+        for target in targets:
+            yield from ((leaf.id, leaf.lineno) for leaf in ast.walk(target) if isinstance(leaf, ast.Name))
+
+
+def docstrings(tree: ast.AST) -> Iterator[tuple[ast.AST, int, str]]:
+    """Yield each documented module, class and function with its line and its docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield node, getattr(node, "lineno", 1), text
+
+
+def findings(path: Path) -> Iterator[Finding]:
+    """Yield the idioms of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not path.stem.startswith("__") and PARTICIPLE.search(path.stem.split("_")[-1]):
+        yield Finding("a module whose name is no noun", path, 1, path.stem)
+    for name, line in bound(tree):
+        if name in VAGUE:
+            yield Finding("a variable with a vague name", path, line, name)
+    for node, line, text in docstrings(tree):
+        if QUESTION.match(text):
+            yield Finding("a docstring that begins with a question word", path, line, text.splitlines()[0])
+        if isinstance(node, ast.ClassDef) and FIELDS_IN_PROSE.search(text.replace("\n", " ")):
+            yield Finding("fields explained in a run of prose", path, line, node.name)
+
+
+def main(top: Path = TOP, *, everything: bool = False) -> int:
+    """Print what exceeds its limit; return 1 if anything does."""
+    found = [finding for path in sorted((top / FOLDER).rglob("*.py")) for finding in findings(path)]
+    failed = 0
+    for kind, limit in LIMITS.items():
+        hits = [finding for finding in found if finding.kind == kind]
+        if everything or len(hits) > limit:
+            for hit in hits:
+                print(f"{hit.path.relative_to(top)}:{hit.line}: {kind}: {hit.text}")
+        if len(hits) > limit:
+            print(f"{len(hits)} times {kind}, at most {limit} (tools/voice.py)")
+            failed = 1
+        elif len(hits) < limit:
+            print(f"{len(hits)} times {kind}: lower its limit of {limit} in tools/voice.py")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(everything="--all" in sys.argv))
