@@ -15,5 +15,5 @@ def of(selection: Selection, host: Host) -> dict[str, Any]:
     """As `recipe.scope` takes it: gateways, beside, turns, interim. Raises Refused for what the servers cannot share."""
     root, inventory = selection.project.root, selection.inventory
     gateways = in_front_of(root, inventory, host)
-    others = {"beside": other_servers.of(selection, host), "turns": turns.of(root, inventory, host)}
+    others = {"other_servers": other_servers.of(selection, host), "turns": turns.of(root, inventory, host)}
     return {"gateways": gateways, **others, "interim": interim.of(selection, host)}

@@ -25,7 +25,7 @@ def deploy(**given: Any) -> list[int]:
     routes.routed(project.root, inventory, gateway)
     gateways.refuse_without_key(gateway)
     codes = playbooks.run(DEPLOY, "gateway.deploy", **{**given, "host": gateway.host})
-    shown = not (given["check"] or given["json"] or given.get("hears"))
+    shown = not (given["check"] or given["json"] or given.get("on_event"))
     if shown and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
         url, way = gateways.base_url(inventory, gateway)
         say(f"Clients of {gateway.name}: base URL {url}" + (f" ({way})" if way else "") + _with_key(gateway))

@@ -47,7 +47,7 @@ def _deployed(gateway: Gateway, given: Mapping[str, Any], on_event: Listener | N
             say(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
         plain = {name: value for name, value in given.items() if name not in OF_SERVERS}
         everything = {"tags": "", "skip_tags": "", "start_at_task": "", "host": gateway.name}
-        codes = gateways.deploy(**{**plain, **everything, "hears": on_event})
+        codes = gateways.deploy(**{**plain, **everything, "on_event": on_event})
     except SparkwrightError as error:
         if on_event is not None:
             raise
