@@ -82,7 +82,9 @@ class DepthRates(Module["DepthRates.Args"]):
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
-        asker = learned(Asker(http, args.model, args.base_url, key), args.most_seconds)
+        asker = learned(
+            Asker(http, args.model, args.base_url, key), args.most_seconds, shortest_tokens=min(args.depths)
+        )
         for n, depth in enumerate(sorted(args.depths)):
             context.progress(n, len(args.depths), text=f"decoding behind {depth} tokens")
             left_s = until_s - time.monotonic()

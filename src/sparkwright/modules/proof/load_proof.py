@@ -23,7 +23,9 @@ FOLDER = "load_proofs"
 ANSWER_TOKENS = 32
 #: words are random: their tokens are known within this share
 SLACK = 0.03
-FEW_WORDS, MANY_WORDS = 32, 256
+#: the words of two prompts from which a word's tokens are learned. The random text at the head of each is worth some tokens more or
+#: less: over 224 words that was 2 % of a word, and one prompt of the whole context in twenty or so was longer than the context
+FEW_WORDS, MANY_WORDS = 32, 2048
 
 
 class LoadProof(Module["LoadProof.Args"]):
@@ -69,9 +71,9 @@ class LoadProof(Module["LoadProof.Args"]):
 
     @staticmethod
     def _climbed(http: Http, args: Args, key: str, context: Context) -> list[Rung]:
-        asker = learned(Asker(http, args.model, args.base_url, key), args.timeout_s)
-        found: list[Rung] = []
         steps = ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
+        asker = learned(Asker(http, args.model, args.base_url, key), args.timeout_s, shortest_tokens=steps[0].context)
+        found: list[Rung] = []
         for rung in steps:
             context.go_on()
             context.progress(len(found), len(steps), text=f"{rung.context} tokens x {rung.streams}")
@@ -80,16 +82,26 @@ class LoadProof(Module["LoadProof.Args"]):
         return found
 
 
-def learned(asker: Asker, timeout_s: float) -> Asker:
-    """Learn how many tokens the server makes of a word. Raises Failed when it gives no token."""
+def learned(asker: Asker, timeout_s: float, *, shortest_tokens: int) -> Asker:
+    """Learn how many tokens the server makes of a word.
+
+    Args:
+        asker: sends the prompts.
+        timeout_s: the longest silence of a stream, seconds.
+        shortest_tokens: the shortest prompt that will be asked for; none of these is longer than half of it.
+
+    Raises:
+        Failed: the server gives no token.
+    """
+    words = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
     try:
-        few, many = (
-            asker.run(asker.request(prefix.text(words), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
-            for words in (FEW_WORDS, MANY_WORDS)
-        )
+        tokens = [
+            asker.run(asker.request(prefix.text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            for count in words
+        ]
     except stream.StreamError as error:
         raise Failed(f"no token from {asker.base_url}: {error}.") from None
-    asker.ruler = Ruler.of((FEW_WORDS, few), (MANY_WORDS, many))
+    asker.ruler = Ruler.of((words[0], tokens[0]), (words[1], tokens[1]))
     return asker
 
 
