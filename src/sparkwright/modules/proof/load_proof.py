@@ -23,7 +23,7 @@ FOLDER = "load_proofs"
 ANSWER_TOKENS = 32
 #: words are random: their tokens are known within this share
 SLACK = 0.03
-#: the words of two prompts from which a word's tokens are learned. The random text at the head of each is worth some tokens more or
+#: the words of two prompts that tell the tokens of a word. The random text at the head of each is worth some tokens more or
 #: less: over 224 words that was 2 % of a word, and one prompt of the whole context in twenty or so was longer than the context
 FEW_WORDS, MANY_WORDS = 32, 2048
 
