@@ -124,6 +124,20 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     assert "Free memory on device" in (kept / "container.log").read_text()
 
 
+def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alone: Alone) -> None:
+    before = alone.id()
+    alone.changed()
+    control.fault(alone.desk.sandbox, "overshoot")
+    try:
+        said = alone.deploy()
+    finally:
+        control.fault(alone.desk.sandbox, None)
+    assert said.code == 1, said.out[-3000:]
+    assert "was stopped to save the host" in said.out
+    assert not control.lost(alone.desk.sandbox)
+    assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
+
+
 def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone: Alone) -> None:
     alone.changed()
     text = alone.recipe.read_text()
