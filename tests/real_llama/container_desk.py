@@ -95,7 +95,7 @@ def rootfs(salt: str) -> bytes:
 def spare_the_page_cache(playbooks: Path) -> None:
     """As root each drop empties the page cache of the whole machine, and whatever runs beside reads itself from the disk again."""
     given = re.compile(
-        r"( page_cache:\n)( +)(model_dir: .*\n)(?: +(?:policy|utilization|needs_bytes|engine_memory|reserve_gib): .*\n)*"
+        r"( page_cache:\n)( +)(model_dir: .*\n(?: +models: .*\n)?)(?: +(?:policy|utilization|needs_bytes|engine_memory|reserve_gib): .*\n)*"
     )
     for book in playbooks.rglob("*.yml"):
         text = book.read_text()
