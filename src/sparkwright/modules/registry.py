@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def _found() -> dict[str, str]:
-    """Where each module is: SUBJECT/NAME.py below this folder is the module NAME."""
+    """Return the import path of each module by its name: SUBJECT/NAME.py below this folder is the module NAME."""
     paths = (path.relative_to(HERE).with_suffix("") for path in HERE.glob("*/**/*.py") if path.stem != "__init__")
     return {path.name: ".".join((str(__package__), *path.parts)) for path in paths}
 

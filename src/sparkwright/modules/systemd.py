@@ -6,7 +6,7 @@ from sparkwright.host.module import Context
 
 
 def journal(unit: str, scope: str) -> str:
-    """What to look at. scope: user, or the system's."""
+    """Return the command that shows a unit's log. scope: user or system."""
     return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
 
 

@@ -1,4 +1,4 @@
-"""What is known of the shipped recipes beside what they say: for what, how large, how fast by whose report.
+"""Facts about the shipped recipes that their files do not hold: use, size, and reported speed.
 
 A figure without a source is not written here. bytes_per_token is arithmetic over a model's config.json
 (engines/model/roofline.py): it gives a ceiling, never an expectation.
@@ -155,6 +155,6 @@ NOTHING = Known("", ())
 
 
 def of(name: str, model: str) -> Known:
-    """What is known of a recipe; nothing of one that is not shipped, or that you gave another model."""
+    """Return the facts about a shipped recipe; NOTHING for any other recipe, or for one that was given another model."""
     known = KNOWN.get(name, NOTHING)
     return known if known.model == model else NOTHING

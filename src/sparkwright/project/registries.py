@@ -28,14 +28,14 @@ _LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
 
 
 def why_not_a_url(url: str) -> str:
-    """Why git is not asked for this; empty when it is."""
+    """Return why a URL must not be passed to git; empty if it may."""
     if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
         return ""
     return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
 
 
 def why_not_a_folder(path: str) -> str:
-    """Why this is no folder of a repository; empty when it is."""
+    """Return why this is no folder of a repository; empty if it is one."""
     steps = path.strip("/").split("/") if path else []
     bad = path.startswith("/") or any(step in ("..", "") or why_not_a_file(step) for step in steps)
     return "is not a folder of the repository, as official-recipes" if bad else ""

@@ -23,7 +23,7 @@ report.html
 
 
 def source() -> Path:
-    """Where they stand: inside the installed package, or at the top of the checkout it runs from."""
+    """Return the folder of the starter files: inside the installed package, or the top of the checkout it runs from."""
     package = Path(__file__).parents[1]
     installed = package / "starter"
     return installed if installed.is_dir() else package.parent.parent
@@ -69,7 +69,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
 
 
 def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
-    """What `lay` writes, by path in the project. See there."""
+    """Return the files that `lay` writes, by path in the project. Its arguments are those of `lay`."""
     top = source()
     shipped = {str(path.relative_to(top)): path for path in files()}
     found = {name: path.read_bytes() for name, path in shipped.items() if name not in without and name not in texts}

@@ -89,7 +89,7 @@ class Barrier(Module["Barrier.Args"]):
 
 
 def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """What is registered of what the members share. own: what this one does."""
+    """Return the result's data from the values that the members share. own: the values of this member."""
     alike = {
         name: [host for host, member in members.items() if _json(member.get(name)) == _json(value)]
         for name, value in own.items()

@@ -63,7 +63,7 @@ def _before(name: str, context: Context) -> dict[str, Any]:
 
 
 def _runs(name: str, state: dict[str, Any], context: Context) -> bool:
-    """Whether this state is what runs now."""
+    """Return True if the running gateway has this verified state."""
     found = containers.inspect(context.docker(), name) or {}
     reads = admin.running_digest(place.current(place.state(context)).sockets)
     return bool(found) and (found["Id"], reads) == (state.get("container_id"), state["digest"])

@@ -17,7 +17,7 @@ RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
-    """What the stopped server held is available again: MemAvailable rose by it, within a tolerance.
+    """The memory of the stopped server is available again: MemAvailable rose by as much, within a tolerance.
 
     What it held was recorded when it was verified; where it was not, this waits until no more is released. On shared memory a
     CUDA context, or what the driver leaks, can outlive its process; so this waits, and names who holds what is missing. It does

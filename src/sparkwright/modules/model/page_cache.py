@@ -59,7 +59,10 @@ class PageCache(Module["PageCache.Args"]):
 
 
 def _room(args: PageCache.Args, context: Context) -> str:
-    """How much is free beside the page cache, where the server fits into that; else, and where its need is unknown, empty."""
+    """Return a message with the memory that is free beside the page cache, if the server fits into it.
+
+    Empty if it does not fit, or if its need is unknown.
+    """
     server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
     found = memory_fit.of(context, server, args.reserve_gib)
     need = found.need_bytes

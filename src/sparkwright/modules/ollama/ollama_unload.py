@@ -73,7 +73,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
 
 
 def _in_all(found: Seen) -> str:
-    """What they hold together, as far as it is known."""
+    """Return the memory that the loaded models hold together, as text, as far as their sizes are known."""
     sizes = [usage.model.size_bytes for usage in found.held]
     known = sum(size or 0 for size in sizes)
     if not known:

@@ -71,7 +71,7 @@ def reported(state: EngineState, engine: Engine) -> dict[str, str]:
 
 
 def readings(state: EngineState) -> dict[str, Any]:
-    """What the log tells, without what it does not."""
+    """Return the settings that the engine's log states; those it does not state are left out."""
     reported = state.to_json()
     about = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
     shown = ("chunked_prefill", "prefix_caching")

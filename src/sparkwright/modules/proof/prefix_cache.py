@@ -109,7 +109,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
 
 def _settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
-    """What the server answers of its settings; empty where its engine has no such answer, or it gives none."""
+    """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
     if not http.settings:
         return {}
     return http.settings_of(http_probe.ask(args.base_url, http.settings, api_key=key).json())
@@ -122,7 +122,7 @@ def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
 
 
 def _foreign(sightings: list[prefix_verdict.Sighting]) -> str:
-    """What others asked meanwhile; "" for nothing."""
+    """Return a phrase about other clients' traffic during the check; empty if there was none."""
     options = sum(sighting.queries or 0 for sighting in sightings)
     ours = sum(sighting.prompt_tokens for sighting in sightings)
     if ours and options > ours * (1 + MORE):

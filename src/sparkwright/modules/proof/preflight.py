@@ -155,7 +155,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 
 
 def _ours(holder: str, context: Context) -> bool:
-    """Whether sparkwright created the container that holds a port."""
+    """Return True if sparkwright created the container that holds a port."""
     found = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER))
     return found is not None and ownership.ours(context, found)
 
@@ -233,7 +233,7 @@ def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 
 
 def _there(path: Path, size_bytes: int) -> int:
-    """How much of a file need not be downloaded again."""
+    """Return how many bytes of a file need not be downloaded again: all of them or none."""
     try:
         return size_bytes if path.stat().st_size == size_bytes else 0
     except OSError:

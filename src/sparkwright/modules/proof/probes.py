@@ -42,11 +42,15 @@ class Check:
 class Probes(Module["Probes.Args"]):
     """The server answers as its clients need it: what the recipe asks for in `expect.probes`, one small request each.
 
-    tool_call: a tool call arrives in `tool_calls`, with JSON arguments. reasoning: the thinking is in a field of its own and the
-    answer in the content. json_schema: the content is JSON of the request's schema. image: the colour of a picture is named.
-    embedding_dimension: a vector has so many numbers. language: a question in that language is answered in it. messages,
-    responses: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API. Greedy, with a bounded number of
-    tokens; judged by rules, never by a text.
+     - `tool_call`: a tool call arrives in `tool_calls`, with JSON arguments.
+     - `reasoning`: the thinking is in a field of its own and the answer in the content.
+     - `json_schema`: the content is JSON of the request's schema.
+     - `image`: the colour of a picture is named.
+     - `embedding_dimension`: a vector has so many numbers.
+     - `language`: a question in that language is answered in it.
+     - `messages`, `responses`: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API.
+
+    Greedy, with a bounded number of tokens; judged by rules, never by a text.
 
     Each is asked without `stream` and with it, as most clients ask; a tool call also where nothing is said about thinking, in a
     second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools; an answer with thinking
@@ -101,7 +105,7 @@ class Probes(Module["Probes.Args"]):
 
 
 def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str] = ()) -> Result:
-    """What all rows together come to. Pure."""
+    """Return the result of all checks together. Pure."""
     rows = [*checks, *([Check(NOTES, "proved", "; ".join(notes))] if notes else ())]
     data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
     failed = [check for check in checks if check.verdict == "disproved"]

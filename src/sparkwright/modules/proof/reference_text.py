@@ -115,7 +115,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
 
 
 def compared(kept: Reference, texts: Sequence[Text]) -> Result:
-    """What the texts say beside the reference. Pure."""
+    """Return the result of comparing generated texts with the reference. Pure."""
     verdict, partings = reference.judge(kept.texts, texts)
     tied = sum(parting.tied for parting in partings)
     aside = f"; {tied} of {len(texts)} parted at a near-tie" if tied else ""
@@ -143,7 +143,7 @@ def _not_recorded(judged: Judged, engine: Engine, data: dict[str, Any]) -> Resul
 
 
 def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: list[Parting]) -> dict[str, Any]:
-    """What is registered, both texts among it."""
+    """Return the data to register, with both texts."""
     rows = [
         {
             "prompt": parting.prompt,

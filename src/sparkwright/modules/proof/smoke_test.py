@@ -39,7 +39,7 @@ BAD = ("misconfigured", "regression", "invalid")
 
 @dataclass
 class Seen:
-    """What was observed around and during the measurement."""
+    """Observations around and during the measurement."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -228,7 +228,7 @@ def _broken_speculation(
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
-    """How the server's own count differs from the client's; "" when it does not, or when nobody counts."""
+    """Return how the server's token count differs from the client's; empty if it does not, or if the server does not count."""
     served = risen(before, after, roles.GENERATED)
     if served is None or found.approximate or not miscounted(served, found.tokens, found.capped):
         return ""
@@ -236,7 +236,7 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Me
 
 
 def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
-    """Why it proves nothing: verdict, sentence, what to do. None when it does."""
+    """Return why the measurement proves nothing: verdict, sentence and fix. None if it is valid."""
     if differs := _mismatch(seen.before, seen.after, found):
         return "inconclusive", f"other traffic: {differs}", server_metrics.IDLE
     if seen.lag.spoils_rates(found.decoding_s):

@@ -103,7 +103,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
 
 
 def _judged(found: tasks.Judged, token_s: float, about: dict[str, Any]) -> Result:
-    """What came of a request for a vector or for scores."""
+    """Return the result of a request for an embedding or for scores."""
     if found.why_not:
         return _failed("wrong answer" if found.holds else "no content", f"the response was 200 {found.why_not}.")
     return Result(msg=f"answers: {found.holds} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **about})

@@ -38,13 +38,13 @@ class Check:
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
-    """What the engine says of itself is what the recipe expects: in the log of its last start, and where the server is asked.
+    """The engine reports what the recipe expects: in the log of its last start, and in the settings that the server returns.
 
     Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
     requested: a flag of the running command that the engine resolved otherwise is disproved. So is a kernel path (attention and
-    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's.
-    Each check is proved, disproved or not found: a line that is missing proves nothing, so what is not found fails unless
-    log_unknown lets it pass. A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
+    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's. Each check is proved, disproved
+    or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass. A forbidden
+    pattern that no line holds is proved only when the log holds a start of the engine.
 
     Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), kernels (by kind, the names
     that the log tells), mismatches (sentences), checks (check, verdict, evidence), version, cut (what was read of a log that is
@@ -110,7 +110,7 @@ def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None
 
 
 def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
-    """What the server answers of its settings; empty where its engine has no such answer, or it gives none."""
+    """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
     inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
     url = containers.url_of(inspected) if inspected else ""
     if not url or inspected is None:
@@ -157,8 +157,7 @@ def checks_of(args: VerifyLogs.Args, state: EngineState, found: dict[str, str], 
 
 
 def unmet(state: EngineState, engine: Engine) -> list[Check]:
-    """What the engine itself says that it does not do as it was asked; nothing is a check of its own where it says no such
-    thing. Pure."""
+    """Return a disproved check for each line in which the engine says that it does not do what was requested. Pure."""
     lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
     return [Check("serves what was asked", "disproved", message(line, engine.log)) for line in lines]
 

@@ -35,11 +35,13 @@ CACHE = "compile cache"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that sparkwright put on the host. size_bytes: None when unknown. kept: why it stays; empty when it goes."""
+    """An object that sparkwright put on the host."""
 
     kind: str
     name: str
+    #: None when unknown
     size_bytes: int | None = 0
+    #: why it stays; empty when it is removed
     kept: str = ""
     #: of an image: the one that was listed, whatever the name means later
     image_id: str = ""
@@ -59,7 +61,7 @@ class Found:
 
 
 class CleanHost(StateModule["CleanHost.Args", Found]):
-    """What sparkwright put on a host is listed with its sizes, and what lies outside its own folders is removed.
+    """List what sparkwright put on a host, with sizes, and remove what lies outside its own folders.
 
     Removed: kept previous containers, containers of the lab, compile caches, files kept beside models for a rollback or by a
     download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed
@@ -123,7 +125,7 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
 
 
 def _caches(context: Context, going: set[str]) -> Iterator[Item]:
-    """What engines compiled, but for containers that remain."""
+    """Yield the compile caches, except those of containers that remain."""
     users = compile_caches.in_use_or_unknown(context)
     for key in compile_caches.keys(context):
         at, user = compile_caches.folder(context, key), users.get(key, "")
@@ -136,7 +138,7 @@ def _caches(context: Context, going: set[str]) -> Iterator[Item]:
 
 
 def _old_caches(context: Context, going: set[str]) -> Iterator[Item]:
-    """What earlier versions kept."""
+    """Yield the caches that earlier versions kept."""
     try:
         found = compile_caches.old_folders(context)
     except SparkwrightError:
@@ -178,7 +180,7 @@ def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 
 
 def _kept_beside_models(context: Context) -> Iterator[Item]:
-    """What a rollback or a download that was cut off left in the folders of models."""
+    """Yield the files that a rollback or an interrupted download left in the folders of models."""
     for manifest in Manifest.all(context.state):
         for path in (manifest.folder / kept_files.FOLDER, manifest.folder / staging_area.NAME):
             if path.is_dir() and not path.is_symlink():

@@ -36,10 +36,10 @@ MOST_NAMES = 8
 
 
 class ContainerSettings(Module["ContainerSettings.Args"]):
-    """What a running container was made with, in a recipe's words. Changes nothing.
+    """Report the settings that a running container was created with, in a recipe's words. Changes nothing.
 
-    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the
-    text of a shell or of JSON. Its name does.
+    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the text
+    of a shell or of JSON. Its name does.
 
     Returns: name, image, entrypoint and command (as made; the entrypoint is null where it is the image's), env (beside the
     image's), ports, volumes, network, options (of `container` in a recipe), running.
@@ -101,7 +101,7 @@ def _ports(bindings: Mapping[str, Any]) -> list[str]:
 
 
 def _options(host: Mapping[str, Any], own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from a container that asks for nothing."""
+    """Return the options that differ from those of a plain `docker run`."""
     found: dict[str, Any] = {name: list(host[key]) for name, key in LISTS.items() if host.get(key)}
     restart = str((host.get("RestartPolicy") or {}).get("Name") or "no")
     found["restart"] = restart

@@ -30,15 +30,17 @@ REFUSED = "Couldn't connect"
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Of one half of a port. gbps: None where nothing was measured; error: why."""
+    """The measured rate of one half of a port."""
 
     adapter: str
+    #: Gb/s; None if nothing was measured
     gbps: float | None = None
+    #: why nothing was measured
     error: str = ""
 
 
 class LinkRate(Module["LinkRate.Args"]):
-    """How fast this host writes to another's memory over the halves of a port, all at the same time, for some seconds.
+    """Measure how fast this host writes to another's memory over the halves of a port, all at the same time, for some seconds.
 
     With perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and takes the whole link
     meanwhile.
@@ -86,7 +88,7 @@ def _measured(host: Host, adapter: str, words: list[str], args: LinkRate.Args) -
 
 
 def _why_none(host: Host) -> str:
-    """Why the program gave no answer."""
+    """Return why the program printed no result."""
     return f"{PROGRAM} {'is not installed' if host.output(PROGRAM, '--version') is None else 'did not end'}"
 
 

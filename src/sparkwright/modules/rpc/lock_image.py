@@ -82,7 +82,8 @@ class LockImage(Module["LockImage.Args"]):
 
 
 def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineName) -> dict[str, Any]:
-    """What the registry's API says; with less depth what the engine says of it, where the API can't be reached from here."""
+    """Return the entry from the registry's API; if it can't be reached from here, the fewer facts that the Docker Engine can get.
+    """
     if not context.machine.sandbox:
         try:
             return registry_client.open_registry(api, name).entry(platform, of(engine))
@@ -93,7 +94,7 @@ def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineN
 
 
 def _gone(api: Any, args: LockImage.Args) -> bool | None:
-    """Whether the registry has lost the pinned digest; None when it does not say."""
+    """Return True if the registry has lost the pinned digest, None if that is unknown."""
     name = Name.parse(args.ref)
     try:
         docker_image.asked_of_registry(api, Name(name.repository, name.tag, args.pinned))

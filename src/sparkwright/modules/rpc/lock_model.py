@@ -92,7 +92,7 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
 
 
 def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
-    """What the beginning of the model's file tells; None where the hub does not hand out a part of it."""
+    """Return the configuration read from the beginning of the model's file; None if the hub does not serve a part of it."""
     chooses, model = of(args.engine).files, _served_file(files, args)
     if chooses is None or not model:
         return None

@@ -130,7 +130,7 @@ def _ids(api: Any, wanted: Mapping[str, Collection[str]]) -> Iterator[str]:
 
 
 def _unique_bytes(api: Any) -> dict[str, int]:
-    """What each image holds alone, as the engine counts it; empty where it can't."""
+    """Return the bytes that each image shares with no other, by Id, as the Docker Engine counts them; empty if it can't."""
     from docker.errors import APIError
 
     try:

@@ -35,19 +35,21 @@ FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """spec: with its key by fingerprint. container and image: inspects, empty when there is none. verified_id: of the last
-    verified container.
+    """The server's container on this host, beside the spec and the last verified state."""
 
-    made_from: the spec of that one; None where none was verified. model: what it was verified with: commit, and files with
-    their hashes. texts: what stands in the recipe's files.
-    """
-
+    #: the container as it should be, with the server's key as a fingerprint
     spec: ContainerSpec
+    #: inspect of the container; empty if there is none
     container: dict[str, Any]
+    #: inspect of its image; empty if there is none
     image: dict[str, Any]
+    #: Id of the last verified container
     verified_id: str
+    #: model of the last verified container: commit, and files with their hashes
     model: Mapping[str, Any]
+    #: spec of the last verified container; None if none was verified
     made_from: ContainerSpec | None = None
+    #: contents of the recipe's files
     texts: Mapping[str, str] = field(default_factory=dict)
     #: whether sparkwright created the container
     ours: bool = True
@@ -195,7 +197,7 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
 
 
 def _role(name: str) -> tuple[str, str]:
-    """What a container of this name is for, and the server's own name."""
+    """Return the role of a container with this name, and the server's own name."""
     if name.endswith(containers.INTERIM):
         return ownership.BESIDE, name.removesuffix(containers.INTERIM)
     return ownership.SERVER, name
@@ -215,9 +217,10 @@ def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
 
 
 def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
-    """What of the container is not as it should be, and the weights it holds in memory when they are another revision's.
+    """Return the differences between the container and its spec, and between the loaded model revisions and the expected ones.
 
-    model: the one it is to serve, commit and files.
+    Args:
+        model: the model that it should serve, with commit and files.
     """
     if (name := replacement.name_of(found.container)) != found.spec.name:
         return [Change("name", name, found.spec.name, "the server of another recipe")]
@@ -237,7 +240,7 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
 
 
 def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
-    """What differs between the revision of a model that the engine loaded, and the one that it is to serve."""
+    """Return the difference between the revision of a model that the engine loaded and the one that it should serve."""
     old, new = has.get("commit"), wanted.get("commit")
     before, after = _read_by_the_engine(has), _read_by_the_engine(wanted)
     if not old or not new or old == new or before == after:

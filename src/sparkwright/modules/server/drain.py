@@ -99,7 +99,7 @@ def _both(running: int | None, gateways: Sequence[Gateway], context: Context) ->
 
 
 def _of_container(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
-    """How many requests this server answers, each time it is called."""
+    """Return a function that returns the number of requests this server is processing; None if unknown."""
     url = containers.url_of(container)
     engine, key = engine_of.of_container(container), server_key.of_container(context.state, container)
     return lambda: requests_of(engine, url, key)

@@ -19,7 +19,7 @@ from sparkwright.units import gib
 
 
 class InterimFits(Module["InterimFits.Args"]):
-    """Whether a second server fits beside the running one, and takes its requests at the gateways while that is replaced.
+    """Check that a second server fits beside the running one, to take its requests at the gateways while that is replaced.
 
     It fits when the host has the memory for it now, and for it and the new server once the running one is gone; when its port is
     free; and when every gateway in front of the host has a place for it and sends requests to the running server now. With `swap:

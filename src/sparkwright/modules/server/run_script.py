@@ -86,7 +86,8 @@ def _of_nobody(name: str, context: Context) -> list[Path]:
 
 
 def _record(name: str, context: Context) -> StateFolder | None:
-    """Where the verified state of the container that is there is kept, a server's or a gateway's; None: it is not verified."""
+    """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
+    verified."""
     here = containers.inspect(context.docker(), name)
     kept = (context.state, place.state(context)) if here else ()
     return next(

@@ -61,7 +61,7 @@ class Facts(Module["Facts.Args"]):
 
 
 def _groups() -> list[str]:
-    """Of the live login: a group added since then does not count yet."""
+    """Return the groups of the current login: a group added since then does not count yet."""
     names = []
     for gid in os.getgroups():
         try:

@@ -30,20 +30,24 @@ NOT_SET_UP = ("217", "218", "226", "228")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """standing: texts by path, and the crontab. wanted: the same, each with the texts that are right. active: the timer runs.
-
-    lingers: the user's systemd runs after logout. marked: the runtime is kept. elsewhere: other clocks. left: files
-    that checks wrote. linger_is_ours: it was switched on by an install.
-    """
+    """The health timer's files and state on this host, beside what they should be."""
 
     place: Place
+    #: contents by path, and of the crontab
     standing: dict[str, str]
+    #: acceptable contents by path, and of the crontab
     wanted: dict[str, tuple[str, ...]]
+    #: whether the timer runs
     active: bool = False
+    #: whether the user's systemd keeps running after logout
     lingers: bool = True
+    #: whether the runtime is marked as in use by the timer
     marked: bool = True
+    #: scopes of other timers that are installed
     elsewhere: tuple[str, ...] = ()
+    #: files that checks wrote
     left: tuple[Path, ...] = ()
+    #: settings of the installed timer
     before: Settings = field(default_factory=Settings)
 
 

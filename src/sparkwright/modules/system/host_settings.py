@@ -23,10 +23,13 @@ OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """files: what stands at each setting's path; None for nothing. live: kernel values now. record: what was before."""
+    """The host's settings, and the record of what sparkwright changed."""
 
+    #: content of the file of each setting; None if there is none
     files: Mapping[str, str | None] = field(default_factory=dict)
+    #: current kernel values
     live: Mapping[str, str] = field(default_factory=dict)
+    #: for each setting, what was there before
     record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -124,7 +127,7 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
 
 
 def _ours(now: str | None, kept: Mapping[str, Any]) -> bool:
-    """Whether a file is as we wrote it, is gone, or was never written: the run was killed before."""
+    """Return True if a file is as sparkwright wrote it, is gone, or was never written because the run was killed before."""
     return now is None or _digest(now) == kept.get("wrote") or (not kept.get("applied") and now == kept.get("before"))
 
 

@@ -1,4 +1,4 @@
-"""From YAML's events to plain values with their lines, within bounds: no depth, no alias and no number of things can hurt.
+"""Compose YAML's events into plain values with their lines, within limits on depth, aliases and number of values.
 
 PyYAML's own composer recurses in C (a crash at some depth), makes a node of every alias's target and reads any number.
 """
@@ -47,9 +47,11 @@ class Spelled(float):
 
 @dataclass
 class Composer:
-    """where: the file's name in messages. lines: filled with the 1-based line of each key and list item, by its place."""
+    """Composes the values of one YAML document."""
 
+    #: name of the file in messages
     where: str
+    #: 1-based line of each key and list item by its place; filled while composing
     lines: dict[Place, int] = field(default_factory=dict)
     _events: list[Any] = field(default_factory=list)
     _anchors: dict[str, int] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Composer:
         return found
 
     def _alias(self, event: Any, place: Place) -> Any:
-        """What was anchored, read once more at this place, so that it has lines too."""
+        """Return the anchored value, read again at this place so that it has lines too."""
         begin = self._anchors.get(event.anchor)
         if begin is None:
             self._refuse(event, f"no anchor &{one_line(event.anchor, at_most=SHOWN_CHARS)} before this alias.")

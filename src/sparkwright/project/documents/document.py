@@ -26,14 +26,15 @@ SENTENCE_CHARS = 300
 
 @dataclass(frozen=True)
 class Document:
-    """path: the file. data: its content. lines: 1-based line of each key and list item, by its place.
+    """A YAML file's content, with the line of each value."""
 
-    grafts: other files whose content was put in at a place.
-    """
-
+    #: the file
     path: Path
+    #: its content
     data: Any
+    #: 1-based line of each key and list item, by its place
     lines: dict[Place, int] = field(default_factory=dict)
+    #: included files by the place where their content was put in
     grafts: dict[Place, Document] = field(default_factory=dict)
 
     def where(self, *place: str | int) -> str:
@@ -46,7 +47,7 @@ class Document:
         return shown(self.path)
 
     def put_in(self, *place: str | int) -> bool:
-        """Whether another file's content was put in at just this place."""
+        """Return True if another file's content was put in at exactly this place."""
         if place in self.grafts:
             return True
         ends = (end for end in range(len(place) - 1, -1, -1) if place[:end] in self.grafts)
@@ -102,7 +103,7 @@ def parse(text: str, path: Path) -> Document:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; not for a name that no file can have, which Path.is_file raises for."""
+    """Return True if the file exists; False for a name that no file can have, for which Path.is_file raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
@@ -137,6 +138,6 @@ def shown(path: Path) -> str:
 
 
 def _indent(text: str, line: int) -> str:
-    """What a line, counted from 0, begins with before its first word."""
+    """Return the indentation of a line, counted from 0."""
     found = next(islice(text.split("\n"), line, None), "")
     return found[: len(found) - len(found.lstrip())]

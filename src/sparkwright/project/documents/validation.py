@@ -1,4 +1,4 @@
-"""From a document to a model: a wrong key, type or value is refused with file, line and the nearest right name."""
+"""Check a document against a model: a wrong key, type or value is refused with file, line and the nearest right name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
 
 
 def _place(value: Any, error: Any) -> Place:
-    """Where a mistake stands in the user's data: pydantic names the kinds that a value may have as places, too."""
+    """Return the place of a mistake in the user's data, without the type names that pydantic puts into its own."""
     found: list[str | int] = []
     for part in error["loc"]:
         if (isinstance(value, dict) and part in value) or (isinstance(value, list) and part in range(len(value))):
@@ -150,7 +150,7 @@ PATTERNS = {
 
 
 def _rule(error: Any) -> str:
-    """What a value must be; empty for a mistake that pydantic tells better."""
+    """Return what a value must be; empty for a mistake that pydantic explains better."""
     given = error.get("ctx", {})
     if error["type"] == "string_pattern_mismatch":
         return PATTERNS.get(given["pattern"], f"text that matches {given['pattern']}")
@@ -162,18 +162,21 @@ def _message(error: Any) -> str:
 
 
 def _in_quotes(error: Any) -> str:
-    """What to do where YAML reads a bare word as something else: `no` is false, 2 is a number."""
+    """Return the hint to quote a bare word that YAML reads as another type: `no` is false, 2 is a number."""
     text = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
     return "; quote it" if text else ""
 
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
-    """Whether a place is one where the source of a secret stands, so that what stands there may be the secret."""
+    """Return True if a place holds the source of a secret, so that its value may be the secret itself."""
     return bool(getattr(_kind_at(model, loc), "NAMES_A_SECRET", False))
 
 
 def _no_source(place: Place) -> str:
-    """What to write where the source of a secret stands; the variable is called as the secret, if a variable may be."""
+    """Return the message for a place that must name the source of a secret.
+
+    The variable in its example has the secret's name, if that can be a variable's name.
+    """
     names = (str(part) for part in reversed(place))
     variable = next((name for name in names if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)), "SPARK_KEY")
     dotted = one_line(".".join(str(part) for part in place), at_most=200)
@@ -187,14 +190,14 @@ def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
 
 
 def _about(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
-    """What a key means; empty where nothing says so."""
+    """Return the description of a key; empty if it has none."""
     kind = _kind_at(model, loc[:-1])
     found = {field.alias or name: field for name, field in kind.model_fields.items()} if _is_model(kind) else {}
     return (found[loc[-1]].description or "") if loc[-1] in found else ""
 
 
 def _kind_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
-    """What stands at a place, walking the models down."""
+    """Return the type at a place, walking down the models."""
     kind: Any = model
     for part in loc:
         field = kind.model_fields.get(part) if _is_model(kind) else None
@@ -220,6 +223,6 @@ def _named(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for a message that must not repeat it."""
+    """Return a value's type in words, for a message that must not repeat the value."""
     kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     return kinds.get(type(value), "a number" if isinstance(value, int | float) else "another type")

@@ -17,7 +17,7 @@ def refuse_cluster(export: Export) -> None:
 
 
 def note_model(export: Export) -> None:
-    """What has to be on the host first: neither docker nor compose downloads a model."""
+    """Note that the model must be on the host first: neither docker nor compose downloads it."""
     model = export.recipe.file.model
     revision = ["--revision", export.commit] if export.commit else []
     fetched = join(["hf", "download", model.id, *revision, "--local-dir"])

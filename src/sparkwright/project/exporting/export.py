@@ -1,4 +1,4 @@
-"""What every format is written from: a recipe, its pins, and the container that it asks for."""
+"""The input of every export format: a recipe, its pins, and its container."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ HOME = "~"
 
 @dataclass
 class Export:
-    """spec: the container, with its volumes below HOME. image: pinned. commit: of the model, "" while it is not pinned.
-    notes: what the format cannot say."""
+    """A recipe to export."""
 
     recipe: Recipe
+    #: the container, with its volumes below HOME
     spec: ContainerSpec
+    #: the image, pinned
     image: str
+    #: the model's commit; "" while it is not pinned
     commit: str
+    #: what the format cannot express
     notes: list[str] = field(default_factory=list)
 
 

@@ -56,7 +56,7 @@ def fingerprint(pem: str) -> str:
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
-    """Where this host reaches the gateway's. Simulated and local hosts are on one machine."""
+    """Return the address at which this host reaches the gateway's host. Simulated and local hosts are on one machine."""
     there = inventory.machines[gateway.host]
     if there.name == host.machine or there.connection != "ssh":
         return LOOPBACK

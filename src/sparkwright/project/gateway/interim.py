@@ -1,4 +1,4 @@
-"""Where a host may start a second server that takes the requests of its first while that is replaced."""
+"""Ports for interim servers, which take a server's requests while it is replaced."""
 
 from __future__ import annotations
 

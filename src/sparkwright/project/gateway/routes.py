@@ -1,4 +1,7 @@
-"""From the inventory and its recipes to what a gateway routes. Raises Refused with file and line for what cannot be."""
+"""The routes of a gateway, from the inventory and its recipes.
+
+Raises Refused with file and line for what cannot be routed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ CONTAINER = "gateway"
 
 
 def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
-    """What the gateway routes, and to which servers. Raises Refused, with file and line, before anything is touched."""
+    """Return the gateway's configuration, and the servers to which it routes.
+
+    Raises Refused, with file and line, before anything is touched.
+    """
     found = servers(project, inventory, gateway)
     for message, where, fix in _mistakes(project, inventory, gateway, found):
         raise Refused(message, where=where, fix=fix)
@@ -162,7 +168,7 @@ def _progress(http: Http, task: Task) -> model.Progress | None:
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
-    """Where the gateway reaches a host. Simulated and local hosts are on one machine."""
+    """Return the address at which the gateway reaches a host. Simulated and local hosts are on one machine."""
     here = host.machine == gateway.host or host.connection != "ssh"
     return gateway.file.addresses.get(host.machine) or (LOOPBACK if here else host.address)
 

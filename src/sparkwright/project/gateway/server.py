@@ -33,5 +33,5 @@ class Server:
 
 
 def load(project: Path, host: Host) -> Server:
-    """What a host with a recipe serves. Raises Refused."""
+    """Load the recipe of a host and return the server. Raises Refused."""
     return Server(host, recipe.load(project, str(host.recipe), named_at=host.set_at.get("recipe", "")))

@@ -31,13 +31,17 @@ OTHERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "T
 
 @dataclass
 class Serving:
-    """engine, imports: which it is. model: as the command names it. flags: by their own names. program: the words before all of
-    them, which start it; empty where the image does."""
+    """The server that a command starts."""
 
+    #: the engine
     engine: Engine
+    #: the engine's table for imports
     imports: Imports
+    #: the model as the command names it
     model: str
+    #: the engine's flags, by their own names
     flags: dict[str, Any]
+    #: the leading words that start the engine; empty where the image does
     program: tuple[str, ...] = ()
 
     @property
@@ -48,7 +52,10 @@ class Serving:
 
 
 def read(found: Foreign, report: Report) -> Serving:
-    """What the command serves. Raises Refused where it starts no engine that recipes are taken in for."""
+    """Return the server that the command starts.
+
+    Raises Refused where it starts no engine whose recipes can be imported.
+    """
     own = engine.of(_engine_of(found, report))
     imports = own.imports
     if imports is None:
@@ -89,7 +96,7 @@ def _apart(words: Sequence[str], report: Report) -> list[str]:
 
 
 def _is_flag(own: Engine) -> Callable[[str], bool]:
-    """Whether a word is an option of this engine."""
+    """Return a function that returns True for a word that is an option of this engine."""
     known = own.flags.properties()
 
     def check(word: str) -> bool:

@@ -81,7 +81,7 @@ DROPPED = {
 
 
 def is_one(data: dict[str, Any]) -> bool:
-    """Whether a YAML file is of this format."""
+    """Return True if a YAML file has this format."""
     return isinstance(data.get("services"), dict)
 
 
@@ -126,7 +126,7 @@ def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, A
 
 
 def _serves(service: dict[str, Any]) -> bool:
-    """Whether a service names an engine: by its image, or by the first words of its command."""
+    """Return True if a service names an engine, in its image or in the first words of its command."""
     words = (service.get("entrypoint"), service.get("command"))
     text_of_words = " ".join(
         str(word) for item in words for word in (item if isinstance(item, list) else [item]) if word

@@ -44,7 +44,7 @@ APART = {"-p": "ports", "-v": "volumes"}
 
 
 def is_one(line: str) -> bool:
-    """Whether a text is such a line, perhaps with `sudo` and with comments before it."""
+    """Return True if a text is a `docker run` command, perhaps with `sudo` and with comments before it."""
     words = _plain(line).split(None, 4)
     words = words[1:] if words[:1] == ["sudo"] else words
     return words[:2] in (["docker", "run"], ["podman", "run"]) or words[:3] == ["docker", "container", "run"]

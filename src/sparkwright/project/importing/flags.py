@@ -21,9 +21,9 @@ KEY_VARIABLE = "SPARK_KEY"
 
 
 def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
-    """How the model is split over hosts, as a recipe's `parallel`; {} for one host. The flags that say so are taken out.
+    """Return how the model is split over hosts, as a recipe's `parallel`; {} for one host. Removes the flags that say so.
 
-    Raises Refused where it needs several hosts and the engine serves from one only here.
+    Raises Refused if it needs several hosts and the engine can serve from one only.
     """
     imports, flags = serving.imports, serving.flags
     tensor, pipeline = (_count(flags.pop(name, 1)) if name else 1 for name in (imports.tensor, imports.pipeline))
@@ -169,7 +169,7 @@ def _further_models(serving: Serving, report: Report) -> dict[str, Any]:
 
 
 def _role(serving: Serving, name: str, key: str) -> Role | None:
-    """What a second model is for, where a recipe can name it; None where it can't, or needs a file's name."""
+    """Return the role of a second model, if a recipe can name it; None if it can't, or needs a file's name."""
     if serving.engine.files is not None:
         return None
     flag, _, dotted = name.partition(".")

@@ -23,33 +23,40 @@ SAYS = {"is not an object": "must be a mapping", "is not a list": "must be a lis
 
 @dataclass
 class Foreign:
-    """What a format's reader found.
+    """A recipe in another tool's format, as its reader understood it."""
 
-    kind: the format, as people call it. name: its own, a file's or a container's. engine: "" where it does not say.
-    words: the command that serves. image: with tag and digest as written; "" for none. model: as OWNER/NAME[:QUANTISATION]; ""
-    where only the command says it. options: of `docker run`, by their names in a recipe. ports, volumes: as docker writes them.
-    hosts: how many it is for; 0 where it does not say. task: "" for text. folder: beside it lie its mods. adopted: it runs as it
-    is, and is to be found unchanged; starts: what its image starts by itself.
-    """
-
+    #: the format's usual name
     kind: str
+    #: name of the recipe, its file or its container
     name: str
     description: str = ""
+    #: "" if the source does not name it
     engine: str = ""
+    #: the command that starts the server
     words: list[str] = field(default_factory=list)
+    #: with tag and digest as written; "" for none
     image: str = ""
+    #: as OWNER/NAME[:QUANTISATION]; "" if only the command names it
     model: str = ""
     revision: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    #: as Docker writes them
     ports: list[str] = field(default_factory=list)
+    #: as Docker writes them
     volumes: list[str] = field(default_factory=list)
+    #: options of `docker run`, by their names in a recipe
     options: dict[str, Any] = field(default_factory=dict)
     entrypoint: list[str] | None = None
     network: str = ""
+    #: number of hosts that it is for; 0 if the source does not say
     hosts: int = 0
+    #: "" for text generation
     task: str = ""
+    #: folder with its mods
     folder: Path | None = None
+    #: whether it is a running container that the recipe must reproduce unchanged
     adopted: bool = False
+    #: what its image starts by itself
     starts: list[str] = field(default_factory=list)
 
 

@@ -84,7 +84,7 @@ def of(found: Foreign, serving: Serving, report: Report) -> Model:
 
 
 def _say_where_it_is(found: Foreign, model: Model, report: Report) -> None:
-    """How a deploy is spared the download of what the container has in the hub's cache on the host."""
+    """Report how to reuse the files in the host's hub cache, so that a deploy need not download them."""
     cache = next((volume.partition(":")[0] for volume in found.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
     if not cache or not _PLAIN_PATH.fullmatch(cache):
         return

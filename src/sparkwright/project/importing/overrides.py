@@ -17,9 +17,11 @@ TAKE = "take"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What conditions ask of: how many hosts, and over how many of them each layer is split."""
+    """The values that the conditions of overrides refer to."""
 
+    #: number of hosts
     hosts: int
+    #: number of hosts over which each layer is split
     tensor: int
 
 

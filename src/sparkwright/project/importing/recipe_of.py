@@ -1,4 +1,4 @@
-"""From a recipe of others in its one form to a recipe of ours: checked as if a person had written it."""
+"""Convert a foreign recipe to a sparkwright recipe, checked as if a person had written it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ NAME_CHARS = 60
 
 @dataclass
 class Taken:
-    """text: the recipe's file; "" while questions are open. name: the file's. image_digest: what the source pinned it to.
-    hosts: how many serve it together."""
+    """An imported recipe."""
 
+    #: name of the recipe's file
     name: str
+    #: the file's content; "" while questions are open
     text: str
     report: Report
+    #: digest that the source pinned the image to
     image_digest: str = ""
+    #: number of hosts that serve it together
     hosts: int = 1
 
 
@@ -110,7 +113,7 @@ def _served_name(
 
 
 def _probes(serving: Serving, section: dict[str, Any], report: Report) -> None:
-    """What its flags promise to clients, and nothing of the source proves."""
+    """Note the probes for what its flags promise to clients and nothing in the source verifies."""
     own = serving.engine.probe_flags
     flags_of = {probe: (flag, *own.needs.get(probe, ())) for probe, flag in own.promises.items()}
     if probes := [probe for probe, names in flags_of.items() if all(section.get(name) for name in names)]:
@@ -122,7 +125,10 @@ def _probes(serving: Serving, section: dict[str, Any], report: Report) -> None:
 
 
 def _task(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
-    """What it does where its flags say that it generates no text; "" where it does, or they don't say."""
+    """Return the task of a server whose flags rule out text generation; "" if they do not.
+
+    Asks the user if the name does not tell the task.
+    """
     excluded = serving.engine.task_flags.excludes.get(GENERATE, {})
     telling = [f"--{name} {section[name]}" for name, values in excluded.items() if section.get(name) in values]
     if not telling:

@@ -1,4 +1,4 @@
-"""Which format a text is of, and its reader."""
+"""Detection of a text's format, and its reader."""
 
 from __future__ import annotations
 
@@ -56,9 +56,12 @@ def _other_kind(text: str, path: Path) -> str:
 
 
 def read(text: str, path: Path, report: Report) -> Foreign:
-    """What a text describes. path: of its file, for messages and for what lies beside it.
+    """Read a text in any of the known formats.
 
-    Raises Refused for what is none of the formats, and as their readers do.
+    Args:
+        path: the text's file, for messages and for files beside it.
+
+    Raises Refused if it has none of the formats, and as their readers do.
     """
     if docker_line.is_one(text):
         return docker_line.read(text, report)

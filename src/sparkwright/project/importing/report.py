@@ -1,4 +1,4 @@
-"""What became of each part of a recipe that was taken in, and what is still to be answered."""
+"""The report of an import: the outcome for each part of the source, and the open questions."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ SHOWN_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """what: a key, a flag or an option. why: what was made of it, or why it is gone."""
+    """A row of the report."""
 
     sort: Sort
+    #: a key, a flag or an option
     what: str
+    #: what it became, or why it was dropped
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What only a person can say. key: the name for `--answer KEY=VALUE`. choices: the answers there are; empty for any."""
+    """A question that only the user can answer."""
 
+    #: the name for `--answer KEY=VALUE`
     key: str
     sentence: str
+    #: possible answers; empty for any
     choices: tuple[str, ...] = ()
 
 

@@ -74,7 +74,7 @@ SHAPE = {
 
 
 def is_one(data: dict[str, Any]) -> bool:
-    """Whether a YAML file is of this format."""
+    """Return True if a YAML file has this format."""
     named = any(key in data for key in ("recipe_version", "sparkrun_version"))
     return named or (isinstance(data.get("model"), str) and ("container" in data or "command" in data))
 
@@ -141,7 +141,7 @@ def _launch(data: dict[str, Any]) -> overrides.Launch:
 
 
 def _hosts(data: dict[str, Any]) -> int:
-    """How many hosts it is for; 0 where it can do with one and with several."""
+    """Return the number of hosts that the recipe is for; 0 if it can use one or several."""
     least, most = (_number(data.get(key)) for key in ("min_nodes", "max_nodes"))
     if data.get("solo_only") is True or most == 1 or text(data.get("mode"), "mode") == "solo":
         return 1

@@ -66,7 +66,7 @@ SHAPE = {
 
 
 def is_one(data: dict[str, Any]) -> bool:
-    """Whether a YAML file is of this format."""
+    """Return True if a YAML file has this format."""
     return isinstance(data.get("model"), dict) and "variants" in data and "model_id" in data["model"]
 
 
@@ -128,7 +128,7 @@ def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]
 
 
 def _elsewhere(variant: dict[str, Any]) -> bool:
-    """Whether a variant is for other hardware than NVIDIA's."""
+    """Return True if a variant is for hardware other than the DGX Spark, or other than NVIDIA's."""
     only = texts(variant.get("supported_hardware"), "supported_hardware")
     brand = text(mapping(variant.get("precision_hardware"), "precision_hardware").get("brand"), "brand")
     return (bool(only) and PROFILE not in only) or brand.lower() not in ("", BRAND)

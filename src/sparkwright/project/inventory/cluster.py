@@ -28,18 +28,19 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Cluster:
-    """members: the hosts' names by rank, the head first. addresses: of each on the fabric; "" where its file has none.
-
-    port: where the ranks meet; None: the engine's own. barrier_port: where the runs on the members meet. where: "file:line" of
-    its recipe.
-    """
+    """A group of hosts that serve one recipe together."""
 
     name: str
     recipe: str
+    #: names of the hosts by rank, the head first
     members: tuple[str, ...]
+    #: addresses of the members on the fabric; "" if a host's file has none
     addresses: tuple[str, ...]
+    #: port where the ranks meet; None for the engine's own
     port: int | None = None
+    #: port where the runs on the members meet
     barrier_port: int = BARRIER_PORT
+    #: "file:line" of its recipe
     where: str = ""
 
     @property

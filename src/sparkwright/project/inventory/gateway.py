@@ -12,15 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gateway:
-    """name: its group's. host: where it runs. members: the hosts of the group, by name. file: what groups.yml says of it.
+    """A gateway of the inventory, which gives the models of a group one address."""
 
-    set_at: "file:line" of its keys, for messages.
-    """
-
+    #: the name of its group
     name: str
+    #: the host that it runs on
     host: str
+    #: names of the hosts of the group
     members: tuple[str, ...]
+    #: its section of groups.yml
     file: GatewayFile
+    #: "file:line" of its keys, for messages
     set_at: Mapping[str, str]
 
     @property

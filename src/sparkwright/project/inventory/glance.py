@@ -1,7 +1,7 @@
-"""Where hosts are, at a glance into their files: nothing is checked yet, and connecting can begin.
+"""The addresses of hosts, read from their files before anything is checked, so that connecting can begin.
 
-What checks the files takes 70 ms to import, a third of a login. Whoever connects by a glance compares it with the checked host
-(`Host.way`) before anything is sent there.
+The code that checks the files takes 70 ms to import, a third of a login. A host read here is compared with the checked one
+(`Host.way`) before anything is sent to it.
 """
 
 from __future__ import annotations

@@ -40,10 +40,11 @@ BLAMED = ("recipe", "model_from", "serve_port")
 
 @dataclass(frozen=True)
 class _Layer:
-    """What one file, or one group of groups.yml, gives to a host. at: where it stands in its document."""
+    """The settings that one file, or one group of groups.yml, gives to a host."""
 
     file: Shared
     source: Document
+    #: its place in the document
     at: Place = ()
 
     def set_at(self) -> dict[str, str]:
@@ -54,17 +55,19 @@ class _Layer:
 
 @dataclass(frozen=True)
 class Inventory:
-    """hosts: by name; of a host that serves several recipes one for each, as MACHINE/RECIPE. groups: the hosts' names by group,
-    `all` among them. min_serving: of the groups that say it. clusters, gateways: by the name of their group.
+    """All hosts, groups, clusters and gateways of a project."""
 
-    machines: the hosts as their files describe them, by name, without a recipe where they serve several.
-    """
-
+    #: hosts by name; a host that serves several recipes is here once for each, as MACHINE/RECIPE
     hosts: Mapping[str, Host]
+    #: names of the hosts by group, `all` among them
     groups: Mapping[str, tuple[str, ...]]
+    #: by group, for the groups that set it
     min_serving: Mapping[str, int] = field(default_factory=dict)
+    #: clusters by the name of their group
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    #: gateways by the name of their group
     gateways: Mapping[str, Gateway] = field(default_factory=dict)
+    #: hosts as their files describe them, by name; without a recipe where they serve several
     machines: Mapping[str, Host] = field(default_factory=dict)
 
     @classmethod

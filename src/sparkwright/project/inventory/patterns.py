@@ -23,7 +23,10 @@ def groups_of(name: str, named: Iterable[str], listed: Mapping[str, Iterable[str
 
 
 def last(values: Iterable[Any]) -> Any:
-    """What counts of a setting's values, those of `all` first, of the host's own file last; None: none says it."""
+    """Return the last value that is not None, or None.
+
+    values: those of a setting, of the group `all` first, of the host's own file last.
+    """
     found = None
     for value in values:
         found = found if value is None else value
@@ -38,7 +41,7 @@ def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple
 
 
 def implied(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
-    """What a pattern may name too: a machine that serves several recipes, and as `/RECIPE` all that serve one."""
+    """Return the implied groups: a machine that serves several recipes, and as `/RECIPE` all hosts that serve a recipe."""
     found: dict[str, tuple[str, ...]] = {}
     for host in hosts.values():
         for name in ([host.on] if host.on else []) + ([f"/{host.recipe}"] if host.recipe else []):

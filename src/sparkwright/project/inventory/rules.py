@@ -1,4 +1,4 @@
-"""What no host and no group may say: a secret as a plain value, or the server's key as one secret among others."""
+"""Checks of hosts and groups: no secret as a plain value, and no server's key among the other secrets."""
 
 from __future__ import annotations
 

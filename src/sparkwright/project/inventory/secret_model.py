@@ -1,4 +1,4 @@
-"""Where a user's file says that a secret is."""
+"""The source of a secret, as a user's file names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.project.documents.validation import Strict
 
 
 class SecretSource(Strict):
-    """Where a secret comes from on the laptop: one of an environment variable, a file, a command's output."""
+    """The source of a secret on the laptop: one of an environment variable, a file, a command's output."""
 
     NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
 

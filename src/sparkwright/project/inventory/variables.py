@@ -62,7 +62,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def _texts(project: Path) -> Iterator[str]:
-    """What may read a variable: playbooks, templates, and the expressions in the inventory's own values."""
+    """Yield the texts that may read a variable: playbooks, templates, and the expressions in the inventory's own values."""
     for pattern in READERS:
         yield from _read(sorted(project.glob(pattern)))
     for text in _read(sorted((project / "hosts").glob("*.yml"))):

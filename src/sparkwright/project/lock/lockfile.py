@@ -131,17 +131,19 @@ class LockFile(Strict):
 
 @dataclass(frozen=True)
 class Lock:
-    """images: by "repository:tag". models: by "id@revision". Entries are plain JSON."""
+    """The content of spark.lock; its entries are plain JSON."""
 
+    #: entries by "repository:tag"
     images: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    #: entries by "id@revision"
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def image(self, ref: str) -> dict[str, Any] | None:
-        """What this tag meant, or None."""
+        """Return the entry of this tag, or None."""
         return self.images.get(ref)
 
     def model(self, model_id: str, revision: str, choice: str = "") -> dict[str, Any] | None:
-        """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
+        """Return the entry of this revision, or None. A revision that is a commit already is its own entry's key."""
         return self.models.get(model_key(model_id, revision, choice))
 
     def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
@@ -183,7 +185,7 @@ def load(project: Path) -> Lock:
 
 
 def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock keeps of a registry's answer about an image, or of a hub's about a model. kind: image or model.
+    """Return the lock's entry for a registry's answer about an image, or a hub's about a model. kind: image or model.
 
     Raises Refused when it can't be an entry.
     """

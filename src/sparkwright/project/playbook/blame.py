@@ -1,4 +1,4 @@
-"""Where a mistake was written: on a line of the playbook, of the inventory that set the variable, or of a template."""
+"""The origin of a mistake: a line of the playbook, of the inventory that set the variable, or of a template."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Blame:
         return lambda line=0: self._play.document.where(*place)
 
     def variable(self, name: str) -> Where:
-        """Where a variable of the play or of the host was set."""
+        """The place where a variable of the play or of the host was set."""
         if name in self._play.file.vars:
             return self.place(*self._play.place, "vars", name)
         return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)

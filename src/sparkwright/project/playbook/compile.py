@@ -1,4 +1,4 @@
-"""From a play to a Plan for one host: everything checked, everything that files decide rendered."""
+"""Compile a play into a Plan for one host: everything checked, everything that files decide rendered."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def compile(
 
 @dataclass(frozen=True)
 class _Inherited:
-    """What a block gives to its tasks."""
+    """The keywords that a block gives to its tasks."""
 
     become: bool = False
     tags: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class _Compiler:
         )
 
     def _left_out(self, step: Step, condition: Any, place: Place) -> bool:
-        """Whether it is an include that what is known of this host decides against: then its run has none of these tasks."""
+        """Return True for an include whose condition is known to be false for this host: its run has none of these tasks."""
         if step.when != ("False",) or not self.play.document.put_in(*place, "block"):
             return False
         options = condition if isinstance(condition, list) else [condition]
@@ -226,7 +226,7 @@ class _Compiler:
         return path
 
     def _conditions(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
-        """What is left to ask: a condition that files decide is decided here."""
+        """Return the conditions that only the host can decide; those that files decide are decided here."""
         left: list[str] = []
         names = self.names.beside(local)
         for text in map(str, [] if given is None else given if isinstance(given, list) else [given]):

@@ -30,7 +30,13 @@ def spliced(read: Document) -> Document:
 
 
 class _Splicer:
-    """opened: the files that led here, for a circle among them. depth: of the lists around. included: every file so far."""
+    """Puts included files into the lists of a playbook.
+
+    Args:
+        opened: the files that led to this one, to find a circle.
+        depth: number of enclosing lists.
+        included: every file included so far.
+    """
 
     def __init__(self, read: Document, opened: tuple[Path, ...], depth: int, included: list[Path]) -> None:
         self.read = read

@@ -1,4 +1,4 @@
-"""What a playbook may hold: Ansible's shape and words."""
+"""Pydantic models of a playbook, with Ansible's structure and words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Condition = bool | str | list[bool | str]
 
 
 class Common(Strict):
-    """What a task and a block both know."""
+    """The keywords of both tasks and blocks."""
 
     name: str = Field("", description="the task's name, shown on the screen")
     when: Condition | None = Field(None, description="expressions that must all be true")

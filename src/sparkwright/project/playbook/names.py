@@ -32,9 +32,16 @@ LITERAL = frozenset(
 
 
 class Names:
-    """known: with their values. open_vars: variables that wait for what the host will know. registers: results of tasks.
+    """The names that a play's expressions may use on one host.
 
-    Raises Refused for variables that refer to each other, or to what nobody will ever know.
+    Attributes:
+        known: names whose values the laptop knows.
+        open_vars: variables that depend on what only the host will know.
+
+    Args:
+        registers: results of tasks.
+
+    Raises Refused for variables that refer to each other, or to a name that will never have a value.
     """
 
     def __init__(
@@ -99,10 +106,12 @@ class Names:
         return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
 
     def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
-        """Whether what is known is all that a value asks for; what else it asks for goes down with the plan.
+        """Return True if a value needs only names that are known here. Any other names it needs go to the host with the plan.
 
-        local: variables of the task and its blocks, which stay here. Raises Refused when nobody will ever know a name, and for a
-        local one beside a name that only the host knows.
+        Args:
+            local: variables of the task and its blocks, which stay here.
+
+        Raises Refused for a name that will never have a value, and for a local variable beside a name that only the host knows.
         """
         try:
             needed = expressions.names_in_value(value)

@@ -19,18 +19,18 @@ from sparkwright.protocol import expressions
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about a run. who: user@laptop. wait_s: for a lock that somebody else holds.
-
-    extra: variables that win over everybody's, as rollback of `--no-rollback`.
-    """
+    """The command line's options for a run."""
 
     check: bool = False
     diff: bool = False
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     start_at_task: str = ""
+    #: user@laptop
     who: str = ""
+    #: seconds to wait for a lock that another run holds
     wait_s: float = 0
+    #: variables that override all others, as rollback of `--no-rollback`
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -59,7 +59,7 @@ class Play:
         return self.file.max_fail_percentage
 
     def uses(self, names: Iterable[str]) -> bool:
-        """Whether any expression of this play asks for one of these names."""
+        """Return True if any expression of this play uses one of these names."""
         return not self._asked_for.isdisjoint(names)
 
     @functools.cached_property
@@ -67,12 +67,12 @@ class Play:
         return _names(self.file.model_dump())
 
     def has_task(self, module: str) -> bool:
-        """Whether any task of this play, in blocks too, runs this module."""
+        """Return True if any task of this play, in blocks too, runs this module."""
         return any(module in step for step in self._steps())
 
     @property
     def acts_in_check(self) -> bool:
-        """Whether a task of it acts in check mode too (`check_mode: false`)."""
+        """Return True if one of its tasks acts in check mode too (`check_mode: false`)."""
         return any(step.get("check_mode") is False for step in self._steps())
 
     def _steps(self) -> Iterator[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""What no playbook may say: tasks of a wrong shape, and a secret as a plain value, among variables or arguments."""
+"""Checks of a playbook: the shape of its tasks, and no secret as a plain value among variables or arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refuse_steps(read: Document, items: list[Any], place: Place) -> None:
 
 
 def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
-    """Where each stands: its play or task, and the place in that."""
+    """Yield the place of each secret: its play or task, and the place within that."""
     for n, item in enumerate(items if isinstance(items, list) else ()):
         if not isinstance(item, dict):
             continue

@@ -1,4 +1,4 @@
-"""Which tasks run: --tags, --skip-tags, --start-at-task, as Ansible reads them."""
+"""Select tasks by --tags, --skip-tags and --start-at-task, as Ansible does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folder of compile caches a recipe's container gets on a host; none where the recipe keeps them itself, or wants none."""
+"""The folder of compile caches for a recipe's container on a host; none if the recipe keeps them itself, or wants none."""
 
 from __future__ import annotations
 

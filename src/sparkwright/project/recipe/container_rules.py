@@ -19,7 +19,7 @@ def mistakes(file: Any, source: Document) -> Iterator[Mistake]:
 
 
 def on_host_network(file: Any) -> bool:
-    """Whether the container has no addresses of its own: its server listens on the host's."""
+    """Return True if the container has no addresses of its own: its server listens on the host's."""
     return bool(network_words.parts(file.container.network)[0] == network_words.HOST)
 
 

@@ -22,7 +22,7 @@ SECRET = "A secret belongs under `secrets:` of the host, or in `server_key`; any
 
 
 def contents(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
-    """What stands in the recipe's files, by their paths in the container. names: for templates.
+    """Return the contents of the recipe's files, by their paths in the container. names: for templates.
 
     Raises Refused with file and line for one that is missing, too large, no text, cannot be rendered, or holds a secret.
     """

@@ -1,4 +1,4 @@
-"""What a recipe may say that is served from several hosts, and what its container has by that alone."""
+"""Rules for a recipe that is served from several hosts, and the container settings that follow from that."""
 
 from __future__ import annotations
 

@@ -40,10 +40,13 @@ PATTERN = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Recipe:
-    """name: its file's name. file: what stands in it. source: the document, for lines in messages."""
+    """A recipe, read from its file and checked."""
 
+    #: its file's name
     name: str
+    #: its content
     file: RecipeFile
+    #: the document, for lines in messages
     source: document.Document
 
     @property
@@ -56,7 +59,7 @@ class Recipe:
 
     @property
     def split(self) -> Split | None:
-        """How the model is split over several hosts; None where it is not."""
+        """The split of the model over several hosts; None for one host."""
         about = self.file.parallel
         return Split(about.tensor, about.pipeline) if about else None
 
@@ -172,7 +175,7 @@ class Recipe:
 
     @property
     def open_to_network(self) -> bool:
-        """Whether anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
+        """True if anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
         addresses = rules.addresses(self.file)
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
@@ -252,10 +255,12 @@ def container_spec(
     files: Mapping[str, str],
     share: Share | None = None,
 ) -> ContainerSpec:
-    """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
+    """Return the container of this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    command: the words after the image, without those for the server's key. files: see ContainerSpec. share: of a member of a
-    cluster.
+    Args:
+        command: the words after the image, without those for the server's key.
+        files: see ContainerSpec.
+        share: the settings of a member of a cluster.
     """
     file, box = recipe.file, recipe.file.container
     models = (file.model, *file.models.values())
@@ -304,14 +309,14 @@ def _added(own: Any, more: Any) -> Any:
 
 
 def _ports(recipe: Recipe, host: Host) -> list[str]:
-    """Where the server answers; nowhere for a worker of a cluster."""
+    """Return the ports where the server answers; none for a worker of a cluster."""
     if host.cluster is not None and host.name != host.cluster.head:
         return []
     return _listening(recipe) if on_host_network(recipe.file) else _published(recipe.file, host)
 
 
 def _listening(recipe: Recipe) -> list[str]:
-    """Where a server on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
+    """Return the port of a server on the host's network. Docker publishes nothing there, but records the setting."""
     address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
     shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
     return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]

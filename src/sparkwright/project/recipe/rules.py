@@ -1,4 +1,4 @@
-"""What no recipe may say, whatever the engine: secrets where everybody reads them, two answers to one question."""
+"""Rules for every recipe, whatever the engine: no secret where everybody can read it, no setting given twice."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def refuse(file: RecipeFile, source: Document) -> None:
 
 
 def flag_place(source: Document, name: str) -> tuple[str, ...]:
-    """Where a flag stands in a recipe, by its own name, however it is spelled there; where the flags stand, if it does not."""
+    """Return the place of a flag in a recipe, however it is spelled there; the flags' section if it is not set.
+
+    name: the flag's own name.
+    """
     section = _section(source)
     written = spelling(engine.of(section).flags, _written(source), name)
     return (section, written) if written else (section,)
@@ -81,7 +84,7 @@ def addresses(file: RecipeFile) -> list[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only programs of the host itself reach this address."""
+    """Return True if only programs on the host itself can reach this address."""
     return address.startswith(LOOPBACK)
 
 
@@ -339,7 +342,7 @@ def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _lies_in(folder: str, outer: str) -> bool:
-    """Whether a folder of the host is below another, as far as their names tell; one below the home is below the root folder."""
+    """Return True if a folder of the host is below another, judged by their names. The home is below the root folder."""
     inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
     if above == "/":
         return inside != "/"

@@ -144,14 +144,17 @@ def scope(
 
 
 def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> dict[str, Any]:
-    """What a server takes of the memory, as the host's budget takes it: its engine's memory model, its /dev/shm, its start."""
+    """Return a server's input for the host's memory budget: its engine's memory model, its /dev/shm, the key of its start."""
     host = container.get("ipc") == "host"
     shm = {"host": True} if host else {"size_bytes": size_bytes(str(container.get("shm_size") or USUAL_SHM))}
     return {**memory.to_json(), "shm": shm, "start": start_key(container, commit)}
 
 
 def _share(recipe: Recipe, host: Host) -> Share | None:
-    """What a member of a cluster is started with beside the recipe. Raises Refused where recipe and host don't fit together."""
+    """Return the settings that a member of a cluster needs besides the recipe; None for a host that serves alone.
+
+    Raises Refused if recipe and host don't fit together.
+    """
     if host.cluster is None and recipe.split is None:
         return None
     return seat.share(recipe, host)
@@ -187,9 +190,9 @@ def _serve(
     model: Mapping[str, Any],
     needs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What starting and verifying this very server takes beside its container; kept with the last good state.
+    """Return the settings to start and verify this very server, besides its container; kept with the last verified state.
 
-    log: what its log must say. baseline_key: what makes two measurements of it comparable.
+    log: what its log must say. baseline_key: the key by which two of its measurements are comparable.
     """
     expect = recipe.file.expect
     return {

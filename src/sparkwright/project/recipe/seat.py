@@ -14,9 +14,9 @@ from sparkwright.project.recipe.recipe import Recipe
 
 
 def share(recipe: Recipe, host: Host) -> Share:
-    """What a member is started with beside its recipe.
+    """Return the settings that a member of a cluster needs besides the recipe.
 
-    Raises Refused where recipe, cluster and host don't fit together.
+    Raises Refused if recipe, cluster and host don't fit together.
     """
     cluster, split, parallel = host.cluster, recipe.split, recipe.engine.parallel
     if cluster is None:

@@ -72,7 +72,7 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
 
 
 def lines_left(context: Context) -> int:
-    """How many lines of transfers stand in ~/.ssh/authorized_keys, under way or left behind."""
+    """Return the number of transfer lines in ~/.ssh/authorized_keys, in use or left behind."""
     try:
         return sum(row.endswith(MARK) for row in _file(context).read_bytes().split(b"\n"))
     except OSError:
@@ -105,7 +105,7 @@ def _is_of(row: bytes, public_key: str) -> bool:
 
 
 def _expired(row: bytes, now: bytes) -> bool:
-    """Whether a transfer has left this line behind."""
+    """Return True if a transfer left this line behind."""
     until = EXPIRY.search(row)
     return row.startswith(b"restrict") and row.endswith(MARK) and (until is None or until[1] < now)
 

@@ -14,12 +14,12 @@ NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
 
 
 class InspectImage(Module["InspectImage.Args"]):
-    """What a host knows of an image, and how other hosts may reach it. Changes nothing, asks no registry.
+    """Report what a host knows about an image, and how other hosts can reach it. Changes nothing, asks no registry.
 
-    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
-    free_bytes (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first),
-    impostor (the Id of an image that has the name and is not proved to be it), names (of all images here), intake (the
-    shell command that takes an archive of at most so many bytes in here).
+    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform, free_bytes
+    (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first), impostor (the Id
+    of an image that has the name and is not proved to be it), names (of all images here), intake (the shell command that takes an
+    archive of at most so many bytes in here).
     """
 
     @dataclass(frozen=True)
