@@ -25,7 +25,7 @@ LASTING = ("unauthorized", "wrong name")
 
 
 class Liveness(Module["Liveness.Args"]):
-    """Check that the running server generates a token, or report that it needs a restart. Changes nothing.
+    """Check that the server generates a token, or report that it needs a restart. Changes nothing.
 
     A container that does not run needs one at once; so does a server that answered in this very start and does not any more, one
     whose /health is fine and that generates nothing, and one that Docker started again meanwhile. A server that is starting is
