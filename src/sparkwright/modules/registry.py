@@ -1,4 +1,4 @@
-"""Every module by the name that a playbook gives it: its file in one of the folders here. Imported when asked for."""
+"""All modules by the name that a playbook gives them: the file's name in one of the folders here. Imported on demand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ WITHOUT_ENGINE = frozenset(
 
 @functools.cache
 def load(name: str) -> type[Module[Any]]:
-    """The module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an unknown name."""
+    """Return the module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an unknown name.
+    """
     file = importlib.import_module(WHERE[name])
     found: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
     return found

@@ -1,4 +1,4 @@
-"""A unit's journal: the command that shows it, and its last words."""
+"""Access to a unit's journal: the command that shows it, and its last lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def journal(unit: str, scope: str) -> str:
 
 
 def last_words(context: Context, unit: str, scope: str) -> str:
-    """The last lines of its journal in one."""
+    """Return the last lines of a unit's journal, joined."""
     who = ["--user"] if scope == "user" else []
     answer = context.machine.run(["journalctl", *who, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
     return " ".join(answer.out.split())[-300:] or "no output"

@@ -109,7 +109,10 @@ def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(names: list[str], members: dict[str, Any], *, known: bool = False) -> Iterator[str]:
-    """A phrase for each value that is not the same on all members. known: of those that have one."""
+    """Yield a phrase for each value that is not the same on all members.
+
+    known: compare only the members that have a value.
+    """
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known}
         if len({_json(value) for value in values.values()}) > 1:

@@ -60,7 +60,7 @@ class FabricReady(Module["FabricReady.Args"]):
 
 
 def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[peer_path.Path]) -> Result:
-    """With what the members compare."""
+    """Return the result of a fabric without problems, with the data that the members compare."""
     reached = [way.peer for way in ways if way.reached]
     untried = [peer for peer in args.peers if peer not in reached]
     shown = f"; reaches {', '.join(reached)}" if reached else ""

@@ -48,7 +48,7 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
 
 def _before(name: str, context: Context) -> dict[str, Any]:
-    """The state to go to. Raises Refused."""
+    """Return the state to go back to. Raises Refused if there is none."""
     last = good.last(context)
     if not last:
         raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")

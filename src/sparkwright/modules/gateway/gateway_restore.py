@@ -12,11 +12,15 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; verified: the last good state; files: of it."""
+    """The gateway's containers, and the last verified state with its files."""
 
+    #: inspect of the container; empty when there is none
     current: dict[str, Any]
+    #: inspect of the previous container; empty when there is none
     previous: dict[str, Any]
+    #: the last verified state
     verified: dict[str, Any]
+    #: the files of that state
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -74,6 +78,6 @@ def _bring_back(found: Found, context: Context) -> None:
 
 
 def _removed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
-    """No gateway was verified before this one."""
+    """Remove a failed gateway that no verified one preceded."""
     lifecycle.discard(context, failed["Id"])
     return {"restored": False, "msg": "There was none before; it is removed."}

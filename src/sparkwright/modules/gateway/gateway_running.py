@@ -135,7 +135,7 @@ def _keep(found: Found, stop_timeout_s: int, context: Context) -> None:
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> list[Change]:
-    """The files that differ; of those with secrets only that they do."""
+    """Return the files that differ; for those with secrets, without their content."""
     return [
         Change(f"file {name}", *_shown(name, before.get(name), after.get(name)))
         for name in sorted(before.keys() | after.keys())

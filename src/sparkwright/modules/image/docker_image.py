@@ -41,7 +41,7 @@ class Layers:
     total: dict[str, float] = field(default_factory=dict)
 
     def see(self, line: dict[str, Any]) -> bool:
-        """Take in one progress line; whether it moved anything."""
+        """Add one progress line. Returns True if it made progress."""
         detail, layer = line.get("progressDetail") or {}, line.get("id", "")
         if line.get("status") == "Download complete" and layer in self.total:
             self.done[layer] = self.total[layer]
@@ -211,7 +211,7 @@ def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
 
 
 def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
-    """Raises Refused when the image has other platforms only: an engine can silently hand over one of them."""
+    """Raise Refused if the image has other platforms only: an engine can silently hand over one of them."""
     if has and wanted not in has:
         fix = "Use a tag with this platform."
         raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)

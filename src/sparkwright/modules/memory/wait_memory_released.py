@@ -63,7 +63,10 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
 
 def _settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
-    """Wait until no more memory is released: what the next server takes is measured from there. Bytes, and seconds waited."""
+    """Wait until no more memory is released: the next server's use is measured from there.
+
+    Returns the released bytes, and the seconds waited.
+    """
     started_s = rose_s = time.monotonic()
     highest = before
     while True:

@@ -249,7 +249,7 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
 
 
 def _first_mode(args: HfModel.Args) -> str:
-    """A peer's connections are not throttled; `plain` goes on where it was cut."""
+    """Return the first transfer mode: `plain` from a peer, which does not throttle connections, as it can resume."""
     return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
 
 
@@ -261,7 +261,7 @@ def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
 
 
 def _reported(context: Context, total: int) -> Callable[[int], None]:
-    """Adds up what several threads have read, and tells how far it is."""
+    """Return a function that adds up what several threads have read, and reports the progress."""
     guard, done = threading.Lock(), 0
 
     def heard(count: int) -> None:

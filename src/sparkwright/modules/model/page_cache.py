@@ -73,7 +73,7 @@ def _room(args: PageCache.Args, context: Context) -> str:
 
 
 def _drop() -> bool:
-    """As root: `sync; echo 3 > drop_caches`. False where that is not allowed (a container without the right)."""
+    """Run `sync; echo 3 > drop_caches` as root. Returns False where that is not allowed (a container without the right)."""
     os.sync()
     try:
         Path(DROP).write_text("3\n")
@@ -83,7 +83,7 @@ def _drop() -> bool:
 
 
 def advise_away(folder: Path) -> int:
-    """Let the kernel forget the cached pages of all files under a folder. Needs no root. Returns how many files."""
+    """Drop the cached pages of all files under a folder; needs no root. Returns the number of files."""
     count = 0
     for path in filter(Path.is_file, folder.rglob("*")):
         with contextlib.suppress(OSError), path.open("rb") as file:

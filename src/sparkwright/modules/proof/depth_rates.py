@@ -32,7 +32,7 @@ FIX = "Compare the attention backend in the engine's log (`invoke logs --state`)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The decode rate of one stream behind a prompt of so many tokens."""
+    """The decode rate of one stream after a prompt of a given depth."""
 
     depth: int
     tok_per_s: float | None  #: None where the tokens came in bursts, or not in time
@@ -96,7 +96,7 @@ class DepthRates(Module["DepthRates.Args"]):
 
 
 def _judged(rates: Sequence[Rate], args: DepthRates.Args, context: Context, http: Http) -> Result:
-    """Hold the rates against those that the throughput baseline keeps, and keep those that it lacks."""
+    """Compare the rates with those of the throughput baseline, and record those that it lacks."""
     kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, http)
     short = kept.read(name) if args.baseline_key else None
     before = numbers(kept.about(name).get(NAME)) if short else {}
@@ -117,7 +117,7 @@ def _judged(rates: Sequence[Rate], args: DepthRates.Args, context: Context, http
 
 
 def numbers(found: object) -> dict[str, float]:
-    """The rates that a baseline keeps, by depth; without what is none."""
+    """Return the valid rates of a baseline, by depth."""
     rows = found.items() if isinstance(found, Mapping) else ()
     return {
         str(depth): float(rate)

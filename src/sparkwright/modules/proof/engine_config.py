@@ -64,7 +64,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
 
 
 def reported(state: EngineState, engine: Engine) -> dict[str, str]:
-    """The settings of an engine that dumps none: what its other lines say. Of vLLM a start without its dump is unknown."""
+    """Return the settings that other log lines state, for an engine without a config dump. Empty for vLLM, which has one."""
     if engine.name == USUAL:
         return {}
     return {name: str(state.value(name)) for name in (*SETTINGS, *state.also) if state.value(name) is not None}

@@ -138,7 +138,7 @@ def _expected(
 
 
 def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, pinned: bool) -> list[dict[str, str]]:
-    """The differences as rows of the table, the command that settles them below the last one."""
+    """Return the differences as rows of the table, with the command that settles them below the last one."""
     wanted = f"recipe {args.recipe}" if args.recipe else "the recipe"
     found = [
         (change.field, f"runs {_message(change.before)}; {wanted}: {_message(change.after)}") for change in changes
@@ -193,7 +193,7 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
 
 
 def _silent(args: InspectServer.Args, server: Running, url: str, error: str, context: Context) -> Result:
-    """Nothing answers at the port of a container that runs: it is starting, or its start has gone wrong."""
+    """Return the result for a running container whose port does not answer: it is starting, or its start failed."""
     restarts = int(server.container.get("RestartCount") or 0)
     stage = "" if restarts else _stage(args, server, context)
     if stage:
@@ -223,7 +223,7 @@ def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
 
 
 def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
-    """No server, with the engine's own reason and the end of its log."""
+    """Return the result for a missing server, with the engine's own reason and the end of its log."""
     name = str(inspected["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), name, 200) if line.strip()]
     failure = read("\n".join(lines), engine_of.of_container(inspected).log).failure.value

@@ -116,7 +116,7 @@ def _settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]
 
 
 def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
-    """The context's length, as the server tells it."""
+    """Return the context length that the server reports."""
     answer = http_probe.ask(args.base_url, http.models, api_key=key)
     return openai_api.served(http, answer.json()).get(args.model) if answer.status == 200 else None
 

@@ -30,11 +30,12 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One probe's row. fix: the flag that causes it, by what is known of the engine; empty for none."""
+    """The result of one probe."""
 
     check: str
     verdict: Verdict
     evidence: str
+    #: the engine's flag that likely causes the failure; empty if none is known
     fix: str = ""
     variant: bool = False  # of the probe above, asked in another way that clients ask
 
@@ -145,7 +146,7 @@ def _prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) ->
 
 
 def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe, Reply | http_probe.Answer, Seen]:
-    """Ask for a probe, and judge what came. What was proved without a stream and fails in one is said so."""
+    """Send a probe and judge the reply. A failure in a stream alone is reported as such."""
     reply = ask(http, args, probe, key)
     seen = _judged(probe, reply, args.timeout_s)
     if (
@@ -187,7 +188,7 @@ def _cut(reply: Reply, probe: Probe) -> Reply:
 
 
 def _reply(answer: http_probe.Answer, dialect: Dialect | None = None) -> Reply | http_probe.Answer:
-    """The reply of an answer, in a chat's form. dialect: its API; None for one that generates no text."""
+    """Return the server's answer as a reply in the form of a chat. dialect: its API; None if it generates no text."""
     if answer.status == 0:
         return answer
     body = answer.json()
@@ -196,7 +197,7 @@ def _reply(answer: http_probe.Answer, dialect: Dialect | None = None) -> Reply |
 
 
 def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Answer:
-    """The reply about the tokens of a prompt: as counted, and as the usage of an answer to it has them."""
+    """Return a prompt's token count from count_tokens, and from the usage of an answer to it."""
     how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.plain}
     requested = dialects.MESSAGES.request(chat)
@@ -213,7 +214,7 @@ def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -
 def _streamed(
     http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
 ) -> Reply | http_probe.Answer:
-    """The reply to a streamed request, put together as it would be without `stream`."""
+    """Return the reply to a streamed request, assembled as it would be without `stream`."""
     how: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
     try:
         recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **how)

@@ -255,7 +255,7 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
 def _failed(
     found: Measured, seen: Seen, baseline: Baseline | None, args: SmokeTest.Args, context: Context, data: dict[str, Any]
 ) -> Result:
-    """The failure with its likely causes. data: the figures, as they are registered."""
+    """Return the failure with its likely causes. data: the measured figures, to be registered."""
     wanted = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or found.tok_per_s or 1
     ladder: list[causes.Cause] = []
     if found.verdict != "invalid":

@@ -25,7 +25,7 @@ INCONCLUSIVE = ("inconclusive", "host degraded")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
+    """A row of the table."""
 
     check: str
     verdict: Word
@@ -68,7 +68,7 @@ class Verdict(Module["Verdict.Args"]):
 
 
 def _differing(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
-    """All is well, but for what is not as the recipe says."""
+    """Return the result of a server that passed all checks, with its differences from the recipe, if any."""
     others = [row for row in rows if row.verdict == "differs"]
     if not others:
         return Result(msg=message, data=data)
@@ -83,7 +83,7 @@ def _sentence(text: str) -> str:
 
 
 def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
-    """The lines of one registered result. Pure."""
+    """Return the rows for one registered result. Pure."""
     if result.get("skipped"):
         return [Row(name, "unknown", "not checked: an earlier check failed")]
     if result.get("verdict") == ASIDE:
@@ -107,7 +107,7 @@ def _word(result: dict[str, Any]) -> Word:
 
 
 def _figure(result: dict[str, Any]) -> str:
-    """A measured figure against its baseline, where there is one."""
+    """Return a measured figure with its baseline, if there is one."""
     rate, base = result.get("tok_per_s"), result.get("baseline")
     if rate is None:
         share = result.get("hit_share")

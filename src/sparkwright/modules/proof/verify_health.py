@@ -42,7 +42,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         return self.ask(args, context, _engine(args, context).http)
 
     def ask(self, args: Args, context: Context, http: Http) -> Result:
-        """The same of a server whose engine is known. http: how it is asked."""
+        """Check a server whose engine is known. http: the engine's API."""
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         health = http_probe.ask(args.base_url, http.health, timeout_s=http.health_s)
         if health.status != 200:
@@ -110,7 +110,7 @@ def _judged(found: tasks.Judged, token_s: float, about: dict[str, Any]) -> Resul
 
 
 def _settled(http: Http, base_url: str) -> http_probe.Answer:
-    """/health a little after a bad answer: an engine that fails takes a moment to say so."""
+    """Return the answer of /health a moment after a bad answer: an engine that fails takes a moment to report it."""
     deadline_s = time.monotonic() + DYING_S
     while True:
         answer = http_probe.ask(base_url, http.health, timeout_s=http.health_s)

@@ -30,7 +30,7 @@ SHOWN_AS = {True: "enabled", False: "disabled", None: "unknown"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation, what became of it, and the line that shows it."""
+    """An expectation, its verdict, and the line that shows it."""
 
     check: str
     verdict: Verdict
@@ -103,7 +103,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
 
 
 def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
-    """Take in what the server itself answers of its settings: stronger than a line of its log."""
+    """Add the settings that the server itself reports: they outrank a line of its log."""
     for name, value in settings.items():
         if name in SETTINGS:
             state.keep(name, value, f"GET {path}: {name} {value}")
@@ -120,7 +120,10 @@ def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
 
 
 class Watch:
-    """The first line that holds each of some patterns. Raises Refused for what is none, or may take for ever."""
+    """Finds the first line that matches each of several patterns.
+
+    Raises Refused for an invalid pattern, or one that may take forever.
+    """
 
     def __init__(self, patterns: list[str]) -> None:
         self.found: dict[str, str] = {}
@@ -131,26 +134,30 @@ class Watch:
         self._open = dict(self._all)
 
     def feed(self, line: str) -> None:
-        """Look at one line."""
+        """Search one line."""
         line = line[:SEARCHED_CHARS]
         for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
             self.found[text] = line[:EVIDENCE_CHARS]
             del self._open[text]
 
     def forget(self) -> None:
-        """Another start begins."""
+        """Forget the found lines: another start begins."""
         self.found.clear()
         self._open = dict(self._all)
 
 
 def wrong(log_unknown: str) -> tuple[Verdict, ...]:
-    """The verdicts that fail."""
+    """Return the verdicts that count as failures."""
     return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
 
 
 def checks_of(args: VerifyLogs.Args, state: EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
-    """Every expectation with its verdict. found: the first line of each pattern that has one. cut: what of the log was
-    read when that is not the whole; then no line is proved to be absent. Pure."""
+    """Return every expectation with its verdict. Pure.
+
+    Args:
+        found: the first line that matches each pattern.
+        cut: the part of the log that was read, if it is not the whole; then no line is proved to be absent.
+    """
     checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
     checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
     return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]

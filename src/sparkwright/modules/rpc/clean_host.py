@@ -49,14 +49,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """busy: another run that is under way; empty when there is none."""
+    """The objects that sparkwright put on the host."""
 
     items: tuple[Item, ...]
+    #: another run that is in progress; empty when there is none
     busy: str = ""
 
     @property
     def images(self) -> dict[str, str]:
-        """The Ids of images by their names in the list: what was listed is what is removed."""
+        """Ids of images by their listed names: the image that was listed is the one that is removed."""
         return {item.name: item.image_id for item in self.items if item.image_id}
 
 
@@ -108,7 +109,7 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 
 
 def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
-    """Those that sparkwright created: servers, previous ones that are kept for a rollback, those of the lab, helpers."""
+    """Yield the containers that sparkwright created: servers, previous ones kept for a rollback, those of the lab, helpers."""
     try:
         rows = context.docker().api.containers(all=True, size=True)
     except SparkwrightError as error:
@@ -150,7 +151,7 @@ def _old_caches(context: Context, going: set[str]) -> Iterator[Item]:
 
 
 def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
-    """Images of the recipes' repositories."""
+    """Yield the images of the recipes' repositories."""
     if not args.repositories:
         return
     try:
@@ -165,7 +166,7 @@ def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 
 
 def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
-    """The files of models that were proved here."""
+    """Yield the files of models that were proved here."""
     manifests = [manifest for manifest in Manifest.all(context.state) if model_folders.on_disk(manifest)]
     unknown, mounts = "", list[tuple[str, Path]]()
     try:
@@ -188,7 +189,7 @@ def _kept_beside_models(context: Context) -> Iterator[Item]:
 
 
 def _timers(context: Context) -> Iterator[Item]:
-    """Units, the line of the crontab, linger, and the text for Prometheus."""
+    """Yield units, the line of the crontab, linger, and the text for Prometheus."""
     if context.machine.sandbox:
         return
     found = HealthTimer().read(HealthTimer.Args(state="absent"), context)
@@ -202,7 +203,7 @@ def _timers(context: Context) -> Iterator[Item]:
 
 
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
-    """sparkwright's own, the key files that remain apart."""
+    """Yield sparkwright's own folders, with remaining key files listed apart."""
     share, state = own_folders.of(context.machine.home)
     caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, files_of_root.TRASH)]
     for path in sorted(share.iterdir()) if share.is_dir() else ():

@@ -83,14 +83,14 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
 
 
 def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
-    """As it was named; with its registry's digest, where it has one."""
+    """Return the image as it was named, with its registry's digest if it has one."""
     named = str(own.get("Image") or "")
     tag = next(iter(image.get("RepoTags") or ()), "") if named.startswith("sha256:") else tagged(named)
     return pinned(tag or named, digest_of(named) or next(iter(digests_of(image)), ""))
 
 
 def _ports(bindings: Mapping[str, Any]) -> list[str]:
-    """ "8000:8000", "127.0.0.1:8000:8000"."""
+    """Return the ports as Docker writes them: "8000:8000", "127.0.0.1:8000:8000"."""
     found = []
     for inside, rows in bindings.items():
         for row in rows or ():

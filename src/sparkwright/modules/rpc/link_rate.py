@@ -67,7 +67,7 @@ class LinkRate(Module["LinkRate.Args"]):
 
 
 def _command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
-    """The adapter, and the words that measure it."""
+    """Return the adapter, and the arguments of the program that measures it."""
     adapter, own, peer = str(end["adapter"]), str(IPv4Address(end["address"])), str(IPv4Address(end["peer"]))
     if not fabric.NAME.fullmatch(adapter):
         raise Failed(f"{adapter!r} is not the name of an adapter.")

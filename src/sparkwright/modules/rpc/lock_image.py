@@ -68,7 +68,7 @@ class LockImage(Module["LockImage.Args"]):
 
     @staticmethod
     def _of_host(api: Any, args: Args) -> dict[str, Any] | None:
-        """The entry of an image that is on the host, when the engine noted its digest at a pull."""
+        """Return the entry of an image on the host, if the engine noted its digest at a pull."""
         ref = args.ref
         image = image_names.find(api, ref)
         known = map(Name.parse, image.get("RepoDigests") or ())

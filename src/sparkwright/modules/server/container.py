@@ -162,9 +162,9 @@ class Container(StateModule["Container.Args", Found]):
 
 
 def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:
-    """Create the container of the image that is proved to be the spec's; returns its id. files: see Container.Args.
+    """Create the container from the image that is proved to be the spec's, and return its id. files: see Container.Args.
 
-    Raises Failed, and leaves no container, when there is no such image, or its name came to mean another one meanwhile.
+    Raises Failed, and leaves no container, if there is no such image, or its name came to mean another one meanwhile.
     """
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
@@ -204,7 +204,7 @@ def _role(name: str) -> tuple[str, str]:
 
 
 def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
-    """The server's key as a file, made for the user that will read it."""
+    """Return the mount of the server's key, a file for the user that will read it."""
     api: Any = context.docker().api
     user = spec.user or str((image.get("Config") or {}).get("User") or "")
     owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or (), spec.cap_drop)
@@ -212,7 +212,7 @@ def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> 
 
 
 def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
-    """The spec of the last verified state; None where there is none."""
+    """Return the spec of the last verified state; None if there is none."""
     return ContainerSpec.from_json(good["spec"]) if good else None
 
 
@@ -251,7 +251,7 @@ def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
 
 
 def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes of a model's files, without those that are for people only."""
+    """Return the hashes of a model's files, except those for people only."""
     files = model.get("files") or []
     return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not FOR_PEOPLE.search(file["path"])}
 

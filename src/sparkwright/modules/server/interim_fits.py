@@ -100,14 +100,14 @@ def _port(args: InterimFits.Args, context: Context) -> str:
 
 
 def _spec(args: InterimFits.Args) -> dict[str, Any]:
-    """The same server on another port, that never starts by itself."""
+    """Return the spec of the same server on another port, without automatic restarts."""
     spec = ContainerSpec.from_json(args.spec)
     ports = tuple(_moved(port, args.port) for port in spec.ports[:1])
     return dataclasses.replace(spec, name=interim.container_of(spec.name), restart="no", ports=ports).to_json()
 
 
 def _moved(published: str, port: int) -> str:
-    """ "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" at another port of the host."""
+    """Return "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" with another port of the host."""
     address, inside = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
     return ":".join([*address, str(port), inside])
 

@@ -134,7 +134,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
 
 def _ours(container: dict[str, Any], context: Context) -> dict[str, Any]:
-    """The container, if sparkwright created it: another one is neither stopped nor taken for a failed server."""
+    """Return the container if sparkwright created it; any other is neither stopped nor taken for a failed server."""
     return container if ownership.ours(context, container) else {}
 
 

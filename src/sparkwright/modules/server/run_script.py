@@ -70,8 +70,9 @@ def _wanted(text: str) -> files.Wanted:
 
 
 def _of_nobody(name: str, context: Context) -> list[Path]:
-    """Scripts of servers that are there no more, neither running nor verified last; in check mode that of the server which gives
-    way to this one, too.
+    """Return the scripts of servers that no longer exist, neither running nor verified last.
+
+    In check mode this includes the script of the server that this one replaces.
     """
     leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
     states = [place.state(context), *context.state.servers()]

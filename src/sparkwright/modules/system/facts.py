@@ -81,7 +81,7 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
 
 
 def _gpu(machine: Machine) -> dict[str, Any] | None:
-    """On a GB10 nvidia-smi gives no memory figures: /proc/meminfo is the truth there."""
+    """Return the GPU's name and driver. Its memory is that of /proc/meminfo: on a GB10 nvidia-smi gives no figures."""
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"]
     try:
         answer = machine.run(query, timeout_s=5)

@@ -136,7 +136,7 @@ def _wanted(args: HostSettings.Args) -> list[Setting]:
 
 
 def _text(context: Context, path: str) -> str | None:
-    """A file that can be restored as it is. Raises Refused for one that can't."""
+    """Read a file, None if it is unreadable. Raises Refused for one that could not be restored as it is."""
     try:
         found = context.machine.path(path).read_bytes()
     except OSError:
@@ -166,7 +166,7 @@ def _keep(context: Context, record: Mapping[str, Any]) -> None:
 
 
 def _put(context: Context, path: str, text: str | None) -> None:
-    """A file with this content; None for none."""
+    """Write a file with this content; remove it for None."""
     at = context.machine.path(path)
     if text is not None:
         at.parent.mkdir(parents=True, exist_ok=True, mode=0o755)

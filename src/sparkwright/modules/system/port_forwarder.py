@@ -21,9 +21,11 @@ RESTART_S = 180
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The forwarder that holds the port for nobody; None where there is none. running: names of the containers that run."""
+    """A forwarder that holds the port for no container."""
 
+    #: None if there is none
     forwarder: Forwarder | None
+    #: names of the running containers
     running: tuple[str, ...] = ()
 
 

@@ -89,7 +89,7 @@ def remove_lines(context: Context) -> None:
 
 
 def _text(args: CopyKey.Args, found: bytes) -> bytes:
-    """The file as it should be."""
+    """Return the content that the file should have."""
     now = time.strftime("%Y%m%d%H%M").encode()
     rows = found.removesuffix(b"\n").split(b"\n") if found else []
     rows = [row for row in rows if not _is_of(row, args.public_key) and not _expired(row, now)]
@@ -112,14 +112,14 @@ def _expired(row: bytes, now: bytes) -> bool:
 
 @contextmanager
 def _alone(context: Context) -> Iterator[None]:
-    """Two transfers that begin at once would each write what the other had not read."""
+    """Lock the file: of two transfers that start at once, each would overwrite what the other wrote."""
     with open(context.state.folder() / "authorized_keys.lock", "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """In one step; whose file it was, and who may read it, stays."""
+    """Replace the file atomically, with its owner and mode."""
     was: os.stat_result | None = None
     with contextlib.suppress(FileNotFoundError):
         was = path.stat()

@@ -52,7 +52,7 @@ class InspectImage(Module["InspectImage.Args"]):
 
 
 def _addresses() -> list[str]:
-    """This host's IPv4 addresses on networks of its own, the fastest first: two Sparks' ConnectX before the office's."""
+    """Return the host's IPv4 addresses on its own networks, the fastest first: two Sparks' ConnectX before the office's."""
     import psutil
 
     up = {name: stat for name, stat in psutil.net_if_stats().items() if stat.isup and not name.startswith(NOT_OURS)}

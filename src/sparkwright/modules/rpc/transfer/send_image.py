@@ -81,7 +81,7 @@ def _closed(host: str, port: int) -> str:
 
 @contextmanager
 def _key_file(key: Secret) -> Iterator[str]:
-    """A path that ssh can read the key from: memory, on no disk, gone with this process."""
+    """Yield a path from which ssh reads the key: in memory, on no disk, gone with this process."""
     handle = os.memfd_create("key")
     try:
         os.fchmod(handle, 0o600)
@@ -114,7 +114,10 @@ def _ssh(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
 
 
 def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, str]:
-    """Bytes sent, and why ssh itself failed; empty when it did not. Raises Failed when the other side refused the stream."""
+    """Send the image. Returns the bytes sent, and why ssh itself failed; empty if it did not.
+
+    Raises Failed if the other side refused the stream.
+    """
     pipe, together = subprocess.PIPE, subprocess.STDOUT
     pack = list(image_stream.PACKERS[args.packer][0])
     try:
@@ -152,7 +155,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
 
 
 class _Listener:
-    """Hears what ssh and the other side say, of which the end is kept, and ends ssh when the other side stops taking."""
+    """Reads the output of ssh and of the other side, keeps its end, and ends ssh if the other side stops reading."""
 
     def __init__(self, sending: subprocess.Popen[bytes]) -> None:
         self._sending = sending
@@ -163,7 +166,7 @@ class _Listener:
 
     @contextmanager
     def waits(self) -> Iterator[None]:
-        """For as long as something is being sent."""
+        """End ssh if a write makes no progress within the time limit."""
         timer = threading.Timer(SILENCE_S, self._give_up, (f"no progress for {SILENCE_S:g} s",))
         timer.daemon = True
         timer.start()
@@ -173,7 +176,7 @@ class _Listener:
             timer.cancel()
 
     def end(self) -> str:
-        """Wait for the end; returns the last line."""
+        """Wait for the end and return the last line."""
         try:
             self._sending.wait(ENDED_S)
         except subprocess.TimeoutExpired:
