@@ -1,4 +1,4 @@
-"""registries.yml: repositories of recipes that the user names; registries.lock: the commit at which each is read."""
+"""registries.yml: the user's repositories of recipes; registries.lock: the commit at which each is read."""
 
 from __future__ import annotations
 
@@ -53,17 +53,21 @@ class RegistryFile(Strict):
 
 @dataclass(frozen=True)
 class Registry:
-    """commit: at which it is read; "" while it was never fetched."""
+    """A repository of recipes."""
 
     name: str
     url: str
     recipes: str
     ref: str
+    #: the commit at which it is read; "" if it was never fetched
     commit: str = ""
 
 
 def load(project: Path) -> list[Registry]:
-    """Those of registries.yml with their commits. Raises Refused with file and line, also where there is no such file."""
+    """Read the registries of registries.yml with their commits.
+
+    Raises Refused with file and line, also if there is no such file.
+    """
     path = project / FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
@@ -91,7 +95,7 @@ def load(project: Path) -> list[Registry]:
 
 
 def of(project: Path, name: str) -> Registry:
-    """One of them. Raises Refused naming the nearest."""
+    """Return a registry by name. Raises Refused with the nearest name."""
     found = {registry.name: registry for registry in load(project)}
     if name not in found:
         raise Refused(f"no registry '{one_line(name, at_most=60)}' in {FILE}.", fix=nearest(name, found))
@@ -99,7 +103,7 @@ def of(project: Path, name: str) -> Registry:
 
 
 def commits(project: Path) -> dict[str, tuple[str, str]]:
-    """(commit, url) of each registry that was fetched. Raises Refused for a damaged file."""
+    """Return the commit and url of each fetched registry. Raises Refused for a damaged file."""
     path = project / LOCK
     if not document.is_file(path):
         return {}

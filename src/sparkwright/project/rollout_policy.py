@@ -78,7 +78,7 @@ def why_no_size(size: object) -> str:
 
 
 def sizes(text: str) -> tuple[Size, ...]:
-    """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""
+    """Parse `--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for an invalid size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
         if why := why_no_size(word):

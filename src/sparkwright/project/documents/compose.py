@@ -32,7 +32,7 @@ _LISTS, _MAPPINGS = (None, "!", "tag:yaml.org,2002:seq"), (None, "!", "tag:yaml.
 
 
 class Spelled(float):
-    """A number that remembers how it was written: 0.90 stays 0.90 on a command line."""
+    """A number that keeps its spelling: 0.90 stays 0.90 on a command line."""
 
     text: str
 
@@ -59,7 +59,10 @@ class Composer:
     _values: int = 0
 
     def compose(self, text: str) -> Any:
-        """The value of a text that holds one document, None for an empty one. Raises Refused, and what yaml raises."""
+        """Return the value of a text with one document; None if it is empty.
+
+        Raises Refused, and the errors of yaml.
+        """
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -74,7 +77,7 @@ class Composer:
         return self._value(begins[0] + 1, ())[0] if begins else None
 
     def _value(self, at: int, place: Place) -> tuple[Any, int]:
-        """The value whose events begin at AT, and where the next one's do."""
+        """Return the value whose events begin at an index, and the index of the next value."""
         event = self._events[at]
         self.lines.setdefault(place, _line(event))
         self._values += 1
@@ -178,5 +181,5 @@ def _line(event: Any) -> int:
 
 
 def _word(event: Any, tag: str) -> bool | None:
-    """true, yes, off ..., or nothing."""
+    """Return the value of a boolean word (true, yes, off ...), or None for null."""
     return _CONSTRUCTOR.construct_yaml_bool(yaml.ScalarNode(tag, event.value)) if tag.endswith("bool") else None

@@ -38,7 +38,7 @@ class Document:
     grafts: dict[Place, Document] = field(default_factory=dict)
 
     def where(self, *place: str | int) -> str:
-        """ "file:line" of a place, or of the nearest thing around it."""
+        """Return "file:line" of a place, or of the nearest place around it."""
         for end in range(len(place), -1, -1):
             if place[:end] in self.grafts:
                 return self.grafts[place[:end]].where(*place[end:])
@@ -54,7 +54,7 @@ class Document:
         return any(self.grafts[place[:end]].put_in(*place[end:]) for end in ends)
 
     def paths(self) -> set[Path]:
-        """Its file, and those whose content was put in."""
+        """Return its file and all included files."""
         return {self.path}.union(*(part.paths() for part in self.grafts.values()))
 
 
@@ -64,7 +64,7 @@ def load(path: Path, *, most_bytes: int = MOST_BYTES) -> Document:
 
 
 def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """The text of a file that a person wrote. Raises Refused for one that is not there, too large, or not UTF-8."""
+    """Return the text of a user's file. Raises Refused if it is missing, too large, or not UTF-8."""
     try:
         raw = bounds.bytes_of(path, most_bytes)
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
 
 
 def parse(text: str, path: Path) -> Document:
-    """A document from its text; path is only for messages."""
+    """Parse a document. path: for messages only."""
     composer = Composer(shown(path))
     try:
         data = composer.compose(text)
@@ -108,7 +108,7 @@ def is_file(path: Path) -> bool:
 
 
 def files(folder: Path) -> list[Path]:
-    """The YAML files of a folder by name, but for an editor's hidden ones. Raises Refused for one with another ending."""
+    """Return the YAML files of a folder by name, except hidden ones. Raises Refused for one that does not end in .yml."""
     found = sorted(
         path for path in folder.glob("*") if path.suffix.lower() in (".yml", ".yaml") and path.name[0] != "."
     )
@@ -119,7 +119,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def refuse_other_ending(path: Path) -> None:
-    """Raises Refused when NAME.yaml stands where NAME.yml is read."""
+    """Raise Refused if NAME.yaml exists where NAME.yml is read."""
     other = path.with_suffix(".yaml")
     if other.name[0] != "." and is_file(other):
         _refuse_ending(other)
@@ -130,7 +130,7 @@ def _refuse_ending(path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it here."""
+    """Return a path as the user would type it in the current folder."""
     try:
         return str(path.relative_to(here.folder()))
     except ValueError:

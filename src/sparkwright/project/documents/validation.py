@@ -32,7 +32,7 @@ class Strict(BaseModel):
 
 
 def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """The document's data (or a part of it, at a place) as a model; an empty file is an empty mapping.
+    """Validate the document's data, or a part of it at a place, against a model. An empty file is an empty mapping.
 
     Raises Refused for the first mistake.
     """
@@ -64,7 +64,7 @@ def _place(value: Any, error: Any) -> Place:
 
 
 def rule(why_not: Callable[[str], str]) -> AfterValidator:
-    """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
+    """Return a validator for a field from a function of `trust`, which returns why a text is refused, or ""."""
 
     def valid(text: str) -> str:
         if reason := why_not(text):
@@ -79,7 +79,7 @@ A_PART = 3
 
 
 def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:
-    """The end of a sentence about an unknown name: the nearest right one, or all of them."""
+    """Return a hint for an unknown name: the nearest known name, or all of them."""
     names = sorted(known)
     parts = sorted((name for name in names if len(word) >= A_PART and word in name), key=len)
     close = [*parts, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
@@ -89,7 +89,10 @@ def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:
 
 
 def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]) -> str:
-    """kinds: the mistakes of the same place, one for each kind of value that it may have."""
+    """Return the message for a mistake.
+
+    kinds: the mistakes at the same place, one for each type that its value may have.
+    """
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
         return _no_source(place[:-1])
@@ -184,7 +187,7 @@ def _no_source(place: Place) -> str:
 
 
 def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    """The keys that are known at a place."""
+    """Return the known keys at a place."""
     kind = _kind_at(model, loc)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
 
@@ -216,7 +219,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
+    """Return a value as a message may repeat it; for a list, a mapping or an address with a password, only its type."""
     if isinstance(value, str) and re.search(r":[^/\s@:]{1,200}@", value[:SHOWN_CHARS]):
         return kind_of(value)
     return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else kind_of(value)

@@ -23,7 +23,10 @@ SAME = {
 
 
 def text(export: Export) -> str:
-    """The file. A dollar is doubled, for compose would fill it in. Raises Refused for a recipe of several hosts."""
+    """Return the compose file. Dollars are doubled, as compose interpolates single ones.
+
+    Raises Refused for a recipe of several hosts.
+    """
     refuse_cluster(export)
     note_model(export)
     spec = export.spec

@@ -34,7 +34,11 @@ class Export:
 
 
 def of(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
-    """pins: the lock's entries, {"image": ..., "model": ...}. Raises Refused for a recipe with files of its own."""
+    """Return the export of a recipe. Raises Refused for a recipe with files of its own.
+
+    Args:
+        pins: the lock's entries, {"image": ..., "model": ...}.
+    """
     file = recipe.file
     notes = []
     if file.server_key is not None:

@@ -39,7 +39,10 @@ def in_front_of(project: Path, inventory: Inventory, host: Host) -> list[dict[st
 
 
 def _certificate(project: Path, gateway: Gateway) -> str:
-    """By which its hosts know it. `gateway.deploy` judges the file; here nothing fails for it."""
+    """Return the fingerprint of the certificate by which hosts know the gateway.
+
+    It never fails: `gateway.deploy` checks the file.
+    """
     if gateway.file.tls == "none":
         return ""
     try:
@@ -49,7 +52,7 @@ def _certificate(project: Path, gateway: Gateway) -> str:
 
 
 def fingerprint(pem: str) -> str:
-    """The SHA-256 of the first certificate of a PEM text. Raises ValueError where there is none."""
+    """Return the SHA-256 of the first certificate in a PEM text. Raises ValueError if there is none."""
     _, begin, rest = pem.partition(BEGIN)
     first, end, _ = rest.partition(END)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + first + end)).hexdigest()

@@ -17,7 +17,10 @@ LAST_PORT = 65535
 
 
 def port(project: Path, inventory: Inventory, server: Server) -> int:
-    """The port, the same for whoever asks; 0 for a cluster, and on the host's network, where two ports cannot differ."""
+    """Return the port for a server's interim server, always the same.
+
+    0 for a cluster, and on the host's network, where two ports cannot differ.
+    """
     if server.host.cluster is not None or on_host_network(server.recipe.file):
         return 0
     found = server.port + APART if server.port + APART <= LAST_PORT else server.port - APART
@@ -28,7 +31,7 @@ def port(project: Path, inventory: Inventory, server: Server) -> int:
 
 
 def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
-    """The ports that the files give to others of this machine. Simulated and local hosts are on one machine."""
+    """Return the ports that the files give to other servers of this machine. Simulated and local hosts are on one machine."""
 
     def here(other: Host) -> bool:
         return other.machine == host.machine or "ssh" not in (other.connection, host.connection)

@@ -1,4 +1,4 @@
-"""The words of a serving command: which engine it starts, its model and its flags, read by that engine's own table of options."""
+"""The words of a serving command: its engine, model and flags, parsed with that engine's table of options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Serving:
 
     @property
     def entrypoint(self) -> list[str]:
-        """The program for a recipe: as written, but the engine's own in place of `python3 -m ...` and of `serve` alone."""
+        """The program for a recipe: as written, except that the engine's own replaces `python3 -m ...` and a bare `serve`."""
         as_written = MODULE not in self.program and any(_is_program(word, self.imports) for word in self.program)
         return list(self.program if as_written or not self.program else self.imports.program)
 
@@ -80,7 +80,7 @@ _SHORT = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
 
 
 def _apart(words: Sequence[str], report: Report) -> list[str]:
-    """The words with an item of a list that holds an option and its value, or a program and its first words, as several."""
+    """Return the words, with items that hold an option and its value, or a program and its first words, split."""
     found: list[str] = []
     for word in words:
         leading = not any(item.startswith("-") for item in found)
@@ -108,7 +108,7 @@ def _is_flag(own: Engine) -> Callable[[str], bool]:
 
 
 def _refuse_short(words: Sequence[str], imports: Imports) -> None:
-    """Raises Refused for an option with one dash that the engine does not have: it is no value of the flag before it."""
+    """Raise Refused for a one-dash option that the engine does not have: it is no value of the flag before it."""
     short = "" if imports.one_dash else next((word for word in words if _SHORT.fullmatch(word)), "")
     if short:
         fix = "Where it was meant for Docker, put it before the image; else write the engine's own option, or take it out."
@@ -135,7 +135,7 @@ def _engine_of(found: Foreign, report: Report) -> str:
 
 
 def engine_named(texts: Iterable[str]) -> str:
-    """The engine that the first of these names which names one: words of a command, then an image. "" for none."""
+    """Return the engine that the first matching text names, of a command's words and then an image; "" for none."""
     for text in texts:
         for name in engine.TITLES:
             imports = engine.of(name).imports
@@ -145,7 +145,7 @@ def engine_named(texts: Iterable[str]) -> str:
 
 
 def _parted(words: Sequence[str], imports: Imports) -> tuple[tuple[str, ...], list[str]]:
-    """(the words that start the engine, those after them). An image's own wrapper may stand before its program."""
+    """Return the words that start the engine, and those after them. An image's own wrapper may precede its program."""
     rest, at = list(words), 0
     for n, word in enumerate(rest[:PROGRAM_WORDS]):
         if word.startswith("-") and word != MODULE:
@@ -164,7 +164,7 @@ def _is_program(word: str, imports: Imports) -> bool:
 
 
 def _stray_model(flags: dict[str, Any], own: Engine) -> str:
-    """A model that stands after a switch, where the reader took it for the switch's value."""
+    """Return a model that follows a switch and was parsed as the switch's value; "" for none."""
     for name, value in flags.items():
         if isinstance(value, str) and "/" in value and "switch" in own.flags.misfit(flags, name):
             flags[name] = True

@@ -86,7 +86,7 @@ def is_one(data: dict[str, Any]) -> bool:
 
 
 def read(data: dict[str, Any], report: Report) -> Foreign:
-    """The container of its service. Raises Refused for a file without one."""
+    """Return the container of the service. Raises Refused for a file without a server."""
     name, service = _service(mapping(data["services"], "services"), report)
     fill = _filler(report)
     image = fill(text(service.get("image"), "image"))
@@ -137,7 +137,7 @@ def _serves(service: dict[str, Any]) -> bool:
 
 
 def _filler(report: Report) -> Callable[[str], str]:
-    """Variables of a compose file: with the default that stands beside them, else asked for."""
+    """Return a function that fills in a compose file's variables: with their defaults, else the user is asked."""
 
     def one(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -162,7 +162,7 @@ def _words(value: Any, what: str, fill: Callable[[str], str]) -> list[str]:
 
 
 def _pairs(value: Any, what: str) -> dict[str, str]:
-    """A mapping, or a list of NAME=VALUE; a name alone is taken from the environment there."""
+    """Return a mapping, or a list of NAME=VALUE, as a dict; a bare name is taken from the environment there."""
     if isinstance(value, list):
         rows = (item.partition("=") for item in texts(value, what))
         return {name: given if equals else f"${{{name}}}" for name, equals, given in rows}
@@ -205,7 +205,7 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
 
 
 def _listed(value: Any, what: str) -> list[str]:
-    """The items of a list, of one word, or of `extra_hosts` as a mapping."""
+    """Return the items of a list, of one word, or of `extra_hosts` as a mapping."""
     if isinstance(value, dict):
         return [f"{name}:{text(item, what)}" for name, item in value.items()]
     return texts(value if isinstance(value, list) else [value], what)

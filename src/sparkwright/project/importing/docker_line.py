@@ -1,4 +1,4 @@
-"""A `docker run ...` line: options by the one table that recipes, plans and the run script use, then image and command."""
+"""A `docker run ...` command: options, parsed with the table that recipes, plans and the run script use; image; command."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def is_one(line: str) -> bool:
 
 
 def read(line: str, report: Report) -> Foreign:
-    """The container that the line starts. Raises Refused for what a shell would have to do, and for options that no one knows."""
+    """Return the container that the command starts.
+
+    Raises Refused for anything that needs a shell, and for unknown options.
+    """
     words = split(_plain(line))
     words = words[words.index("run") + 1 :]
     found = Foreign(KIND, "")
@@ -101,13 +104,13 @@ def taken_from(words: Sequence[str], is_flag: Callable[[str], bool], found: Fore
 
 
 def _plain(line: str) -> str:
-    """Without comments and a prompt, which people paste along."""
+    """Return the text without comments and a shell prompt, which people paste along."""
     rows = [row for row in line.strip().splitlines() if not row.lstrip().startswith("#")]
     return "\n".join(rows).strip().removeprefix("$ ")
 
 
 def _option(words: list[str], found: Foreign, report: Report) -> list[str]:
-    """Take one option off the words."""
+    """Remove one option from the words and return the rest."""
     first = words[0]
     if len(first) > 2 and first[:2] in BARE:  # -itd, -dp 8000:8000
         words = [first[:2], f"-{first[2:]}", *words[1:]]

@@ -1,4 +1,4 @@
-"""The environment of a recipe of others: secrets are never written, variables of a shell are asked for."""
+"""The environment of an imported recipe: secrets are never written, and the user is asked for a shell's variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN_WAY = (
 
 
 def kept(env: Mapping[str, str], set_by_cluster: frozenset[str], report: Report) -> dict[str, str]:
-    """The variables that a recipe may hold. set_by_cluster: those that a cluster gives each member."""
+    """Return the variables that a recipe may hold. set_by_cluster: those that a cluster sets for each member."""
     found: dict[str, str] = {}
     for name, value in env.items():
         if name in HUB_TOKENS:

@@ -1,4 +1,4 @@
-"""The flags of a recipe of others: what another key says here, what a cluster sets, what names a file."""
+"""The flags of an imported recipe: those that another key expresses, that a cluster sets, or that name a file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
 
 
 def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the flags for the recipe's section, further keys of the recipe). adopted: it runs so already."""
+    """Return the flags for the recipe's section, and further keys of the recipe.
+
+    adopted: the container runs with these flags already.
+    """
     imports, flags, more = serving.imports, serving.flags, {}
     if (address := flags.pop(imports.host, None)) is not None and adopted:
         flags[imports.host] = address
@@ -105,7 +108,7 @@ def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -
 
 
 def _files(serving: Serving, report: Report) -> dict[str, Any]:
-    """Flags that name a file: one of the image stays, another has to be given or left out."""
+    """Return the recipe's `files` for flags that name a file: a file of the image stays, for others the user is asked."""
     found: dict[str, Any] = {}
     for name in serving.imports.files:
         value = serving.flags.get(name)
@@ -132,14 +135,14 @@ def _files(serving: Serving, report: Report) -> dict[str, Any]:
 
 
 def _of_the_image(path: str) -> bool:
-    """A path that vLLM's and others' images have: their examples, or an absolute one that no volume covers."""
+    """Return True for a path in the folders of vLLM's and other engines' images."""
     return path.startswith(("examples/", "/vllm-workspace/", "/app/", "/sgl-workspace/"))
 
 
 def _further_models(serving: Serving, report: Report) -> dict[str, Any]:
-    """Models beside the one that is mounted: a drafter, a tokenizer. The container would download them, unpinned.
+    """Return the recipe's `models`: those further models, a drafter or a tokenizer, that are to be pinned.
 
-    Returns the `models` of the recipe, those that are to be pinned.
+    The container would download any other at its start, unpinned.
     """
     found: dict[str, Any] = {}
     for name, key in serving.imports.further_models.items():
@@ -178,7 +181,7 @@ def _role(serving: Serving, name: str, key: str) -> Role | None:
 
 
 def _pinned(serving: Serving, name: str, key: str, model: str) -> dict[str, str]:
-    """Take a second model out of its flag. Returns what the recipe says of it instead."""
+    """Remove a second model from its flag, and return the recipe's entry for it."""
     value = serving.flags.pop(name)
     if key:
         parsed = _parsed(value)

@@ -1,4 +1,4 @@
-"""A recipe of others in one form, whatever it was written in, and the check that a file has the shape of its format."""
+"""A recipe of any foreign format in one form, and the check that a file has the shape of its format."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def partly(**fields: Shape) -> dict[str, Usual]:
 
 
 def shown(value: Any) -> str:
-    """A value as a person writes it, on one line: true, 8, a, b, NAME=VALUE. Never Python's own form."""
+    """Return a value on one line as people write it: true, 8, a, b, NAME=VALUE. Never Python's own form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -164,7 +164,7 @@ COMMAND = either("a text or a list", (WORD, scalar), (list, words))
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """A part of a stranger's file that must be a mapping; an absent one is empty."""
+    """Return a part of a foreign file that must be a mapping; an absent one is empty."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -173,7 +173,7 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def texts(value: Any, what: str) -> list[str]:
-    """A part that must be a list of words, each a text or a number; an absent one is empty."""
+    """Return a part that must be a list of texts or numbers, as words; an absent one is empty."""
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > MOST_WORDS:
@@ -182,7 +182,7 @@ def texts(value: Any, what: str) -> list[str]:
 
 
 def text(value: Any, what: str) -> str:
-    """A part that must be a text or a number; an absent one is empty."""
+    """Return a part that must be a text or a number; an absent one is empty."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The model of a recipe of others: a name on the hub, a file of one, or a folder that was mounted."""
+"""The model of an imported recipe: a name on the hub, one of its files, or a mounted folder."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 @dataclass
 class Model:
-    """As a recipe's `model`. dir, mount: "" for the usual ones."""
+    """A recipe's `model`."""
 
     id: str
     revision: str = ""
     file: str = ""
+    #: "" for the default
     dir: str = ""
+    #: "" for the default
     mount: str = ""
 
     def to_yaml(self) -> dict[str, Any]:
-        """The recipe's `model`, without what is usual."""
+        """Return the recipe's `model` without default values."""
         short = self.id.rpartition("/")[2].lower()
         revision = {"revision": self.revision} if self.revision not in ("", "main") else {}
         file = {"file": self.file} if self.file else {}
@@ -47,7 +49,7 @@ class Model:
 
 
 def of(found: Foreign, serving: Serving, report: Report) -> Model:
-    """The model, with the flags that named it taken out of the command. Raises Refused for what is no model's name."""
+    """Return the model, and remove its flags from the command. Raises Refused for anything that is no model's name."""
     imports, flags = serving.imports, serving.flags
     written = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
@@ -114,7 +116,7 @@ def _file(file: str, quantisation: str, serving: Serving, report: Report) -> str
 
 
 def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Model:
-    """A model that lies in a folder of the host, which is mounted: the hub's name of it is not in the recipe."""
+    """Return the model of a mounted folder of the host; the recipe does not have its name on the hub."""
     inside = PurePosixPath(path)
     single = serving.engine.files is not None and inside.suffix == serving.engine.files.SUFFIX
     folder = inside.parent if single else inside
@@ -132,7 +134,7 @@ def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Mod
 
 
 def _on_the_host(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
-    """The host's folder that a folder of the container is, and the volume that says so; "" for none."""
+    """Return the host's folder for a folder of the container, and the volume that mounts it; "" for none."""
     for volume in volumes:
         source, _, target = volume.partition(":")
         mount = PurePosixPath(target.partition(":")[0])

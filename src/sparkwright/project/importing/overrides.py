@@ -26,7 +26,7 @@ class Launch:
 
 
 def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, Any]:
-    """The recipe with the values of those whose condition holds. One that cannot be told is asked about."""
+    """Return the recipe with the values whose condition holds; the user is asked about conditions that are unknown here."""
     rows = data.get("overrides") or []
     if not isinstance(rows, list):
         raise Refused("`overrides` must be a list.")

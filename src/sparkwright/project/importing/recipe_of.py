@@ -51,9 +51,13 @@ class Taken:
 
 
 def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
-    """The recipe's file. name: as the user wants it, "" for its own. origin: where it is from, for the file's first line.
+    """Return the recipe.
 
-    Raises Refused for what is no recipe here, with the sentence that says why.
+    Args:
+        name: the user's choice, "" for its own name.
+        origin: its source, for the file's first line.
+
+    Raises Refused, with the reason, for a source that cannot become a recipe.
     """
     _answered_image(found, report)
     serving = command.read(found, report)
@@ -101,9 +105,9 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
 def _served_name(
     serving: Serving, section: Mapping[str, Any], source_name: str, selection: Model, report: Report
 ) -> dict[str, Any]:
-    """The flag that keeps the name under which clients ask for the model; empty where it stays without one.
+    """Return the flag that keeps the model's name in requests; empty if it stays without one.
 
-    Without the flag an engine takes the model as it is written, which here would be the folder in which it is mounted.
+    Without the flag an engine uses the model as it is written, which here would be its mounted folder.
     """
     flag = serving.imports.served_name
     if not flag or section.get(flag) or not source_name or source_name == selection.to_yaml()["mount"]:
@@ -146,20 +150,20 @@ def _task(found: Foreign, serving: Serving, section: dict[str, Any], report: Rep
 
 
 def slug(text: str) -> str:
-    """A name for a file and a container."""
+    """Return a name for a file and a container."""
     plain = re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:NAME_CHARS].strip("-._")
     return plain if len(plain) > 1 else f"imported-{plain}".rstrip("-")
 
 
 def _checked(text: str, name: str) -> None:
-    """As `recipe.load` checks a file."""
+    """Check the recipe's text as `recipe.load` checks a file."""
     source = document.parse(text, Path(f"recipes/{name}.yml"))
     file = check(RecipeFile, source)
     rules.refuse(parallel_rules.applied(file, source) if file.parallel is not None else file, source)
 
 
 def _answered_image(found: Foreign, report: Report) -> None:
-    """An image that was given is taken unasked, too: it is the way out of mods, and of packages that are installed."""
+    """Use an image from the answers even if it was not asked for: it is the way out of mods and of installed packages."""
     answer = report.given("image")
     if answer:
         instead = f"image {found.image}" if found.image not in ("", answer) else "image"
@@ -168,7 +172,7 @@ def _answered_image(found: Foreign, report: Report) -> None:
 
 
 def _image(found: Foreign, imports: Imports, report: Report) -> tuple[str, str]:
-    """(REPOSITORY:TAG, digest): what the recipe names, else the release that the engine's tables are of."""
+    """Return REPOSITORY:TAG and the digest: those of the source, else the release that the engine's tables belong to."""
     written = found.image.strip()
     if not written:
         report.add(

@@ -80,7 +80,7 @@ def is_one(data: dict[str, Any]) -> bool:
 
 
 def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
-    """The recipe. Raises Refused for mods and hooks, naming what they would do and the ways out."""
+    """Return the recipe. Raises Refused for mods and hooks, with their effects and the ways out."""
     version = text(data.get("recipe_version"), "recipe_version") or "1"
     kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
     if version not in VERSIONS:
@@ -125,7 +125,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
 
 
 def _of_several(data: dict[str, Any], report: Report) -> str:
-    """The image where a recipe names several, by what each is for."""
+    """Return the image of a recipe that names several, by purpose; the user chooses one."""
     named = {
         key: text(value, f"containers.{key}") for key, value in mapping(data.get("containers"), "containers").items()
     }
@@ -180,7 +180,7 @@ def _hook(name: str, what: str, given: Any, report: Report) -> None:
 
 
 def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> list[str]:
-    """The flags that sparkrun makes of defaults where there is no command: by what the engine calls the same thing."""
+    """Return the flags that sparkrun makes of defaults if there is no command, under the engine's names."""
     name = RUNTIMES.get(found.engine, "")
     if not name:
         return []

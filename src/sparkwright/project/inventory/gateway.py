@@ -27,14 +27,14 @@ class Gateway:
 
     @property
     def control_port(self) -> int:
-        """The port for its hosts."""
+        """The port at which its hosts control it."""
         return self.file.control_port or self.file.port + 1
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports that it takes on its host, by their keys."""
+        """The ports that it takes on its host, by key."""
         return {"port": self.file.port, "control_port": self.control_port}
 
     def where(self, key: str) -> str:
-        """ "file:line" of a key of it; of the gateway itself where the key is not written."""
+        """Return "file:line" of one of its keys; of the gateway itself if the key is not set."""
         return self.set_at.get(key, self.set_at[""])

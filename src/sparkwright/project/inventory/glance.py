@@ -20,7 +20,7 @@ GROUPS_FILE = "groups.yml"
 
 
 def hosts(project: Path, pattern: str) -> list[Host]:
-    """The hosts of a pattern that are reached over ssh, with nothing but their `way` and groups. None of them when unsure."""
+    """Return the hosts of a pattern that are reached over ssh, with only their `way` and groups; none of them if in doubt."""
     folder = project / "hosts"
     try:
         groups = _read(folder / GROUPS_FILE)
@@ -33,12 +33,12 @@ def hosts(project: Path, pattern: str) -> list[Host]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of hosts/ that are a host's. Raises Refused as `document.files` does."""
+    """Return the files of hosts/ that describe a host. Raises Refused as `document.files` does."""
     return [path for path in document.files(folder) if path.name != GROUPS_FILE]
 
 
 def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
-    """A host, or one for each recipe that it serves."""
+    """Return a host, or one for each recipe that it serves."""
     own = _read(path)
     host = _host(path, own, groups)
     lists = [own[key] for key in ("serves", "on_demand") if own.get(key) is not None]

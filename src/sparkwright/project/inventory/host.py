@@ -51,7 +51,7 @@ class Host:
 
     @property
     def machine(self) -> str:
-        """The machine's name, which several of its servers share."""
+        """The machine's name, shared by its servers."""
         return self.on or self.name
 
     @property
@@ -61,10 +61,10 @@ class Host:
 
     @property
     def title(self) -> str:
-        """Its name; of a member of a cluster with its rank."""
+        """Its name, with the rank of a cluster's member."""
         return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
 
     @property
     def way(self) -> tuple[str, str, str | None, int | None]:
-        """All that connecting depends on."""
+        """All values that a connection depends on."""
         return self.connection, self.address, self.user, self.port

@@ -1,4 +1,4 @@
-"""The hosts there are, with what their groups give them."""
+"""The hosts of a project, with the settings of their groups."""
 
 from __future__ import annotations
 
@@ -94,24 +94,24 @@ class Inventory:
         return cls(hosts, patterns.members(hosts, groups.checked), floors, clusters, found_gateways, machines)
 
     def names(self) -> list[str]:
-        """Every host's name."""
+        """Return the names of all hosts."""
         return list(self.hosts)
 
     def match(self, pattern: str) -> list[Host]:
-        """The hosts of an Ansible pattern, in the inventory's order. Raises Refused when there is none."""
+        """Return the hosts of an Ansible pattern, in the inventory's order. Raises Refused if there are none."""
         named = {**patterns.implied(self.hosts), **self.groups}
         return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), named)]
 
     def machines_of(self, hosts: Iterable[Host]) -> list[Host]:
-        """The machines of these hosts, each once."""
+        """Return the machines of these hosts, each once."""
         return [self.machines[name] for name in dict.fromkeys(host.machine for host in hosts)]
 
     def servers_of(self, machine: str) -> list[Host]:
-        """All that a machine serves."""
+        """Return the hosts that stand for the servers of a machine."""
         return [host for host in self.hosts.values() if host.machine == machine]
 
     def secrets(self, host: Host) -> dict[str, Secret]:
-        """The host's secrets, read now. One whose environment variable or file is not there is left out.
+        """Read the host's secrets. One whose environment variable or file does not exist is left out.
 
         Raises Refused for one that is too short.
         """

@@ -14,9 +14,11 @@ EVERYONE = "all"
 
 
 def groups_of(name: str, named: Iterable[str], listed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """The groups of a host in their order: the later outranks the earlier, the host's own file them all, and `all` none.
+    """Return the groups of a host in order: the later overrides the earlier. `all`, which all override, is left out.
 
-    named: by its own file. listed: the hosts that each group of groups.yml lists.
+    Args:
+        named: the groups that its own file names.
+        listed: the hosts that each group of groups.yml lists.
     """
     mine = [group for group, hosts in listed.items() if name in hosts]
     return tuple(dict.fromkeys(group for group in (*named, *mine) if group != EVERYONE))
@@ -34,7 +36,7 @@ def last(values: Iterable[Any]) -> Any:
 
 
 def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The hosts' names by group, `all` among them. groups: those that have an entry of their own."""
+    """Return the names of hosts by group, `all` among them. groups: those with an entry of their own."""
     names = dict.fromkeys([EVERYONE, *groups, *(group for host in hosts.values() for group in host.groups)])
     found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
     return {**found, EVERYONE: tuple(hosts)}
@@ -50,9 +52,9 @@ def implied(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
 
 
 def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """The names a pattern means, in the order of hosts: unions first, then `&` cuts, then `!` takes away.
+    """Return the names that a pattern matches, in the order of hosts: unions first, then `&` intersects, then `!` removes.
 
-    Raises Refused for a name nobody has and for a pattern that leaves no host.
+    Raises Refused for an unknown name, and for a pattern that matches no host.
     """
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
     selection: set[str] = set()

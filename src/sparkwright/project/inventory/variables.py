@@ -1,4 +1,4 @@
-"""The variables that the shipped playbooks read, and those of a user's that are one of them misspelt."""
+"""The variables that the shipped playbooks read, and the check for misspelt ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READERS = ("playbooks/**/*.yml", "templates/**/*")
 
 
 def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path) -> None:
-    """Raises Refused with the line of a variable that nothing reads and that is nearly the name of one that is read.
+    """Raise Refused with the line of a variable that nothing reads and whose name is close to one that is read.
 
     A switch of DEFAULTS must be true or false: a text would count as true.
     """

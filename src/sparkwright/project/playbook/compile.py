@@ -39,9 +39,13 @@ def compile(
     project: Path,
     registered: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of this play for this host. names: what the laptop knows (see recipe.scope).
+    """Return the plan of this play for this host.
 
-    registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
+    Args:
+        names: the values that the laptop knows (see recipe.scope).
+        registered: results of earlier plays.
+
+    Raises Refused with file and line for a mistake.
     """
     file, blame = play.file, Blame(play, host)
     registers = _registers(file.tasks) | _registers(file.handlers) | set(registered or {})
@@ -165,7 +169,7 @@ class _Compiler:
         )
 
     def _server(self, given: str | None, place: Place, local: Mapping[str, Any]) -> str:
-        """The container that a task is about: rendered, or an expression over what the host will know."""
+        """Return the container of a task: rendered, or an expression that the host evaluates."""
         at = self.blame.place(*place, "server")
         if not given or not self.names.decides(given, at, local):
             return given or ""
@@ -261,7 +265,7 @@ class _Compiler:
 
 
 def _registers(items: list[dict[str, Any]]) -> set[str]:
-    """Every name that some task of these registers."""
+    """Return every name that these tasks register."""
     found: set[str] = set()
     for item in items:
         if isinstance(item, dict):

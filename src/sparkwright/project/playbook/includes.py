@@ -1,4 +1,4 @@
-"""`include: parts/x.yml`: tasks that several playbooks share, put in their place before anything else is read."""
+"""`include: parts/x.yml`: tasks shared by several playbooks, inserted before anything else is read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LISTS = ("tasks", "handlers", "block", "rescue", "always")
 
 
 def spliced(read: Document) -> Document:
-    """The document with a block of that file's tasks in the place of every include.
+    """Return the document with each include replaced by a block of the file's tasks.
 
-    Lines of what was included are lines of that file. Raises Refused for a file that is not there, or that includes itself.
+    Lines of an included task are those of its own file. Raises Refused for a missing file, or one that includes itself.
     """
     splicer = _Splicer(read, (read.path.resolve(),), 0, [])
     data = splicer.inside(read.data, ())
@@ -46,7 +46,7 @@ class _Splicer:
         self.grafts: dict[Place, Document] = {}
 
     def inside(self, value: Any, place: Place) -> Any:
-        """A list of plays or of tasks, each with its own lists looked through."""
+        """Return a list of plays or of tasks with its includes replaced, at every depth."""
         if not isinstance(value, list):
             return value
         if self.depth > DEEPEST:

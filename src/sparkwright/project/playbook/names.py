@@ -1,4 +1,4 @@
-"""The names that a play's expressions may ask for: those the laptop knows, and those only the host will know."""
+"""The names that a play's expressions may use: those the laptop knows, and those only the host will know."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Names:
         self._settle({**names, **extra}, {name: value for name, value in own.items() if name not in extra})
 
     def _settle(self, names: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open."""
+        """Render the play's and the host's variables as far as the laptop can; the rest stay open."""
         waiting = {name: v for name, v in names.items() if expressions.is_open(v) and name not in LITERAL}
         given = {name: value for name, value in names.items() if name not in waiting}
         self.known = {name: value for name, value in given.items() if name not in own}  # the play's own win
@@ -95,14 +95,14 @@ class Names:
             raise Refused(f"vars.{name}: {error}.", where=self._blame.variable(name)()) from None
 
     def render(self, value: Any, names: Mapping[str, Any], at: Where) -> Any:
-        """A value with its expressions filled in. Raises Refused with its line."""
+        """Return a value with its expressions rendered. Raises Refused with its line."""
         try:
             return expressions.render(value, names)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=at(error.line)) from None
 
     def beside(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are known, with the variables of a task and its blocks."""
+        """Return the known names with the variables of a task and its blocks."""
         return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
 
     def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
@@ -143,13 +143,16 @@ class Names:
             raise Refused(f"unknown variable `{name}`.", where=at(line), fix=nearest(name, known, many="Known keys"))
 
     def shipped(self) -> dict[str, Any]:
-        """The laptop's values that open expressions ask for, and no others."""
+        """Return the laptop's values that open expressions use, and no others."""
         options = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
         return {name: self.known[name] for name in sorted(options) if name in self.known}
 
 
 def cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
-    """The way from a name back to itself, that name first and last; empty when there is none. needs: of each name the others."""
+    """Return the path from a name back to itself, with that name first and last; empty if there is none.
+
+    needs: the names that each name depends on.
+    """
     left = dict(needs)
     while ready := [name for name in left if not needs[name] & left.keys()]:
         for name in ready:

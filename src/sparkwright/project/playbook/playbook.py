@@ -1,4 +1,4 @@
-"""A playbook as it stands in its file: plays, with the line of everything."""
+"""A playbook as its file has it: plays, with the line of everything."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Play:
-    """One play. place: where it stands in the document."""
+    """A play."""
 
     file: PlayFile
     document: Document
+    #: its place in the document
     place: Place
 
     @property
@@ -81,8 +82,9 @@ class Play:
 
 @dataclass(frozen=True)
 class Playbook:
-    """path: its file."""
+    """The plays of a playbook."""
 
+    #: its file
     path: Path
     plays: tuple[Play, ...]
 
@@ -101,7 +103,7 @@ def load(path: Path) -> Playbook:
 
 
 def _names(value: Any, key: str = "") -> set[str]:
-    """The names in templates, and in what stands bare under `when`, `until` and their like."""
+    """Return the names in templates, and in the bare expressions of `when`, `until` and similar keys."""
     if isinstance(value, dict):
         return set().union(*(_names(child, str(name)) for name, child in value.items()))
     if isinstance(value, list | tuple):
@@ -116,7 +118,7 @@ def _names(value: Any, key: str = "") -> set[str]:
 
 
 def _all_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Tasks and blocks, and what stands in the blocks."""
+    """Yield tasks and blocks, and the steps inside the blocks."""
     for step in steps:
         yield step
         for part in ("block", "rescue", "always"):

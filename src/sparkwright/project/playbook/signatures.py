@@ -15,7 +15,7 @@ from sparkwright.protocol.signature import Signature
 
 
 def takes(module: str) -> Signature:
-    """The signature of a module of `registry.NAMES`."""
+    """Return the signature of a module of `registry.NAMES`."""
     return signature.from_json(_kept()[module])
 
 

@@ -1,4 +1,4 @@
-"""A recipe as one engine will run it: its flags after what is expected of them, and what is wrong with them."""
+"""A recipe as its engine will run it: the flags, adjusted to the expectations, and the findings about them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Serving:
         return [finding for finding in self.findings if finding.severity == "error"]
 
     def to_json(self) -> dict[str, Any]:
-        """As playbooks see it, under the name `engine`."""
+        """Return the settings as playbooks see them, under the name `engine`."""
         return {
             "name": self.engine.name,
             "flags": dict(self.flags),

@@ -75,11 +75,11 @@ class SecondModel(_Source):
     file: str = Field("", description="for llama.cpp: its GGUF file, or a pattern that means one")
 
     def ignored(self, role: Role) -> list[str]:
-        """Patterns of files that are not downloaded: of a tokenizer nothing else of its repository, unless patterns choose."""
+        """Return the patterns of files that are not downloaded: for a tokenizer, by default, the weights."""
         return self.ignore or ([*WEIGHTS] if role == "tokenizer" and not self.allow else [])
 
     def chosen(self, role: Role) -> str:
-        """The end of its key in spark.lock: the same repository may be the model of another recipe, with other files."""
+        """Return the end of its key in spark.lock: the repository may be another recipe's model, with other files."""
         return "+".join(filter(None, (role, self.file)))
 
 
@@ -262,7 +262,7 @@ class RecipeFile(Strict):
 
     @property
     def served_by(self) -> Engine:
-        """Its engine, as its section describes it."""
+        """The engine, as the recipe's section describes it."""
         return replace(engine.of(self.engine).of_section(self.flags), task=self.task)
 
     @property
@@ -272,5 +272,5 @@ class RecipeFile(Strict):
         return found
 
     def with_flags(self, flags: Mapping[str, Any], **changes: Any) -> RecipeFile:
-        """The same with other flags. changes: of other keys."""
+        """Return the recipe with other flags. changes: other values of further keys."""
         return self.model_copy(update={self.engine: dict(flags), **changes})

@@ -16,9 +16,9 @@ from sparkwright.trust import network_words
 
 
 def applied(file: RecipeFile, source: Document) -> RecipeFile:
-    """The recipe on the host's network: its members reach each other at the hosts' own addresses.
+    """Return the recipe on the host's network: its members use the hosts' own addresses.
 
-    Raises Refused with file and line for the first thing that can't stand beside `parallel`.
+    Raises Refused with file and line for the first setting that conflicts with `parallel`.
     """
     for message, place, fix in _mistakes(file, source):
         raise Refused(message, where=source.where(*place), fix=fix)
@@ -51,7 +51,7 @@ def _network(file: RecipeFile) -> Iterator[Mistake]:
 
 
 def _set_elsewhere(file: RecipeFile, source: Document, parallel: Parallel) -> Iterator[Mistake]:
-    """Flags and variables that a cluster sets for each of its members."""
+    """Yield the recipe's flags and variables that a cluster sets for each of its members."""
     for name, why in parallel.SET_BY.items():
         if name in file.flags:
             place = flag_place(source, name)

@@ -31,7 +31,7 @@ LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
 def refuse(file: RecipeFile, source: Document) -> None:
-    """Raises Refused with file and line for the first thing that can't stand."""
+    """Raise Refused with file and line for the first mistake."""
     for rule in (
         _engine,
         _described,
@@ -76,7 +76,7 @@ def _written(source: Document) -> list[str]:
 
 
 def addresses(file: RecipeFile) -> list[str]:
-    """The address of each published port, as docker takes it; "" for all. On the host's network the engine's own."""
+    """Return the address of each published port, as Docker takes it; "" for all. On the host's network, the engine's own."""
     if on_host_network(file):
         return [str(engine.of(file.engine).flags.value(file.flags, "host") or "")]
     default = "127.0.0.1" if file.publish == "loopback" else ""
@@ -89,7 +89,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """One engine, one section, of the same name."""
+    """Yield mistakes in the engine and its section: a recipe has one of each, with the same name."""
     here = [name for name in engine.TITLES if name in file.model_fields_set]
     own = engine.of(file.engine)
     other = next((name for name in here if name != file.engine), "")
@@ -111,7 +111,7 @@ def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _described(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """The section of an engine that its recipe describes."""
+    """Yield mistakes in the section of an engine that its recipe describes."""
     for place, why in engine.of(file.engine).mistakes(file.flags):
         dotted = one_line(".".join(map(str, (file.engine, *place))), at_most=200)
         flag = why.startswith("is unknown") and len(place) == 1
@@ -120,7 +120,7 @@ def _described(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Single files for an engine that serves them, and for no other."""
+    """Yield single files for an engine that serves none, and the missing ones for an engine that does."""
     chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
     for name in ("file", "mmproj", "draft"):
         if chooses is None and getattr(file.model, name):
@@ -139,7 +139,7 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Second models that the engine has no use for, that a flag names too, or that share a folder."""
+    """Yield second models that the engine cannot use, that a flag names too, or that share a folder."""
     own, chooses = engine.of(file.engine), engine.of(file.engine).files
     for role, model in file.models.items():
         place, given = own.flags.MODEL_FLAGS.get(role), own.flags.named(file.flags)
@@ -161,7 +161,7 @@ def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
-    """A second model's folder, on the host or in the container, that is another's too, or lies in it."""
+    """Yield a second model's folder, on the host or in the container, that overlaps another model's."""
     others = {"model": file.model, **{f"models.{name}": model for name, model in file.models.items() if name != role}}
     for option in ("dir", "mount"):
         own = posixpath.normpath(getattr(file.models[role], option))
@@ -173,7 +173,7 @@ def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
 
 
 def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Flags with which the server would do something else than `task` says, and expectations that mean nothing then."""
+    """Yield flags that contradict `task`, and expectations that have no meaning for it."""
     own, task = file.served_by, file.task
     given = {} if own.needs_description else own.flags.named(file.flags)
     for name, wanted in own.task_flags.needs.get(task, {}).items():
@@ -193,7 +193,7 @@ def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Probes of what the server does not do, and those that cannot pass without a flag that is missing."""
+    """Yield probes that do not apply to the server, and those that cannot pass because a flag is missing."""
     own, task = file.served_by, file.task
     given = {} if own.needs_description else own.flags.named(file.flags)
     for n, options in enumerate(file.expect.probes):
@@ -211,7 +211,7 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """A promise that the server cannot keep, whatever the memory."""
+    """Yield a promised load, or a depth, that the server cannot serve, whatever its memory."""
     promised = file.expect.load
     if file.expect.depths and file.task != GENERATE:
         yield f"`expect.depths` has no meaning with `task: {file.task}`.", ("expect", "depths"), "Remove it."
@@ -254,7 +254,7 @@ def _ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """The server's key where everybody reads it, or beside a file that would hide it."""
+    """Yield a server's key that everybody can read, or beside a file that would hide it."""
     own = file.served_by
     key, fix = own.key, USE_SERVER_KEY.format(file.engine)
     if key is None:
@@ -295,7 +295,7 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Two published ports that can't both be opened: docker creates such a container and can't start it."""
+    """Yield two published ports that can't both be opened: Docker creates such a container and can't start it."""
     for end in range(1, len(file.container.ports) + 1):
         twice = container_words.published_twice(file.container.ports[:end])
         if twice:
@@ -321,7 +321,7 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """A folder of the host to which the container may write, and in which another mount's source lies.
+    """Yield a host folder that the container may write to, and that holds the source of another mount.
 
     The container could put a link in its place, and its next start would mount whatever that names. The host compares the real
     paths before each start (host/containers/mount_sources.py).
@@ -350,7 +350,7 @@ def _lies_in(folder: str, outer: str) -> bool:
 
 
 def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Files of the container where they would hide something, or be written into a folder of the host."""
+    """Yield files that would hide something in the container, or be written into a folder of the host."""
     box: Any = file.container
     key = file.served_by.key if file.server_key is not None else None
     mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
@@ -373,7 +373,7 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """`publish` that is written, and a port's own address that says otherwise."""
+    """Yield ports whose own address contradicts `publish`."""
     if "publish" not in file.model_fields_set or on_host_network(file):
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):

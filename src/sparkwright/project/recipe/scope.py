@@ -1,4 +1,4 @@
-"""The names a playbook or template may use for one host, known on the laptop."""
+"""The names that a playbook or template may use for one host, as far as the laptop knows them."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def _share(recipe: Recipe, host: Host) -> Share | None:
 
 
 def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The model at one revision, with all that fetching it again takes; the server's further models under `models`.
+    """Return the model at one revision, with everything needed to fetch it again; further models under `models`.
 
-    second: the lock's entries of those, by role.
+    second: their entries in the lock, by role.
     """
     further = [
         {"role": role, **_fetched(model, second.get(role) or {})} for role, model in recipe.get("models", {}).items()
@@ -177,7 +177,7 @@ def _fetched(model: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, A
 
 
 def _commits(model: Mapping[str, Any]) -> list[str]:
-    """The commits of a server's models, its own first."""
+    """Return the commits of a server's models, its own first."""
     return [str(item["commit"]) for item in (model, *model.get("models", ()))]
 
 
@@ -228,13 +228,13 @@ def _serve(
 
 
 def _depths(recipe: Recipe, served: Serving) -> list[int]:
-    """The depths at which the recipe wants the decode rate, as far as the server's context reaches."""
+    """Return the depths at which the recipe wants the decode rate, within the server's context."""
     longest = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
     return [depth for depth in recipe.file.expect.depths if longest is None or depth <= longest]
 
 
 def home_of(host: Host, user: str) -> str:
-    """The home folder a plan counts on; `preflight` compares it with the real one (docs/decisions/0002)."""
+    """Return the home folder that a plan assumes; `preflight` compares it with the real one (docs/decisions/0002)."""
     if host.home:
         return host.home
     if host.connection == "local":
