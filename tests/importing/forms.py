@@ -88,5 +88,5 @@ def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) ->
 
 
 def rows(one: Taken, sort: str) -> str:
-    """What a report says of one sort."""
+    """Return a report's rows of one sort."""
     return "\n".join(f"{row.what}: {row.why}" for row in one.report.rows if row.sort == sort)

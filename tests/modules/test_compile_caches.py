@@ -45,7 +45,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingContext
 
 
 def live(context: RecordingContext, key: str = ONE, name: str = "qwen35") -> Path:
-    """What a container mounts of a key."""
+    """Return the folder that a container with this key mounts."""
     return compile_caches.folder(context, key) / "live" / name / "cache"
 
 

@@ -1,4 +1,4 @@
-"""What counts as a difference between a container and its spec, case by case (container/cases.yml)."""
+"""Differences between a container and its spec, case by case (container/cases.yml)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container wrote as root is removed by a user who is not root, on a real Docker Engine."""
+"""Files that a container wrote as root are removed by a user who is not root, on a real Docker Engine."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
 
 
 def ended(urls: list[str]) -> bool:
-    """Whether the process that hands out is gone, within its last answers' time."""
+    """Return True if the process that serves the files has ended, within the time limit of its last answers."""
     port = int(urls[0].rpartition(":")[2])
     pause = threading.Event()
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""What a host remembers of its server moves, by the container's name, when the host begins or ends to serve several."""
+"""The records of a server move to the container's name when the host starts or stops to serve several."""
 
 from __future__ import annotations
 

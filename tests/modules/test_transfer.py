@@ -84,7 +84,7 @@ def notes(context: RecordingContext) -> str:
 
 
 def second_of_all(wanted: str) -> bool:
-    """Of ranges only what begins in the second 10 MiB hangs, so that the file gets a hole; a plain request hangs too."""
+    """Return True for the Range that starts in the second 10 MiB, so that the file gets a hole, and for a plain request."""
     return not wanted or int(wanted.removeprefix("bytes=").partition("-")[0]) // (10 * MIB) == 1
 
 

@@ -93,7 +93,7 @@ def client() -> Iterator[Any]:
 
 
 def created(*words: str) -> tuple[bool, str]:
-    """Whether `docker create` takes it, with the container's id or the complaint."""
+    """Return True and the container's id if `docker create` takes the words; otherwise False and the error."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode == 0, (done.stdout if done.returncode == 0 else done.stderr).strip()
 
