@@ -21,7 +21,7 @@ def _found() -> dict[str, str]:
 WHERE = _found()
 NAMES: tuple[str, ...] = tuple(sorted(WHERE))
 
-#: modules that never speak to the Docker Engine: a playbook of nothing else needs no client of it
+#: modules that never use the Docker Engine: a playbook of these alone needs no Docker client
 WITHOUT_ENGINE = frozenset(
     {
         "barrier",

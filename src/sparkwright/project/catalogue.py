@@ -55,7 +55,7 @@ _QWEN35 = Known(
     reported=Reported(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
 _ALL = ("chat", "coding", "agents")
-#: by the recipe's name; those that are not here are yours
+#: by the recipe's name; the user's own recipes are not here
 KNOWN: Mapping[str, Known] = {
     # 568M parameters in FP32
     "bge-reranker-v2-m3": Known("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),

@@ -20,7 +20,7 @@ from sparkwright.visible import one_line
 FILE, LOCK = "registries.yml", "registries.lock"
 HEAD = "# Written by sparkwright: the commit at which each registry is read. Commit it.\n"
 COMMIT = re.compile(r"[0-9a-f]{40}")
-#: as git takes them, without user, password, options or anything that runs a program
+#: URLs for git without a password, options or anything that runs a program
 _REMOTE = re.compile(
     r"(https|ssh)://(?:[A-Za-z0-9._-]{1,64}@)?[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,500}"
 )

@@ -10,9 +10,9 @@ from pathlib import Path
 from sparkwright.errors import Failed, Refused
 
 FOLDERS = ("hosts", "recipes", "playbooks", "templates", "schemas")
-#: what `patch` compares; hosts are the user's own from the first day
+#: folders that `patch` compares; hosts are the user's own from the first day
 COMPARED = ("recipes", "playbooks", "templates", "schemas")
-#: what commands leave in a project's folder and nobody commits; spark.lock is committed
+#: output of commands in a project's folder that is not committed; spark.lock is
 GITIGNORE = """\
 .sandbox/
 .sparkwright/
@@ -66,7 +66,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
     except BaseException as error:
-        _take_back(written, made)  # so that it can be given again
+        _take_back(written, made)  # so that the command can be repeated
         if isinstance(error, OSError):
             raise Failed(f"{target}: {error.strerror}.", fix="Nothing was created.") from None
         raise

@@ -11,7 +11,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-#: of a value in a sentence; a digest has 71
+#: length of a value in a message; a digest has 71
 SHOWN_CHARACTERS = 80
 
 

@@ -15,7 +15,7 @@ from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-#: a host's own network, which tests use
+#: the loopback interface, which tests use
 LOOPBACK = "lo"
 
 

@@ -16,11 +16,11 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
 
 POLL_S = 0.2
-#: how long a server that is gone may be asked again: by then its checks have failed
+#: how long a request is repeated while no server is up, seconds: by then the gateway's checks have found a lost one
 SETTLE_S = 15.0
-#: the same of one that may be asleep
+#: the same for a server on demand, which may be asleep
 ASLEEP_S = 4.0
-#: where a request waits for a server: by then a gateway that has just started knows which are up
+#: timeout of the first try if a request waits for a server: by then a gateway that just started knows which are up
 FIRST_TRY_S = 8.0
 NOT_UP = ("model_not_up", "overloaded")
 NOBODY = Answer(503, {"error": {"code": NOT_UP[0]}})

@@ -71,7 +71,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
 def _bring_back(found: Found, context: Context) -> None:
     """Write the verified files to where their container reads them."""
     if place.is_earlier(found.verified["spec"]):
-        place.drop(place.state(context).path / place.FILES)  # of the one that failed
+        place.drop(place.state(context).path / place.FILES)  # those of the failed gateway
         place.write(place.folder(context, place.EARLIER), found.files)
     else:
         place.write(place.folder(context, place.FILES), found.files)

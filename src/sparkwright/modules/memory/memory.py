@@ -15,11 +15,11 @@ from sparkwright.units import GIB, gib
 
 POLL_S = 0.1
 RECHECK_S = 1.0
-#: where all that can still be released would not be enough, or that is unknown: how long no more may come, seconds
+#: how long to wait without a release, seconds, if the memory still to be released is unknown or not enough
 QUIET_S = 3.0
-#: a smaller change of what is available is other programs', bytes
+#: smaller changes of the available memory are caused by other programs, bytes
 CHANGE_BYTES = 64 * 2**20
-#: by how much more than what is known may be released, bytes
+#: memory that may be released beyond the known amount, bytes
 OTHERS_BYTES = GIB // 2
 
 

@@ -9,9 +9,9 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB, gib
 
 POLL_S = 0.1
-#: what other programs of the host may take meanwhile: of a small server it is more than the tolerance
+#: memory that other programs may take meanwhile: for a small server it is more than the tolerance
 OTHERS_BYTES = GIB // 2
-#: where it is not recorded what a server held: all of it is released once no more was for so long
+#: if the server's memory was not recorded: time without a release after which all of it counts as released
 SETTLED_S = 1.0
 RISE_BYTES = 64 * 2**20
 

@@ -20,11 +20,11 @@ from sparkwright.modules.proof.smoke_test import IDLE_S
 from sparkwright.protocol.result import Result, arg
 
 ANSWER_TOKENS = 64
-#: where a baseline keeps them
+#: key of the rates in a baseline
 NAME = "depth"
-#: of the rate at the same depth before, below which it is a regression: one stream, measured once
+#: share of the earlier rate at the same depth below which it is a regression: one stream, measured once
 FALLEN = 0.75
-#: of the rate behind a short prompt, below which a first measurement is doubtful. By the bytes that are read a dense 8B in bf16
+#: share of a short prompt's rate below which a first measurement is doubtful. By the bytes that are read, a dense 8B in bf16
 #: loses a fifth of its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); an attention backend that falls back, most
 SHALLOW = 0.5
 FIX = "Compare the attention backend in the engine's log (`invoke logs --state`) with the one before; set `attention-backend`."

@@ -29,7 +29,7 @@ from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.image_name import digest_of, pinned, tagged
 
 EVIDENCE_LINES = 8
-#: what is expected of a server that nobody described
+#: the expectations for a server without a verified state
 NOTHING: dict[str, Any] = {
     "served_name": "",
     "tok_per_s": None,

@@ -19,7 +19,7 @@ from sparkwright.measure import http_probe, prefix, server_metrics, stream
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
-#: a template's and a question's share of the context, beside the prefix
+#: tokens of the chat template and the question, beside the prefix
 MARGIN_TOKENS = 256
 TOKENS_A_WORD = 1.3
 MORE = 0.01

@@ -198,7 +198,7 @@ def _devices(args: Preflight.Args, context: Context) -> Iterator[Finding]:
             yield Finding("device", "ok", f"{path} is there")
 
 
-#: what the kernel must be able to limit for an option, by the engine's own word for it
+#: key of Docker's `info` that must be true for an option
 _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
 
 

@@ -20,11 +20,11 @@ from sparkwright.trust.bounds import count_of
 from sparkwright.visible import count, one_line
 
 SHOWN_CHARS = 200
-#: the row of what clients should know
+#: name of the row with notes for clients
 NOTES = "for its clients"
-#: a prompt that is made and not computed
+#: timeout of a prompt that is rendered and not computed
 PROMPT_S = 5.0
-#: for the longest probe, some 1,500 tokens of thinking
+#: timeout for the longest probe, some 1,500 tokens of thinking
 TIMEOUT_S = 120.0
 
 
@@ -37,7 +37,7 @@ class Check:
     evidence: str
     #: the engine's flag that likely causes the failure; empty if none is known
     fix: str = ""
-    variant: bool = False  # of the probe above, asked in another way that clients ask
+    variant: bool = False  # a variant of the probe above, as other clients send it
 
 
 class Probes(Module["Probes.Args"]):

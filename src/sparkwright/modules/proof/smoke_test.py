@@ -31,7 +31,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
 IDLE_S = 2.0
-#: of what was measured: fewer tokens of other servers, as of the checks of a gateway, do not count
+#: share of the measured tokens that other servers may generate meanwhile, as for the checks of a gateway
 SHARED = 0.05
 QUOTED_CHARS = 80
 BAD = ("misconfigured", "regression", "invalid")

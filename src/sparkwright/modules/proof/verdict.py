@@ -9,7 +9,7 @@ from sparkwright.protocol.result import Result, arg
 
 Word = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
 ORDER: tuple[Word, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
-#: other modules' words for the same
+#: words of other modules with the same meaning
 WORDS: dict[str, Word] = {
     "disproved": "failed",
     "not found": "unknown",
@@ -17,7 +17,7 @@ WORDS: dict[str, Word] = {
     "inconclusive": "inconclusive",
     "differs": "differs",
 }
-#: of a check of something that the recipe does not ask for: no row
+#: verdict of a check that the recipe does not ask for: no row
 ASIDE = "not asked for"
 UNKNOWN = ("unknown", "off", "not compared")
 INCONCLUSIVE = ("inconclusive", "host degraded")

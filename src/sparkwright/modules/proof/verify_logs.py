@@ -23,7 +23,7 @@ from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "not found"]
 EVIDENCE_CHARS = 300
-#: of a line; the longest that an engine writes, its config dump, has 6 kB
+#: searched part of a line; an engine's longest line, its config dump, has 6 kB
 SEARCHED_CHARS = 1 << 13
 SHOWN_AS = {True: "enabled", False: "disabled", None: "unknown"}
 

@@ -43,7 +43,7 @@ class Item:
     size_bytes: int | None = 0
     #: why it stays; empty when it is removed
     kept: str = ""
-    #: of an image: the one that was listed, whatever the name means later
+    #: Id of the listed image, whatever its name means later
     image_id: str = ""
 
 
@@ -252,7 +252,7 @@ def _remove_cache(name: str, context: Context) -> None:
     own_folders.remove_empty(path.parent, context.machine.home)
 
 
-#: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
+#: removal by kind; `health_timer` removes the timer, and the folders are removed last, with the runtime
 _REMOVE: dict[str, Callable[[str, Context], None]] = {
     "container": _remove_container,
     CACHE: _remove_cache,

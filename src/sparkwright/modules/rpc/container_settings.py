@@ -17,11 +17,11 @@ from sparkwright.trust.image_name import digest_of, pinned, tagged
 from sparkwright.units import GIB
 from sparkwright.visible import first
 
-#: stands in place of a secret, which does not leave the host
+#: replaces a secret, which does not leave the host
 HIDDEN = "***"
-#: what Docker gives a container that asks for nothing
+#: Docker's default
 USUAL_SHM_BYTES = 64 * 2**20
-#: of HostConfig, under a recipe's names
+#: keys of HostConfig, by a recipe's names
 LISTS = {
     "cap_add": "CapAdd",
     "cap_drop": "CapDrop",
@@ -30,7 +30,7 @@ LISTS = {
     "extra_hosts": "ExtraHosts",
     "dns": "Dns",
 }
-#: of a container that names no network
+#: networks of a container that names none
 OWN_NETWORKS = ("", "default", "bridge")
 MOST_NAMES = 8
 

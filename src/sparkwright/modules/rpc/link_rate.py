@@ -21,9 +21,9 @@ MOST_ENDS = 4
 #: the sender comes before the listener is there, and tries again; a listener waits that long for its sender
 COME_S = 15.0
 TRY_AGAIN_S = 0.3
-#: perftest leaves out so much at the beginning and at the end
+#: time that perftest leaves out at the beginning and at the end
 MARGIN_S = 1
-#: of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third of the figures)
+#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third figure)
 ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
 REFUSED = "Couldn't connect"
 

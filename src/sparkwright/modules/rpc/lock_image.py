@@ -15,7 +15,7 @@ from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.image_name import Name
 
-#: what only the registry's own API tells
+#: facts that only the registry's own API reports
 UNKNOWN: dict[str, Any] = {"manifests": [], "engine_version": None, "created": None, "size_bytes": None}
 
 

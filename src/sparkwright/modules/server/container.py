@@ -234,7 +234,7 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
         {str(item["role"]): item for item in each.get("models", ()) if item.get("role")}
         for each in (found.model, model)
     )
-    for role in before.keys() & after.keys():  # one that came or went is another mount
+    for role in before.keys() & after.keys():  # an added or removed model is another mount
         changes += _revision(f"{role} model", before[role], after[role])
     return changes
 

@@ -15,7 +15,7 @@ from sparkwright.protocol.result import Change, Result, arg
 
 FOLDER = ".local/share/sparkwright/run"
 MODE = "0755"
-#: how a script says whose it is; one of somebody else is left alone
+#: the mark of sparkwright's own scripts; a script without it is left alone
 WRITTEN = "Written by sparkwright"
 
 

@@ -17,7 +17,7 @@ from sparkwright.trust import bounds
 
 RECORD = "/var/lib/sparkwright/host-settings.json"
 MOST_BYTES = 1 << 20
-#: made with their first file, and removed with the last
+#: folders that are created with their first file and removed with the last
 OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
 

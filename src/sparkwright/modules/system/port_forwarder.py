@@ -14,7 +14,7 @@ from sparkwright.modules.system.docker_ready import DockerReady
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import first
 
-#: how long a forwarder is watched before it counts as left behind: the container that is being started has it by then
+#: how long a forwarder is watched before it counts as left behind, seconds: a container that is starting has its port by then
 SETTLE_S = 2.0
 RESTART_S = 180
 

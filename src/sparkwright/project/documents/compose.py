@@ -18,7 +18,7 @@ from sparkwright.visible import one_line
 
 Place = tuple[str | int, ...]
 
-#: how deep lists and mappings may stand in each other, and how many values there may be, those of aliases counted each time
+#: limits for the nesting of lists and mappings, and for the number of values, those of aliases counted each time
 DEPTH = 64
 NESTED = f"lists and mappings are nested more than {DEPTH} levels deep"
 MOST_VALUES = 250_000

@@ -19,7 +19,7 @@ from sparkwright.visible import one_line
 
 __all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", "text_of"]
 
-#: the largest recipe has 5 kB
+#: limit of a file; the largest recipe has 5 kB
 MOST_BYTES = MIB
 SENTENCE_CHARS = 300
 

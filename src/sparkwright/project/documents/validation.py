@@ -18,14 +18,14 @@ SHOWN_CHARS, SENTENCE_CHARS = 120, 700
 
 M = TypeVar("M", bound=BaseModel)
 
-#: keys under which secrets stand; whatever is written there is not repeated in a message
+#: keys that hold secrets; their values are not repeated in a message
 HIDDEN = frozenset({"secrets", "server_key", "env", "vars"})
 
 
 class Strict(BaseModel):
     """A part of a user's file: unknown keys are mistakes. Built when it is first used: no command needs all of them."""
 
-    #: keys that people write for another one whose name is not near: what to write instead, a sentence
+    #: hints for keys that people confuse with another one of a different name, a sentence each
     MEANT: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
@@ -74,7 +74,7 @@ def rule(why_not: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(valid)
 
 
-#: letters that make a word a part of a name and not a coincidence
+#: letters from which a word inside a name is no coincidence
 A_PART = 3
 
 
@@ -116,7 +116,7 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
     return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
 
 
-#: what a value must be, by the type of pydantic's error; in braces what the error tells of the rule
+#: the requirement on a value, by the type of pydantic's error; in braces the values of its context
 MUST_BE = {
     "string_type": "a string",
     "string_too_short": "at least {min_length} characters long",
@@ -141,7 +141,7 @@ MUST_BE = {
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
 }
-#: the same, of a text that must match a pattern
+#: the same for a text that must match a pattern
 PATTERNS = {
     r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",

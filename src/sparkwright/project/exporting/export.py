@@ -14,7 +14,7 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import OWN_LABELS, ContainerSpec
 from sparkwright.trust.image_name import Name, pinned
 
-#: stands for the home folder of whoever starts it; a shell or compose fills it in
+#: placeholder for the home folder of the user that starts it; a shell or compose expands it
 HOME = "~"
 
 

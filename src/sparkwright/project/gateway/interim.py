@@ -11,7 +11,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.recipe.container_rules import on_host_network
 
-#: from a server's port to that of its interim server, up or down; then the next that the files give to nobody
+#: distance from a server's port to that of its interim server, up or down; a port that is taken is skipped
 APART = 10000
 LAST_PORT = 65535
 
@@ -40,6 +40,6 @@ def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
     found = {port for gateway in gateways for port in gateway.ports.values()}
     for other in inventory.hosts.values():
         if other.recipe and here(other):
-            with contextlib.suppress(Refused):  # what cannot be read is that server's business
+            with contextlib.suppress(Refused):  # that server's own check reports an unreadable recipe
                 found |= load(project, other).published
     return found

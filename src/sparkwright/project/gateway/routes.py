@@ -32,7 +32,7 @@ from sparkwright.project.recipe.rules import addresses, is_loopback
 from sparkwright.units import MIB, gib
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "*"
-#: how the gateway's container is called
+#: name of the gateway's container
 CONTAINER = "gateway"
 
 

@@ -17,15 +17,15 @@ from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import split
 from sparkwright.visible import one_line
 
-#: runtimes of other tools that stand for an engine here
+#: engines by the runtimes of other tools
 RUNTIMES = {
     "vllm": "vllm", "vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "eugr": "vllm",
     "sglang": "sglang", "llama-cpp": "llama_cpp", "llama.cpp": "llama_cpp",
 }  # fmt: skip
 PYTHONS, MODULE, SERVE = ("python", "python3"), "-m", "serve"
-#: of a command, those among which its program stands
+#: the number of leading words among which a command's program is searched
 PROGRAM_WORDS = 4
-#: what starts a server that is none of the engines with a table
+#: programs of servers without a table here
 OTHERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
 
 

@@ -27,10 +27,10 @@ from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.visible import one_line
 
 KIND = "a compose file"
-#: a service that is written as a change to another, often in another file
+#: the key of a service that extends another, often in another file
 EXTENDS = "extends"
 _VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
-#: keys of a service that are options of a recipe's container, under their own names there
+#: keys of a service with the name of the recipe container's option
 SAME = {
     "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
     "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "restart": "restart", "mem_limit": "memory",
@@ -66,7 +66,7 @@ _SERVICE = {
     **partly(**dict.fromkeys(SAME, scalar), **dict.fromkeys(LISTS, _LIST)),
     **partly(extra_hosts=_NAMED),
 }
-#: of a file, before it is read
+#: shape of a file, checked before it is read
 SHAPE = {"services": {str: (None, _SERVICE)}}
 DROPPED = {
     "healthcheck": "sparkwright checks that it generates (`health.install`)",

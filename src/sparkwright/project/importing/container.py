@@ -13,7 +13,7 @@ from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.network_words import HOST
 from sparkwright.visible import one_line
 
-#: options of `docker run` that a person has to write in the recipe: nothing asks for them by itself
+#: options of `docker run` that an import leaves out, each with the reason; the user can add them to the recipe
 DROPPED_OPTIONS = {
     "privileged": "the server needs no rights of the host's root; `devices` and `cap_add` give single ones",
     "restart": "the restart policy is `unless-stopped`, once the server is verified",

@@ -13,12 +13,12 @@ from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.visible import one_line
 
 KIND = "a docker run line"
-#: other words for options that the table has
+#: other spellings of the table's options
 ALIASES = {
     "--publish": "-p", "--volume": "-v", "--env": "-e", "-l": "--label", "-m": "--memory", "-w": "--workdir", "-u": "--user",
     "-h": "--hostname", "--net": "--network", "--dns-servers": "--dns",
 }  # fmt: skip
-#: options that take no value; each with why it has no place in a recipe
+#: options without a value, each with the reason that a recipe does not have it
 BARE = {
     "-d": "a deploy starts it in the background", "--detach": "a deploy starts it in the background",
     "-i": "no one types into a server", "--interactive": "no one types into a server",
@@ -27,7 +27,7 @@ BARE = {
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
     "--sig-proxy": "a deploy starts it in the background",
 }  # fmt: skip
-#: options with a value that has no place in a recipe, each with why
+#: options with a value, each with the reason that a recipe does not have it
 DROPPED = {
     "--name": "", "--restart": "", "--entrypoint": "",
     "--runtime": "`gpus` gives it the GPU", "--pull": "spark.lock pins the image", "--platform": "a Spark's is linux/arm64",
@@ -39,7 +39,7 @@ DROPPED = {
     "--health-start-period": "sparkwright checks that it generates",
 }  # fmt: skip
 FIELDS = {option.flag: name for name, option in reversed(DOCKER_OPTIONS.items())}
-#: of the table, what a `Foreign` holds apart
+#: options of the table with a field of their own in `Foreign`
 APART = {"-p": "ports", "-v": "volumes"}
 
 

@@ -15,7 +15,7 @@ from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.visible import one_line
 
 MOST_HOSTS = 64
-#: where a file of the project is put in a container
+#: folder of the project's files in a container
 FILES_FOLDER = "/etc/sparkwright"
 KEY_VARIABLE = "SPARK_KEY"
 

@@ -15,9 +15,9 @@ from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
 from sparkwright.visible import one_line
 
 MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS, MOST_SHOWN = 2_000, 64_000, 200, 200
-#: YAML's key for "what that mapping has, too"
+#: YAML's merge key
 MERGED = "<<"
-#: of the checks of `shapes`, as a person who writes YAML says it
+#: messages of `shapes` in the words of YAML
 SAYS = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
 
 

@@ -14,11 +14,11 @@ from sparkwright.project.importing.report import Report
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 
-#: what stands in a quantisation's name, so that it can be a part of a pattern
+#: a quantisation that is safe as a part of a pattern
 _QUANTISATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
-#: where the hub's client keeps what it downloads, of a container's root
+#: the hub client's cache in a container that runs as root
 HUB_CACHE = "/root/.cache/huggingface"
-#: a folder that a shell takes as it is
+#: a path that needs no quotes in a shell
 _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 

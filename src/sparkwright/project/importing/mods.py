@@ -17,7 +17,7 @@ from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import first, one_line
 
 SCRIPT = "run.sh"
-#: words of a script that say what it does
+#: the effect of a script, by its words
 DOES = {
     "patch": "patches files of the image",
     "git": "applies changes from a git repository",

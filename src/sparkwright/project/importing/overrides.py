@@ -10,7 +10,7 @@ from sparkwright.project.importing.foreign import mapping, text
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.visible import one_line
 
-#: how a Spark's processor is called
+#: names of a Spark's architecture
 ARM = ("arm64", "aarch64")
 TAKE = "take"
 

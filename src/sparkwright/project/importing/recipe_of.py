@@ -28,9 +28,9 @@ from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.visible import one_line
 
-#: images without a registry that others build on their own machine
+#: names of locally built images, without a registry
 LOCAL = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
-#: what sparkrun takes in place of the image that eugr's recipes build (core/recipe.py of 0.4.2); its tag moves every night
+#: sparkrun's substitutes for images that eugr's recipes build (core/recipe.py of 0.4.2); the tag moves every night
 STANDS_FOR = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
 NAME_CHARS = 60
 

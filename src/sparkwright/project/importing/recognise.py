@@ -17,7 +17,7 @@ FORMATS = (
 )
 
 
-#: kinds of files in which people keep a server's start, by the file's ending
+#: other kinds of files that start a server, by their ending
 ENDINGS = {
     **dict.fromkeys((".service", ".container", ".timer"), "a systemd unit"),
     **dict.fromkeys((".sh", ".bash"), "a shell script"),
@@ -26,12 +26,12 @@ ENDINGS = {
     ".env": "a file of variables",
     ".py": "a Python program",
 }
-#: the same by the first line of all
+#: the same by the first line
 SHEBANGS = (
     (re.compile(r"#!.{0,80}\b(?:ba|z|da)?sh\b"), "a shell script"),
     (re.compile(r"#!.{0,80}\bpython"), "a Python program"),
 )
-#: the same by the first line that is no comment
+#: the same by the first line that is not a comment
 FIRST_LINES = (
     (re.compile(r"\[(?:Unit|Service|Install|Container)\]"), "a systemd unit"),
     (re.compile(r"set -[a-z]|export [A-Z_]{1,60}="), "a shell script"),

@@ -14,11 +14,11 @@ from sparkwright.visible import one_line
 Sort = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
 #: in the report's order
 SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
-#: an answer that takes out what is asked about
+#: the answer that drops a part
 DROP = "drop"
-#: an answer that leaves it as it is
+#: the answer that keeps it unchanged
 KEEP = "keep"
-#: a second model becomes one of the recipe's `models`
+#: the answer that makes a second model one of the recipe's `models`
 PIN = "pin"
 SHOWN_CHARS = 160
 

@@ -9,7 +9,7 @@ from sparkwright.project.importing.foreign import Foreign
 from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import assignments, unwrapped
 
-#: how `container_settings` hides a secret
+#: `container_settings` replaces secrets by this
 HIDDEN = "***"
 
 

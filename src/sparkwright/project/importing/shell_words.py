@@ -10,7 +10,7 @@ from sparkwright.project.importing.foreign import MOST_CHARS, MOST_WORDS
 from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
-#: what a shell acts on, by what it is called
+#: shell syntax, with its names
 OPERATORS = {
     "|": "a pipe",
     "&": "`&` or `&&`",

@@ -20,17 +20,17 @@ from sparkwright.project.importing.shell_words import assignments, split, unwrap
 from sparkwright.trust.network_words import HOST
 from sparkwright.visible import one_line
 
-#: of `recipe_version`, those that are known
+#: known values of `recipe_version`
 VERSIONS = ("1", "2")
 
-#: defaults that are called otherwise than a flag of vLLM, by the flag that they stand for
+#: defaults whose names differ from vLLM's flags
 CALLED = {
     "tensor_parallel": "tensor-parallel-size",
     "pipeline_parallel": "pipeline-parallel-size",
     "data_parallel": "data-parallel-size",
     "ctx_size": "ctx-size",
 }
-#: keys that run something, each with what it would do
+#: keys that run something, each with its effect
 HOOKS = {
     "pre_exec": "commands in the container before the server starts",
     "post_exec": "commands in the container after it started",
@@ -57,7 +57,7 @@ DROPPED = {
     "capabilities": "`expect.probes` proves what it can do",
     "unsupported_capabilities": "`expect.probes` proves what it can do",
 }
-#: keys that are read, or say nothing of what is served
+#: keys that are read, or do not affect the server
 READ = {
     *("recipe_version", "sparkrun_version", "name", "description", "metadata", "model", "model_revision", "runtime"),
     *("mode", "solo_only", "cluster_only", "min_nodes", "max_nodes", "container", "containers", "defaults", "env"),
@@ -65,7 +65,7 @@ READ = {
 }
 _TEXTS = ("name", "description", "model", "model_revision", "runtime", "mode", "container", "command")
 _OVERRIDE = partly(when=VARIABLES, defaults=VARIABLES, env=VARIABLES, container=scalar)
-#: of a file, before it is read
+#: shape of a file, checked before it is read
 SHAPE = {
     **partly(**dict.fromkeys((*_TEXTS, "recipe_version", "sparkrun_version"), scalar)),
     **partly(metadata=partly(description=scalar), defaults=VARIABLES, env=VARIABLES, containers=VARIABLES),

@@ -26,17 +26,17 @@ from sparkwright.visible import one_line
 KIND = "vllm-project/recipes"
 #: a Spark in its vocabulary: the profile, its brand and its generation
 PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
-#: GB that a Spark has for one server: 128 less what the system takes
+#: GB that a Spark has for one server: 128 less the system's own use
 SPARK_GB = 112
 MOST_SPARKS = 8
 STRATEGY, STRATEGY_OF_SEVERAL = "single_node_tp", "multi_node_tp"
 TASKS = {"embedding": "embed", "embeddings": "embed", "rerank": "rerank", "reranking": "rerank", "reranker": "rerank"}
-#: keys that are read, or are for people
+#: keys that are read, or are only for people
 READ = {
     *("meta", "model", "variants", "omni", "hardware_overrides", "strategy_overrides", "features", "opt_in_features"),
     *("dependencies", "compatible_strategies", "guide"),
 }
-#: keys that nothing is made of
+#: keys that a recipe has no use for, each with the reason
 DROPPED = {
     "kv_offload_support": "where keys and values may be moved to: a Spark has one memory",
     "default_strategy": "a Spark has one GPU; its memory says over how many it is split",
@@ -55,7 +55,7 @@ _VARIANT = {
 }
 _DEPENDENCY = either("a text or a mapping", (WORD, scalar), (dict, partly(command=scalar)))
 _MODEL = partly(model_id=scalar, min_vllm_version=scalar, base_args=words, base_env=VARIABLES)
-#: of a file, before it is read
+#: shape of a file, checked before it is read
 SHAPE = {
     **partly(meta=partly(title=scalar, hardware={}, tasks=words), hardware_overrides=_BY_HARDWARE),
     "model": _MODEL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: where the runs on the members meet, unless groups.yml says another port
+#: default port where the runs on the members meet
 BARRIER_PORT = 29499
 #: an interface of a PCI card, as systemd names it: enp1s0f1np1, enP2p1s0f1np1; its adapter has the same path: rocep1s0f1
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")

@@ -34,7 +34,7 @@ from sparkwright.secret import Secret
 
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
-#: what is found wrong only beside another file
+#: settings whose mistakes are found only together with another file
 BLAMED = ("recipe", "model_from", "serve_port")
 
 

@@ -16,7 +16,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.inventory.patterns import EVERYONE
 
-#: signs that mean something in a pattern
+#: characters with a meaning in patterns
 SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
 SIGNS_SHOWN = "`, : ! & * ? [ ]` have a meaning in patterns"
 
@@ -37,7 +37,7 @@ class Groups:
     source: Document
 
 
-#: what is wrong, where, and what to do
+#: message, "file:line" and fix
 Mistake = tuple[str, str, str]
 
 

@@ -16,7 +16,7 @@ from sparkwright.project.inventory.models import ServedFile
 from sparkwright.project.inventory.name_rules import Mistake, Own
 from sparkwright.trust.names import STEP, why_not_a_file
 
-#: the keys of a host's file that list recipes: those beside each other, and those that share memory by turns
+#: the keys of a host's file that list recipes: served side by side, or sharing memory by turns
 SERVES, ON_DEMAND = "serves", "on_demand"
 
 

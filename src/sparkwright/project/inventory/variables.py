@@ -13,7 +13,7 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 
-#: what a host may set under `vars:`, with what is meant when it does not
+#: the variables that a host may set under `vars:`, with their defaults
 DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave
     "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
@@ -31,11 +31,11 @@ DEFAULTS: dict[str, Any] = {
     "anyway": False,  # start a configuration that took the host down; `--anyway`
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }
-#: variables that are a number of GiB
+#: variables in GiB
 AMOUNTS = frozenset({"guard_gib"})
-#: how alike two names must be for one to be taken for the other, misspelt
+#: similarity above which one name counts as a misspelling of another
 ALIKE = 0.75
-#: where a variable may be read; in hosts/ only within an expression
+#: files that may read a variable; in hosts/ only expressions do
 READERS = ("playbooks/**/*.yml", "templates/**/*")
 
 

@@ -27,9 +27,9 @@ from sparkwright.trust.names import PLATFORM
 NAME = "spark.lock"
 SCHEMA = 1
 WIDTH = 160
-#: as git, Mercurial and patch mark them
+#: conflict markers of git, Mercurial and patch
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
-#: a hundred models have 1 MB
+#: a lock with a hundred models has 1 MB
 MOST_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 

@@ -13,7 +13,7 @@ from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.playbook.models import IncludeFile
 from sparkwright.visible import one_line
 
-#: files that one playbook includes, each time counted, and how deep lists of tasks stand in each other
+#: limits for the includes of one playbook, repeated ones counted, and for the nesting of task lists
 MOST_INCLUDES = 200
 DEEPEST = 24
 LISTS = ("tasks", "handlers", "block", "rescue", "always")

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator
 from sparkwright.project.documents.validation import Strict
 from sparkwright.project.rollout_policy import why_no_size
 
-#: of tries, and of seconds between them
+#: limit for tries, and for the seconds between them
 MOST = 10**9
 
 Condition = bool | str | list[bool | str]

@@ -13,7 +13,7 @@ from sparkwright.protocol.expressions import ExpressionError
 
 #: names that only the host knows
 HOST_SIDE = frozenset({"facts", "failed_result"})
-#: names whose values are data of the recipe: braces in them mean nothing
+#: names whose values are data of the recipe: braces in them are not expressions
 LITERAL = frozenset(
     {
         "recipe",
@@ -65,7 +65,7 @@ class Names:
         given = {name: value for name, value in names.items() if name not in waiting}
         self.known = {name: value for name, value in given.items() if name not in own}  # the play's own win
         waiting |= own
-        # one that is made of the host's of the same name asks for that
+        # a variable may be made of the host's variable of the same name
         while ready := [
             name
             for name, value in waiting.items()

@@ -9,7 +9,7 @@ from sparkwright.modules import registry
 from sparkwright.project.playbook.playbook import Options, Play, Playbook
 from sparkwright.project.playbook.selection import wanted, words
 
-#: the lists of a block, and what they are called in JSON
+#: the lists of a block, with their keys in JSON
 PARTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.trust import container_words, network_words, process_words, security_words
 
-#: what is wrong, where in the file, and what to do
+#: message, place in the file, and fix
 Mistake = tuple[str, Place, str]
 
 

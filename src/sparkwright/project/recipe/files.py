@@ -16,7 +16,7 @@ from sparkwright.protocol import expressions
 from sparkwright.trust.file_words import FOLDER
 from sparkwright.trust.secret_names import token_line
 
-#: of one file
+#: limit for one file
 MOST_BYTES = 1 << 20
 SECRET = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
 

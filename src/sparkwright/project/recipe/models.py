@@ -20,7 +20,7 @@ from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
 from sparkwright.visible import one_line
 
-#: files of a repository that a tokenizer does without
+#: files of a repository that a tokenizer does not need
 WEIGHTS = (
     "*.safetensors",
     "*.safetensors.index.json",

@@ -30,11 +30,11 @@ from sparkwright.trust.image_name import pinned
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 
-#: what a client's setup calls a key that comes from no variable
+#: the variable in a client's setup for a key that comes from none
 KEY_VARIABLE = "SPARK_KEY"
-#: endings of files with weights, whatever the engine
+#: endings of files with weights, of all engines
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
-#: what makes a name of a file a pattern
+#: characters that make a file name a pattern
 PATTERN = re.compile(r"[*?\[]")
 
 
@@ -278,7 +278,7 @@ def container_spec(
     if share is not None:
         same |= {name: _added(same[name], value) for name, value in share.options.items()}
         same["env"] = {**share.env, **box.env}
-        same["restart"] = "no"  # one that came back alone would meet the others' old group and hang
+        same["restart"] = "no"  # a rank restarted alone would meet the others' old group and hang
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),

@@ -23,9 +23,9 @@ from sparkwright.visible import one_line
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
 USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside `{0}:`."
-#: where a host keeps caches, below the home of its user (host/records/own_folders.py)
+#: the host's folder for caches, below its user's home (host/records/own_folders.py)
 OWN_FOLDER = "~/.local/share/sparkwright"
-#: of `expect.depths`, tokens
+#: limits of `expect.depths`, tokens
 LEAST_DEPTH, MOST_DEPTH = 1024, 1 << 20
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.parallel import Share
     from sparkwright.project.recipe.engine_settings import Serving
 
-#: what a recipe adds
+#: names that a recipe adds
 RECIPE_NAMES = (
     "recipe",
     "engine",
@@ -32,9 +32,9 @@ RECIPE_NAMES = (
     "beside",
     "recipe_files",
 )
-#: what the recipe and the lock give together
+#: names that the recipe and the lock give together
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
-#: of /dev/shm where neither recipe nor host says how large it is: Docker's default
+#: size of /dev/shm if neither recipe nor host sets it: Docker's default
 USUAL_SHM = "64m"
 
 

@@ -112,7 +112,7 @@ def _not_an_engine(name: str) -> str:
     return f"'{one_line(name, at_most=80)}' is not an engine. {nearest(name, engine.TITLES)}{ENGINES}"
 
 
-#: after the name that is probably meant
+#: appended to the nearest name
 ENGINES = f" Engines: {', '.join(sorted(engine.TITLES))}."
 EngineName = Annotated[str, _by(_not_an_engine), Field(json_schema_extra={"enum": [*engine.TITLES]})]
 
