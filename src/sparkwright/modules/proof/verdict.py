@@ -92,7 +92,7 @@ def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
         return [
             Row(check["check"], WORDS.get(check["verdict"], "unknown"), check["evidence"], fix=check.get("fix", ""))
             for check in checks
-            if not (check.get("variant") and check["verdict"] == "proved")  # its probe's row stands for it
+            if not (check.get("variant") and check["verdict"] == "proved")  # its probe's row covers it
         ]
     message = str(result.get("msg", "")).rstrip(".")
     return [Row(name, _word(result), message, _figure(result), result.get("fix", ""))]

@@ -175,7 +175,7 @@ def _put(context: Context, path: str, text: str | None) -> None:
     if files.differences(wanted, found):
         files.bring_about(wanted, found)
     if text is None and at.parent.name in OWN_FOLDERS:
-        with contextlib.suppress(OSError):  # somebody else's file is in it
+        with contextlib.suppress(OSError):  # it holds another file
             at.parent.rmdir()
 
 

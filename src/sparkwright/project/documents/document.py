@@ -91,7 +91,7 @@ def parse(text: str, path: Path) -> Document:
         message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indent(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
-        if "nesting depth" in message:  # libyaml's own limit, which its scanner may meet before an event tells of ours
+        if "nesting depth" in message:  # libyaml's own limit, which may be reached before ours
             raise Refused(f"{NESTED}.", where=f"{shown(path)}{line}") from None
         raise Refused(f"not YAML: {one_line(message, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
     except yaml.reader.ReaderError as error:

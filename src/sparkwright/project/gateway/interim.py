@@ -17,7 +17,7 @@ LAST_PORT = 65535
 
 
 def port(project: Path, inventory: Inventory, server: Server) -> int:
-    """Return the port for a server's interim server, always the same.
+    """Return the port of a server's interim server; every command computes the same.
 
     0 for a cluster, and on the host's network, where two ports cannot differ.
     """

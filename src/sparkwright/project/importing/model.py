@@ -116,7 +116,7 @@ def _file(file: str, quantisation: str, serving: Serving, report: Report) -> str
 
 
 def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Model:
-    """Return the model of a mounted folder of the host; the recipe does not have its name on the hub."""
+    """Return the model of a folder that is mounted from the host; the user is asked for its name on the hub."""
     inside = PurePosixPath(path)
     single = serving.engine.files is not None and inside.suffix == serving.engine.files.SUFFIX
     folder = inside.parent if single else inside

@@ -28,7 +28,7 @@ def hosts(project: Path, pattern: str) -> list[Host]:
         named = {**patterns.implied(found), **patterns.members(found, groups)}
         names = patterns.match(pattern, list(found), named) if pattern else []
     except (Refused, AttributeError, TypeError, KeyError):
-        return []  # the check will say what is wrong
+        return []  # the check reports the mistake
     return [found[name] for name in names if found[name].connection == "ssh" and _plain(found[name])]
 
 

@@ -14,7 +14,10 @@ EVERYONE = "all"
 
 
 def groups_of(name: str, named: Iterable[str], listed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Return the groups of a host in order: the later overrides the earlier. `all`, which all override, is left out.
+    """Return the groups of a host in order.
+
+    A later group overrides an earlier one, and the host's own file overrides them all. `all`, which any group overrides, is left
+    out.
 
     Args:
         named: the groups that its own file names.

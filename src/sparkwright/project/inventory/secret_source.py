@@ -75,7 +75,7 @@ def refuse_short(name: str, secret: Secret | None, where: str) -> None:
 
 def named(source: Source) -> str:
     """Return the source in words, for a message."""
-    if source.env is not None:  # some write the secret itself there
+    if source.env is not None:  # users may have put the secret itself there
         return f"the environment variable {'of that name' if is_secret('', source.env) else source.env}"
     return f"the file {source.file}" if source.file is not None else "the command"
 

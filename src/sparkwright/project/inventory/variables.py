@@ -75,4 +75,4 @@ def _read(paths: Iterable[Path]) -> Iterator[str]:
         try:
             yield document.text_of(path)
         except Refused:
-            continue  # whoever needs that file says what is wrong with it
+            continue  # the code that needs the file reports its error

@@ -106,7 +106,7 @@ class Names:
         return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
 
     def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
-        """Return True if a value needs only names that are known here. Any other names it needs go to the host with the plan.
+        """Return True if a value needs only names that are known here. If not, the known names it needs are sent with the plan.
 
         Args:
             local: variables of the task and its blocks, which stay here.

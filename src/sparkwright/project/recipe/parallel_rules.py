@@ -34,7 +34,7 @@ def _mistakes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if split.tensor * split.pipeline == 1:
         yield "`parallel` splits the model over one host.", ("parallel",), "Remove it, or write `tensor: 2`."
     if not own.served:
-        return  # said of every recipe of such an engine
+        return  # reported for every recipe of such an engine
     if own.parallel is None:
         message = f"`parallel` cannot be used with {own.title}: it serves from one host only."
         yield message, ("parallel",), "Remove it, or choose another engine."

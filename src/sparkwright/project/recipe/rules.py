@@ -120,7 +120,7 @@ def _described(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield single files for an engine that serves none, and the missing ones for an engine that does."""
+    """Yield mistakes in `model.file`, `mmproj` and `draft`, which only an engine that serves single files takes."""
     chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
     for name in ("file", "mmproj", "draft"):
         if chooses is None and getattr(file.model, name):

@@ -22,7 +22,7 @@ CONNECT_S = 3
 SAVE_S = 3600  # an engine with overlay2 lays the whole image out before its first byte
 CHUNK_BYTES = 2**20
 SSH_FAILED = 255
-SILENCE_S = 600.0  # the other engine takes nothing: it may unpack a layer
+SILENCE_S = 600.0  # the other engine may stop reading while it unpacks a layer
 ENDED_S = 1800.0  # from the last byte until the other side has the image
 LAST_BYTES, LAST_CHARACTERS = 64 * 2**10, 400
 PIPE_S = 5.0  # a child of ssh's may keep its pipe
@@ -126,7 +126,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     except FileNotFoundError as error:
         return 0, f"{error.filename} is not on this host"
     assert packing.stdin is not None and packing.stdout is not None
-    packing.stdout.close()  # ssh alone holds it: when ssh ends, packing gets to know
+    packing.stdout.close()  # only ssh keeps it open: packing fails when ssh ends
     sent, listener = 0, _Listener(sending)
     try:
         with closing(_saved(args, context)) as pieces:
@@ -141,7 +141,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     except BrokenPipeError:
         pass  # the other side went away: its exit code says why
     except BaseException:
-        sending.kill()  # before it could take the end of the stream for the end of the image
+        sending.kill()  # before the end of the stream is taken for the end of the image
         raise
     finally:
         packing.kill() if sending.poll() is not None else None
