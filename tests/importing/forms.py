@@ -82,7 +82,7 @@ services:
 
 
 def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> Taken:
-    """The recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
+    """Return the recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
     report = Report({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
     return recipe_of.taken(recognise.read(text, Path(path), report), name, report, path)
 

@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Engines(Server):
-    """Does not wait for the one that is silent."""
+    """A server that does not wait for a silent connection."""
 
     daemon_threads = True
     block_on_close = False

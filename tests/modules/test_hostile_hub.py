@@ -1,4 +1,4 @@
-"""A hub that attacks: names that lead elsewhere, sizes that are lies, redirects, answers without end. Real clients, real HTTP."""
+"""A hub that attacks: names outside the folder, false sizes, redirects, endless answers. Real clients, real HTTP."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def hog() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Spark(RecordingContext):
-    """A host whose nvidia-smi and meminfo are told by the test; its processes are this machine's."""
+    """A host whose nvidia-smi and meminfo the test sets; its processes are this machine's."""
 
     def tell(self, **gib: float) -> None:
         self.told = {name: int(size * GIB) for name, size in gib.items()}

@@ -1,4 +1,4 @@
-"""A model from a neighbour: handed out on loopback to several readers at once, proved, and to nobody else."""
+"""A model from a peer: served on loopback to several readers at once, proved, and served to no other host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
 
 @pytest.fixture
 def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    """spark1, which has the model; from now on the hub answers nobody."""
+    """The host spark1, which has the model; from now on the hub does not answer."""
     value = host(tmp_path, "spark1", hub.url)
     HfModel().run(HfModel.Args(**model(hub), transfer="plain"), value)
     hub.asked.clear()

@@ -62,7 +62,7 @@ def container(
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    """Answers with what its `told` says: status and body."""
+    """A server that answers with the status and body in its `told`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Downloads that finish, and finish right: over a loopback hub that cuts, lies, hangs and throttles, with the real clients."""
+"""Downloads that finish correctly: over a loopback hub that cuts, lies, stalls and throttles, with the real clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docker's words as the real engine reads them: each row of the table, asked of `docker create`, of a recipe and of what it makes."""
+"""Docker's words on the real engine: each row of the table, with `docker create`, a recipe, and the resulting container."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_engine_says_what_the_table_says(client: Any, field: str) -> None:
 def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
     client: Any, field: str, tmp_path: Path
 ) -> None:
-    """And both are as the recipe says: no later plan finds a difference."""
+    """Both match the recipe: no later plan finds a difference."""
     image = client.api.inspect_image(IMAGE)
     script = (TOP / "templates/docker-run.sh.j2").read_text().replace("docker run -d", "docker create")
     for word in (word for word in WORDS if word.field == field and not word.said):
