@@ -82,11 +82,11 @@ services:
 
 
 def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> Taken:
-    """The recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
+    """Return the recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
     report = Report({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
     return recipe_of.taken(recognise.read(text, Path(path), report), name, report, path)
 
 
 def rows(one: Taken, sort: str) -> str:
-    """What a report says of one sort."""
+    """Return a report's rows of one sort."""
     return "\n".join(f"{row.what}: {row.why}" for row in one.report.rows if row.sort == sort)

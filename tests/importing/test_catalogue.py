@@ -1,4 +1,4 @@
-"""`recipe.list` and `recommend`: no figure without its source, yours before others', and what does not fit comes last and says why."""
+"""`recipe.list` and `recommend`: no figure without its source, the user's recipes first, unsuitable ones last with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`recipe.import` as a user types it: asked on a terminal, listed without one, and what it writes passes lint and plan."""
+"""`recipe.import` as a user types it: questions on a terminal, a list without one; the result passes lint and plan."""
 
 from __future__ import annotations
 

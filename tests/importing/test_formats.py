@@ -1,4 +1,4 @@
-"""Each format becomes the recipe that a person would have written after it, and the report says what became of the rest."""
+"""Each format becomes the recipe that a person would have written, and the report lists the outcome for the rest."""
 
 from __future__ import annotations
 

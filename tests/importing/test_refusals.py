@@ -1,4 +1,4 @@
-"""What is no recipe here is refused with the sentence that says why; nothing of a source is run; what is open is asked by name."""
+"""Sources that cannot become a recipe are refused with the reason; nothing of a source is run; the user is asked by name."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, wor
 def test_fetches_are_collected_and_an_older_commit_can_be_fetched_again(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A registry that is followed for months leaves no more than a few packs, and one that is away at that moment loses none."""
+    """A registry followed for months leaves no more than a few packs, and one that is unreachable at that moment loses none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     repository = Repository(f"file://{tmp_path}/theirs.git", "ours")
     git(tmp_path / "theirs.git", "config", "uploadpack.allowAnySHA1InWant", "true")

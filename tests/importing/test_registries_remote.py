@@ -1,4 +1,4 @@
-"""Registries behind https and ssh: git's own server, a certificate and a host key that are checked, nothing asked on the way."""
+"""Registries behind https and ssh: git's own server, a verified certificate and host key, and no prompts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Backend(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """The repository's url, the certificate, and the paths that were asked for."""
+    """The repository's url, the certificate, and the requested paths."""
     certificate, key = self_signed(tmp_path)
     options: list[str] = []
     handler = type("OfOne", (Backend,), {"top": tmp_path, "asked": options})

@@ -17,10 +17,13 @@ TOKEN = "xet-short-lived"
 
 
 class ChunkStore:
-    """A store, and what it was asked for.
+    """A chunk store that records its requests.
 
-    files: content by xet hash. rate: bytes per second of a connection; 0 for no limit. cut_after: bytes after which an answer
-    breaks off, once for each cut left. tokens: every Authorization that came.
+    Attributes:
+        files: content by xet hash.
+        rate: bytes per second of a connection; 0 for no limit.
+        cut_after: bytes after which an answer breaks off, once for each cut left.
+        tokens: every Authorization header received.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,7 @@ class ChunkStore:
         self.server.server_close()
 
     def reconstruction(self, xet_hash: str, first: int, last: int) -> dict[str, Any]:
-        """Where the bytes from first to last of a file lie."""
+        """Return the location of a file's bytes from first to last."""
         data = self.files[xet_hash]
         begin, end = first // CHUNK, min(last, len(data) - 1) // CHUNK + 1
         chunks, whole = {"start": begin, "end": end}, min(end * CHUNK, len(data)) - begin * CHUNK

@@ -14,7 +14,11 @@ from sparkwright.secret import Secret
 
 
 class RecordingContext(RunContext):
-    """home: the user's home, with the state folder in it. Events are kept in `said`."""
+    """A context that keeps a module's events in `said`.
+
+    Args:
+        home: the user's home, which holds the state folder.
+    """
 
     def __init__(
         self, home: Path, *, check: bool = False, secrets: dict[str, Secret] | None = None, **machine: Any

@@ -24,39 +24,51 @@ BLOCK = 64 * 1024
 
 @dataclass
 class Faults:
-    """What goes wrong. A path's bytes end after cut[path] bytes of an answer, so many times as cuts[path] says.
+    """The faults of a hub.
 
-    wrong: paths of which one byte is another, so many times. stalled: paths whose bytes stop coming. rate: bytes per second of
-    one connection. stall_when: whether an answer to this Range hangs. status: what everything answers.
-
-    A hostile one: info: its answer about the model, in place of the true one. headers: what it says in place of the true
-    headers, by path. longer: so many bytes more than there are. xet_token: what it says of its chunk store, in place of the truth. moved: where it sends who asks for a path, moved_all for any. silent: about the
-    model it says nothing until `released`.
+    A path's bytes end after cut_after[path] bytes of an answer, cuts[path] times.
     """
 
+    #: answer about the model, instead of the true one
     info: bytes | None = None
+    #: false headers by path
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: bytes that the hub claims beyond the true size, by path
     longer: dict[str, int] = field(default_factory=dict)
+    #: redirect target by path
     moved: dict[str, str] = field(default_factory=dict)
+    #: redirect target of every path
     moved_all: str = ""
+    #: no answer about the model until `released`
     silent: bool = False
+    #: answer about the chunk store, instead of the true one
     xet_token: Any = None
 
     cut_after: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
+    #: number of answers with one wrong byte, by path
     wrong: dict[str, int] = field(default_factory=dict)
+    #: paths whose bytes stop arriving
     stalled: set[str] = field(default_factory=set)
+    #: whether an answer to this Range stalls
     stall_when: Callable[[str], bool] = lambda wanted: True
     stall_after: int = 0
+    #: bytes per second of one connection
     rate: float = 0.0
+    #: status of every answer
     status: int = 0
     token: str = ""
 
 
 class LoopbackHub:
-    """files: by path. asked: what came, as (method, path, Range). sent: bytes by path.
+    """A hub on the loopback that records its requests.
 
-    paths, tokens: every path, and every Authorization, that came.
+    Attributes:
+        files: contents by path.
+        asked: requests, as (method, path, Range).
+        sent: number of bytes by path.
+        paths: every path requested.
+        tokens: every Authorization header received.
     """
 
     def __init__(
@@ -110,7 +122,7 @@ class LoopbackHub:
         }
 
     def xet_headers(self, row: dict[str, Any]) -> dict[str, str]:
-        """What tells a client that a file is in the chunk store; its hash there is made up."""
+        """Return the headers that tell a client that a file is in the chunk store; its hash there is made up."""
         if not self.store or not row["sha256"]:
             return {}
         route = f"{self.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"

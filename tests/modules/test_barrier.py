@@ -1,4 +1,4 @@
-"""What members share at a barrier and what is compared there: real channels to a real coordinator on 127.0.0.1."""
+"""Values that members share and compare at a barrier: real channels to a real coordinator on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def at_once(calls: list[Any]) -> None:
 
 
 def meet(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **args: Any) -> list[Outcome]:
-    """What comes of one barrier for each member, with what each shares. notes: filled with what they say."""
+    """Return each member's outcome of one barrier, with the values that each shares. notes: filled with their notes."""
     found: dict[int, Outcome] = {}
 
     def run(rank: int, channel: Channel) -> None:

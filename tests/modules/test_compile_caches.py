@@ -45,7 +45,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingContext
 
 
 def live(context: RecordingContext, key: str = ONE, name: str = "qwen35") -> Path:
-    """What a container mounts of a key."""
+    """Return the folder that a container with this key mounts."""
     return compile_caches.folder(context, key) / "live" / name / "cache"
 
 
@@ -64,7 +64,7 @@ def made(context: RecordingContext, key: str, *, size: int = 4096, used_s: float
 
 
 def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context: RecordingContext) -> None:
-    """Inductor's header: Docker starts no container of which a mount's source is gone."""
+    """Inductor's header: Docker starts no container whose mount source is missing."""
     spec = ContainerSpec(name="qwen35", image="vllm@sha256:1", labels={engine.LABEL: "vllm"}, caches=ONE)
     mounts = compile_caches.created(context, spec, {"Id": "sha256:1"})["Mounts"]
     sources = {mount["Target"]: Path(mount["Source"]) for mount in mounts}

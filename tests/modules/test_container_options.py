@@ -1,4 +1,4 @@
-"""What counts as a difference between a container and its spec, case by case (container/cases.yml)."""
+"""Differences between a container and its spec, case by case (container/cases.yml)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_spec_that_asks_for_nothing_new_reads_as_one_of_an_older_release() -> 
 def test_what_was_asked_for_and_is_left_to_the_engine_now_is_a_difference(
     asked: dict[str, Any], fields: list[str]
 ) -> None:
-    """The engine's own value can't tell that somebody asked for it; the spec that the container was made from can."""
+    """The engine's own value does not show that it was requested; the spec that the container was made from does."""
     container: dict[str, Any] = {"Id": "a" * 64, "HostConfig": {}, "Config": {}}
     spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **asked)
     assert [item.field for item in container_options.left_out(spec, made_from, container, {})] == fields

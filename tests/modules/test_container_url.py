@@ -1,4 +1,4 @@
-"""Where a container's server answers, from what it publishes."""
+"""The URL of a container's server, from its published ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a server's restarts are a loop: a table of what was seen, and the verdict."""
+"""Detection of a restart loop: a table of observations and verdicts."""
 
 from __future__ import annotations
 

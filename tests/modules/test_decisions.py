@@ -1,4 +1,4 @@
-"""What a module decides from what it found, case by case (decisions.yml): no engine, no host."""
+"""Decisions of modules from their findings, case by case (decisions.yml): no engine, no host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES = [(module, case) for module, cases in TABLE["modules"].items() for case i
 
 
 def found_of(module: StateModule[Any, Any], given: Any) -> Any:
-    """What its `read` would return: its own dataclass, several of one, or plain values."""
+    """Return what the module's `read` would return: its own dataclass, a list of one, or plain values."""
     kind = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
     if dataclasses.is_dataclass(kind):
         return kind(**given)

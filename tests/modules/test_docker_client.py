@@ -1,4 +1,4 @@
-"""What a deploy asks of the Docker Engine over its socket: no SDK for what is there, docker's own errors for what is not."""
+"""A deploy's requests to the Docker Engine over its socket: no SDK for plain reads, Docker's own errors for missing objects."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Engines(Server):
-    """Does not wait for the one that is silent."""
+    """A server that does not wait for a silent connection."""
 
     daemon_threads = True
     block_on_close = False

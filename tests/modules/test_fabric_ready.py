@@ -1,4 +1,4 @@
-"""What a member's host lacks for its fabric, on the files of a Spark with a fast link."""
+"""Missing requirements of a member's fabric, on the files of a Spark with a fast link."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_driver_kernel_and_cuda_packages_are_refused(context: RecordingContext, 
 
 
 def test_a_link_with_the_name_of_a_file_in_the_making_is_not_followed(tmp_path: Path) -> None:
-    """Who may write to a folder knows the numbers of processes, and lays links where root would write."""
+    """Anyone who may write to a folder knows the process ids, and can place links where root would write."""
     outside = tmp_path / "shadow"
     outside.write_text("secret")
     outside.chmod(0o600)

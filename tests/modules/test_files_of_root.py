@@ -1,4 +1,4 @@
-"""What a container wrote as root is removed by a user who is not root, on a real Docker Engine."""
+"""Files that a container wrote as root are removed by a user who is not root, on a real Docker Engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def image(engine: docker.DockerClient) -> Iterator[str]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder of a user who is not root; pytest's own is below one that only root may enter."""
+    """A folder of a user who is not root; pytest's own is below one that only root can enter."""
     at = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
     if os.geteuid() == 0:
         os.chown(at, NOBODY, NOBODY)

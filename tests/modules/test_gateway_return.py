@@ -1,4 +1,4 @@
-"""A server that was drained is returned to its gateways, or it is said that it was not."""
+"""A drained server is returned to its gateways, or the result says that it stays drained."""
 
 from __future__ import annotations
 

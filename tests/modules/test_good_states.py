@@ -1,4 +1,4 @@
-"""Which state a roll back goes to, and what an incident's bundle must not tell."""
+"""The state that a rollback returns to, and secrets that an incident's bundle must not hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server uses the GPU: the processes of a real container against what nvidia-smi lists, and its log."""
+"""The server's use of the GPU: the processes of a real container against the list of nvidia-smi, and its log."""
 
 from __future__ import annotations
 

@@ -32,7 +32,12 @@ SHARD = "model-00003-of-00014.safetensors"
 
 
 class Flaky(Hub):
-    """cuts: how many more large answers end half-way. down: refuses everything."""
+    """A hub that fails.
+
+    Attributes:
+        cuts: number of further large answers that end half-way.
+        down: whether everything is refused.
+    """
 
     cuts = 0
 

@@ -1,4 +1,4 @@
-"""Settings of a host: shown first, made, undone to what was there before, byte for byte; what somebody changed since is left alone."""
+"""Settings of a host: shown first, applied, undone byte for byte; a file that was changed since is left alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL: dict[str, Any] = {
 
 
 class Box:
-    """A host below a folder, whose systemctl and sysctl write down what they are asked."""
+    """A host below a folder, whose systemctl and sysctl record their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.root, self.asked = folder / "home", folder / "root", folder / "asked"

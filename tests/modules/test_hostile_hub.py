@@ -1,4 +1,4 @@
-"""A hub that attacks: names that lead elsewhere, sizes that are lies, redirects, answers without end. Real clients, real HTTP."""
+"""A hub that attacks: names outside the folder, false sizes, redirects, endless answers. Real clients, real HTTP."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def fetch(
 
 
 def outside(context: RecordingContext) -> set[str]:
-    """What stands in the home beside the model and sparkwright's own state."""
+    """Return the files in the home outside the model and sparkwright's own state."""
     home = context.machine.home
     paths = (path.relative_to(home).parts for path in home.rglob("*") if not path.is_dir())
     return {"/".join(parts) for parts in paths if parts[0] != "m" and parts[:2] != (".local", "state")}
@@ -326,7 +326,7 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
 
 
 def test_the_token_for_the_hub_is_not_sent_to_its_chunk_store(context: RecordingContext, hub: LoopbackHub) -> None:
-    """Where the token for the store is renewed, the hub may say; it is asked of the hub all the same."""
+    """The hub may name the place that renews the store's token; the token is requested from the hub all the same."""
     store, row = hub.with_store(), hub.row(BIG)
     elsewhere = LoopbackHub(dict(hub.files), address="127.0.0.2")
     hub.faults.token, context.secrets = "hf_right", {"HF_TOKEN": Secret("hf_right")}

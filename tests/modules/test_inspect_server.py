@@ -1,4 +1,4 @@
-"""What runs is read from a real container: its image, its arguments, its server; and how it differs from the recipe."""
+"""Inspection of a real container: its image, its arguments, its server, and its differences from the recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server needs a restart: by what it answers, and by how long it starts."""
+"""Detection of a server that needs a restart: by its answers, and by the duration of its start."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ NOBODY = "http://127.0.0.1:1"
 
 
 def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, **more: Any) -> Result:
-    """What is said of a running container that started so long ago. good: the last verified state, of this container.
+    """Return the result for a running container of this age.
 
-    more: timeout_s of the token, restarts by Docker."""
+    Args:
+        good: the last verified state, of this container.
+        more: timeout_s of the token, restarts by Docker.
+    """
     started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
     container = {
         "Id": "abc",

@@ -1,4 +1,4 @@
-"""What the lock gets of a repository of GGUF files: one quantisation with its shards, and nothing that is not served."""
+"""The lock's entry of a repository of GGUF files: one quantisation with its shards, and nothing that is not served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container's log is read within a budget, from a real Docker Engine; what was left out is said, and proves nothing."""
+"""A container's log is read within a budget, from a real Docker Engine; an omitted part is reported and proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds the memory, what is let go, and what is refused: on real processes and files, with a made-up meminfo."""
+"""Holders of memory, released memory and refusals: on real processes and files, with a made-up meminfo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hog() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Spark(RecordingContext):
-    """A host whose nvidia-smi and meminfo are told by the test; its processes are this machine's."""
+    """A host whose nvidia-smi and meminfo the test sets; its processes are this machine's."""
 
     def tell(self, **gib: float) -> None:
         self.told = {name: int(size * GIB) for name, size in gib.items()}
@@ -198,7 +198,7 @@ def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None
 
 
 def cached(path: Path) -> int:
-    """How many pages of a file are in memory (mincore)."""
+    """Return the number of a file's pages in memory (mincore)."""
     size = path.stat().st_size
     pages = -(-size // mmap.PAGESIZE)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
@@ -298,7 +298,7 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) 
 
 
 def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own_memory(spark: Spark) -> None:
-    """What the interim server held came back when it was removed; that is not the server's."""
+    """The interim server's memory was released when it was removed; it does not count as the server's."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})
     spark.state.write("interim", {"name": "qwen35", "gateways": [], "since": 1.0, "run": "run-0"})

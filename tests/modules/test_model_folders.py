@@ -1,4 +1,4 @@
-"""Which models a host holds, whether they are whole, and what pruning takes and leaves, beside a real container list."""
+"""The models on a host, their completeness, and pruning, beside a real container list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000}
 
 
 class Engine:
-    """What is asked of Docker here: containers with their mounts."""
+    """A Docker client that lists containers with their mounts."""
 
     def __init__(self, mounts: dict[str, str]) -> None:
         self.mounts = mounts

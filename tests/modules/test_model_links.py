@@ -1,4 +1,4 @@
-"""Links and notes that somebody laid into a model's folder: nothing is written, moved or removed where they lead."""
+"""Foreign links and notes in a model's folder: nothing is written, moved or removed at their targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model from a neighbour: handed out on loopback to several readers at once, proved, and to nobody else."""
+"""A model from a peer: served on loopback to several readers at once, proved, and served to no other host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
 
 @pytest.fixture
 def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    """spark1, which has the model; from now on the hub answers nobody."""
+    """The host spark1, which has the model; from now on the hub does not answer."""
     value = host(tmp_path, "spark1", hub.url)
     HfModel().run(HfModel.Args(**model(hub), transfer="plain"), value)
     hub.asked.clear()
@@ -86,7 +86,7 @@ def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
 
 
 def ended(urls: list[str]) -> bool:
-    """Whether the process that hands out is gone, within its last answers' time."""
+    """Return True if the process that serves the files has ended, within the time limit of its last answers."""
     port = int(urls[0].rpartition(":")[2])
     pause = threading.Event()
     for _ in range(100):

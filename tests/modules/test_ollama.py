@@ -25,11 +25,15 @@ from tests.modules.context import RecordingContext
 
 @dataclass
 class Play:
-    """models: what ps lists. lost: how many unloads are no-ops. busy: models a request uses. blocked: ps does not answer."""
+    """The state of a simulated Ollama."""
 
+    #: models that ps lists
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: number of unloads that have no effect
     lost: int = 0
+    #: models that a request uses
     busy: set[str] = field(default_factory=set)
+    #: set while ps does not answer
     blocked: threading.Event = field(default_factory=threading.Event)
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""

@@ -1,4 +1,4 @@
-"""When the page cache of a model's files stays before a start."""
+"""The condition under which the page cache of a model's files stays before a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docker's port forwarders are told by their command lines, which anybody's program may imitate."""
+"""Docker's port forwarders are recognised by their command lines, which any program can imitate."""
 
 from __future__ import annotations
 

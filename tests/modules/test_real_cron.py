@@ -37,7 +37,7 @@ def crontab(text: str) -> Iterator[None]:
 
 @contextmanager
 def cron() -> Iterator[None]:
-    """Debian's daemon. It tells a changed table by its time in seconds, so it starts when the table stands."""
+    """Debian's daemon. It detects a changed table by its time in seconds, so it starts after the table was written."""
     daemon = subprocess.Popen(["cron", "-f"], stderr=subprocess.DEVNULL)  # it ends when another one is at work already
     try:
         yield

@@ -1,4 +1,4 @@
-"""The files of a recipe on the host: its user's folder, whatever the umask, and a content that is what its name says."""
+"""The files of a recipe on the host: in its user's folder, whatever the umask, with the content that their name hashes."""
 
 from __future__ import annotations
 

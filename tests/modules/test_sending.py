@@ -18,7 +18,7 @@ ARGS = send_image.SendImage.Args("sha256:1", "a/b:incoming")
 
 
 def sent(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
-    """What came of sending 4 MiB to a program in ssh's place."""
+    """Return the outcome of sending 4 MiB to a program in the place of ssh."""
     found: list[Any] = []
 
     def saved(*given: Any) -> Iterator[bytes]:

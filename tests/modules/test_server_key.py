@@ -1,4 +1,4 @@
-"""The key of a server, before a real Docker Engine: whoever runs in the container reads it, and `docker inspect` shows none."""
+"""The key of a server on a real Docker Engine: every user in the container can read it, and `docker inspect` shows none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host remembers of its server moves, by the container's name, when the host begins or ends to serve several."""
+"""The records of a server move to the container's name when the host starts or stops to serve several."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolde
 
 
 def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFolder) -> None:
-    """There are folders of it, and no verified state, or one that is damaged."""
+    """It left folders, and no verified state or a damaged one."""
     servers.settle(state, "chat", "")
     (state.path / "restart_plans").mkdir()
     (state.path / "restart_plans/b.json").write_text("{}")

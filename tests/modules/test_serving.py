@@ -19,7 +19,7 @@ from tests.modules.context import RecordingContext
 
 @contextmanager
 def engine(container: dict[str, Any] | None, log: bytes = b"") -> Iterator[str]:
-    """As much of a Docker Engine as is asked: its version, and the one container there is, with its log."""
+    """A minimal Docker Engine: its version, and one container with its log."""
 
     class Api(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -36,7 +36,7 @@ memory, or `--kv-cache-memory=2` (2.0 GiB) to fully utilize gpu memory. Current 
 
 
 class Spark(RecordingContext):
-    """A host whose MemAvailable is told by the test."""
+    """A host whose MemAvailable the test sets."""
 
     available_gib: float = 110
 
@@ -52,7 +52,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
 
 
 def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
-    """A start that is verified: available before 110 GiB, and what the test says then."""
+    """Return the memory of a verified start: 110 GiB available before, and then the test's values."""
     footprint.before_start(spark, 110 * GIB)
     spark.available_gib = after
     needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}

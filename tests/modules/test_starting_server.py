@@ -1,4 +1,4 @@
-"""What `verify` says of a container that runs while nothing answers: it is starting, or something is wrong."""
+"""The result of `verify` for a running container that does not answer: it is starting, or something is wrong."""
 
 from __future__ import annotations
 

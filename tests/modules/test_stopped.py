@@ -1,4 +1,4 @@
-"""What a real Docker Engine calls anything but running needs a restart, and can be stopped for it."""
+"""A container in any state other than running needs a restart and can be stopped for it, on a real Docker Engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host is found to have before sparkwright serves there: servers that others started, models that others put on the disk."""
+"""The survey of a host before sparkwright serves there: servers and models that others brought."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMIT = "a" * 40
 
 
 class Engine:
-    """What is asked of Docker here: running containers with what they publish."""
+    """A Docker client that lists running containers with their published ports."""
 
     def __init__(self, inspects: list[dict[str, Any]]) -> None:
         self.inspects = {inspect["Id"]: inspect for inspect in inspects}
@@ -62,7 +62,7 @@ def container(
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    """Answers with what its `told` says: status and body."""
+    """A server that answers with the status and body in its `told`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

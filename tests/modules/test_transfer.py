@@ -1,4 +1,4 @@
-"""Downloads that finish, and finish right: over a loopback hub that cuts, lies, hangs and throttles, with the real clients."""
+"""Downloads that finish correctly: over a loopback hub that cuts, lies, stalls and throttles, with the real clients."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def notes(context: RecordingContext) -> str:
 
 
 def second_of_all(wanted: str) -> bool:
-    """Of ranges only what begins in the second 10 MiB hangs, so that the file gets a hole; a plain request hangs too."""
+    """Return True for the Range that starts in the second 10 MiB, so that the file gets a hole, and for a plain request."""
     return not wanted or int(wanted.removeprefix("bytes=").partition("-")[0]) // (10 * MIB) == 1
 
 

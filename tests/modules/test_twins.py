@@ -103,7 +103,7 @@ def notes(taker: RecordingContext) -> list[str]:
 
 
 def arrived(taker: RecordingContext, hub: LoopbackHub) -> bool:
-    """Whether every byte is there, and nobody asked the hub."""
+    """Return True if every byte is there, and the hub got no request."""
     return not hub.asked and all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
 
 

@@ -1,4 +1,4 @@
-"""Health is a generated token: ready, loading, wedged and dying are told apart."""
+"""Health is a generated token: the verdicts ready, loading, wedged and dying."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What docker's words mean, row by row: what the engine says of a spelling, and what a recipe does.
+"""The meaning of Docker's words, row by row: the engine's answer to a spelling, and a recipe's.
 
 A row: the field, the spelling, whether `docker create` takes it (None: not asked, its meaning is the recipe's own), and a part of
-the sentence with which a recipe refuses it; empty when it is taken. What docker refuses a recipe refuses; what only a recipe
+the sentence with which a recipe refuses it; empty when it is taken. A recipe refuses whatever Docker refuses; what only a recipe
 refuses has its reason beside it.
 """
 

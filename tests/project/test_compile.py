@@ -1,4 +1,5 @@
-"""Playbooks: what is rendered where, which tasks run, and what is said about mistakes before a host is asked."""
+"""Playbooks: the expressions rendered on either side, the tasks that run, and the mistakes reported before a host is contacted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a recipe's container that can't stand together, and those that are not safe: each is told with its line."""
+"""Options of a recipe's container that can't be combined, and unsafe ones: each is refused with its line."""
 
 from __future__ import annotations
 

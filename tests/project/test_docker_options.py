@@ -52,7 +52,8 @@ class Bench:
     name: str
 
     def names(self, case: Case, value: Any, rest: str = "") -> dict[str, Any]:
-        """What playbooks and templates see of a recipe whose container says this; None leaves the option out. rest: of the recipe."""
+        """Return the names of a recipe whose container has this value; None leaves the option out. rest: further text of the
+        recipe."""
         box: dict[str, Any] = {"name": self.name, "gpus": "", "ipc": "", "ports": []}
         box["volumes"] = ["/usr:/usr:ro", "/lib:/lib:ro", "/lib64:/lib64:ro"]
         box["entrypoint"] = ["sh", "-c", "exec sleep 600"]
@@ -97,7 +98,7 @@ class Bench:
         assert done.returncode == 0, (done.stderr, script)
 
     def inside(self, script: str) -> str:
-        """What a script prints in the container."""
+        """Return the output of a script in the container."""
         options = self.client.api.exec_create(self.name, ["sh", "-c", script])
         return str(self.client.api.exec_start(options["Id"]).decode())
 
@@ -175,7 +176,7 @@ def test_an_option(bench: Bench, case: Case) -> None:
 
 @pytest.mark.docker
 def test_what_the_image_brings_is_no_difference(bench: Bench) -> None:
-    """Of a recipe that says nothing, and of one that says the same; somebody else's own options are one."""
+    """For a recipe without options and for one with the same options; another user's own options are a difference."""
     same = {
         "user": "0:0",
         "working_dir": "/srv",
@@ -210,7 +211,7 @@ def test_a_mount_that_becomes_read_only_waits_in_an_adopted_container(bench: Ben
 
 @pytest.mark.docker
 def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(bench: Bench) -> None:
-    """What one writes the other finds, also below the folder that no variable moves; the spec shows no difference."""
+    """Either finds what the other wrote, also below the folder that no variable moves; the spec shows no difference."""
     key, home = "c" * 32, RecordingContext(bench.folder).machine.home
     names = bench.names(Case("env", None, None, "", None), {"OF": "image"})
     spec = replace(ContainerSpec.from_json(names["container"]), caches=key)

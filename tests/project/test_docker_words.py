@@ -1,4 +1,4 @@
-"""Docker's words as the real engine reads them: each row of the table, asked of `docker create`, of a recipe and of what it makes."""
+"""Docker's words on the real engine: each row of the table, with `docker create`, a recipe, and the resulting container."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def client() -> Iterator[Any]:
 
 
 def created(*words: str) -> tuple[bool, str]:
-    """Whether `docker create` takes it, with the container's id or the complaint."""
+    """Return True and the container's id if `docker create` takes the words; otherwise False and the error."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode == 0, (done.stdout if done.returncode == 0 else done.stderr).strip()
 
@@ -115,7 +115,7 @@ def test_the_engine_says_what_the_table_says(client: Any, field: str) -> None:
 def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
     client: Any, field: str, tmp_path: Path
 ) -> None:
-    """And both are as the recipe says: no later plan finds a difference."""
+    """Both match the recipe: no later plan finds a difference."""
     image = client.api.inspect_image(IMAGE)
     script = (TOP / "templates/docker-run.sh.j2").read_text().replace("docker run -d", "docker create")
     for word in (word for word in WORDS if word.field == field and not word.said):

@@ -1,4 +1,4 @@
-"""Hosts, groups and patterns, and what is said about mistakes in them."""
+"""Hosts, groups and patterns, and the errors for mistakes in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What in an inventory means nothing, or two things, is refused with its line and the nearest right name."""
+"""Settings of an inventory without a meaning, or with two, are refused with their line and the nearest right name."""
 
 from __future__ import annotations
 

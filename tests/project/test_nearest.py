@@ -1,4 +1,4 @@
-"""Which right name an unknown one is held to mean."""
+"""The right name that is suggested for an unknown one."""
 
 from __future__ import annotations
 

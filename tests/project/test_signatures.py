@@ -1,4 +1,4 @@
-"""What modules take is kept on the laptop, and believed only while the modules are the same."""
+"""Signatures of modules are cached on the laptop, and used only while the modules are unchanged."""
 
 from __future__ import annotations
 

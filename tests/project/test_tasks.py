@@ -1,4 +1,4 @@
-"""What a recipe may say of its task, and what it may not."""
+"""Settings that a recipe's task allows and excludes."""
 
 from __future__ import annotations
 

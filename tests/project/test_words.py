@@ -1,4 +1,4 @@
-"""What docker would not understand, or would read as something else, is refused with its line and the way that is right."""
+"""Values that Docker would refuse or misread are refused with their line and the correct spelling."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Modules: each reads the present state of one thing, computes the difference, and makes it so. On the host."""
+"""Modules, which run on the host: each reads the current state, computes the difference and applies it."""

@@ -1,4 +1,4 @@
-"""Every module by the name that a playbook gives it: its file in one of the folders here. Imported when asked for."""
+"""All modules by the name that a playbook gives them: the file's name in one of the folders here. Imported on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def _found() -> dict[str, str]:
-    """Where each module is: SUBJECT/NAME.py below this folder is the module NAME."""
+    """Return the import path of each module by its name: SUBJECT/NAME.py below this folder is the module NAME."""
     paths = (path.relative_to(HERE).with_suffix("") for path in HERE.glob("*/**/*.py") if path.stem != "__init__")
     return {path.name: ".".join((str(__package__), *path.parts)) for path in paths}
 
@@ -21,7 +21,7 @@ def _found() -> dict[str, str]:
 WHERE = _found()
 NAMES: tuple[str, ...] = tuple(sorted(WHERE))
 
-#: modules that never speak to the Docker Engine: a playbook of nothing else needs no client of it
+#: modules that never use the Docker Engine: a playbook of these alone needs no Docker client
 WITHOUT_ENGINE = frozenset(
     {
         "barrier",
@@ -42,7 +42,8 @@ WITHOUT_ENGINE = frozenset(
 
 @functools.cache
 def load(name: str) -> type[Module[Any]]:
-    """The module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an unknown name."""
+    """Return the module's class: `docker_image` is `DockerImage` in image/docker_image.py. Raises KeyError for an unknown name.
+    """
     file = importlib.import_module(WHERE[name])
     found: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
     return found

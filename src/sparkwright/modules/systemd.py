@@ -1,4 +1,4 @@
-"""A unit's journal: the command that shows it, and its last words."""
+"""Access to a unit's journal: the command that shows it, and its last lines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from sparkwright.host.module import Context
 
 
 def journal(unit: str, scope: str) -> str:
-    """What to look at. scope: user, or the system's."""
+    """Return the command that shows a unit's log. scope: user or system."""
     return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
 
 
 def last_words(context: Context, unit: str, scope: str) -> str:
-    """The last lines of its journal in one."""
+    """Return the last lines of a unit's journal, joined."""
     who = ["--user"] if scope == "user" else []
     answer = context.machine.run(["journalctl", *who, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
     return " ".join(answer.out.split())[-300:] or "no output"

@@ -1,4 +1,4 @@
-"""What is known of the shipped recipes beside what they say: for what, how large, how fast by whose report.
+"""Facts about the shipped recipes that their files do not hold: use, size, and reported speed.
 
 A figure without a source is not written here. bytes_per_token is arithmetic over a model's config.json
 (engines/model/roofline.py): it gives a ceiling, never an expectation.
@@ -55,7 +55,7 @@ _QWEN35 = Known(
     reported=Reported(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
 _ALL = ("chat", "coding", "agents")
-#: by the recipe's name; those that are not here are yours
+#: by the recipe's name; the user's own recipes are not here
 KNOWN: Mapping[str, Known] = {
     # 568M parameters in FP32
     "bge-reranker-v2-m3": Known("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
@@ -155,6 +155,6 @@ NOTHING = Known("", ())
 
 
 def of(name: str, model: str) -> Known:
-    """What is known of a recipe; nothing of one that is not shipped, or that you gave another model."""
+    """Return the facts about a shipped recipe; NOTHING for any other recipe, or for one that was given another model."""
     known = KNOWN.get(name, NOTHING)
     return known if known.model == model else NOTHING

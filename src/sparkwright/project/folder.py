@@ -14,13 +14,14 @@ MARK = "hosts"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """root: the folder that holds hosts/."""
+    """A project's folder."""
 
+    #: the folder that holds hosts/
     root: Path
 
     @classmethod
     def here(cls) -> Project:
-        """The project of the folder that the command speaks from, or one above it. Raises Refused when there is none."""
+        """Return the project of the current folder or of a parent. Raises Refused if there is none."""
         here = place.folder()
         for folder in (here, *here.parents):
             if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
@@ -30,14 +31,14 @@ class Project:
 
     @classmethod
     def here_or_cwd(cls) -> Path:
-        """The project's folder, or the current one where there is no project: for what needs no host."""
+        """Return the project's folder, or the current folder if there is no project: for commands that need no host."""
         try:
             return cls.here().root
         except Refused:
             return place.folder()
 
     def playbook(self, name: str) -> Path:
-        """playbooks/NAME.yml, or the path itself when it is one. Raises Refused naming the playbooks there are."""
+        """Return the path of playbooks/NAME.yml, or the name itself if it is a path. Raises Refused with the nearest playbook."""
         for path in (self.root / "playbooks" / f"{name}.yml", place.folder() / name):
             if path.is_file():
                 return path

@@ -1,4 +1,4 @@
-"""registries.yml: repositories of recipes that the user names; registries.lock: the commit at which each is read."""
+"""registries.yml: the user's repositories of recipes; registries.lock: the commit at which each is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.visible import one_line
 FILE, LOCK = "registries.yml", "registries.lock"
 HEAD = "# Written by sparkwright: the commit at which each registry is read. Commit it.\n"
 COMMIT = re.compile(r"[0-9a-f]{40}")
-#: as git takes them, without user, password, options or anything that runs a program
+#: URLs for git without a password, options or anything that runs a program
 _REMOTE = re.compile(
     r"(https|ssh)://(?:[A-Za-z0-9._-]{1,64}@)?[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,500}"
 )
@@ -28,14 +28,14 @@ _LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
 
 
 def why_not_a_url(url: str) -> str:
-    """Why git is not asked for this; empty when it is."""
+    """Return why a URL must not be passed to git; empty if it may."""
     if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
         return ""
     return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
 
 
 def why_not_a_folder(path: str) -> str:
-    """Why this is no folder of a repository; empty when it is."""
+    """Return why this is no folder of a repository; empty if it is one."""
     steps = path.strip("/").split("/") if path else []
     bad = path.startswith("/") or any(step in ("..", "") or why_not_a_file(step) for step in steps)
     return "is not a folder of the repository, as official-recipes" if bad else ""
@@ -53,17 +53,21 @@ class RegistryFile(Strict):
 
 @dataclass(frozen=True)
 class Registry:
-    """commit: at which it is read; "" while it was never fetched."""
+    """A repository of recipes."""
 
     name: str
     url: str
     recipes: str
     ref: str
+    #: the commit at which it is read; "" if it was never fetched
     commit: str = ""
 
 
 def load(project: Path) -> list[Registry]:
-    """Those of registries.yml with their commits. Raises Refused with file and line, also where there is no such file."""
+    """Read the registries of registries.yml with their commits.
+
+    Raises Refused with file and line, also if there is no such file.
+    """
     path = project / FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
@@ -91,7 +95,7 @@ def load(project: Path) -> list[Registry]:
 
 
 def of(project: Path, name: str) -> Registry:
-    """One of them. Raises Refused naming the nearest."""
+    """Return a registry by name. Raises Refused with the nearest name."""
     found = {registry.name: registry for registry in load(project)}
     if name not in found:
         raise Refused(f"no registry '{one_line(name, at_most=60)}' in {FILE}.", fix=nearest(name, found))
@@ -99,7 +103,7 @@ def of(project: Path, name: str) -> Registry:
 
 
 def commits(project: Path) -> dict[str, tuple[str, str]]:
-    """(commit, url) of each registry that was fetched. Raises Refused for a damaged file."""
+    """Return the commit and url of each fetched registry. Raises Refused for a damaged file."""
     path = project / LOCK
     if not document.is_file(path):
         return {}

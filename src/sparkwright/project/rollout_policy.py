@@ -1,4 +1,4 @@
-"""How a play goes over its hosts: the sizes of the batches, and how many failures stop it."""
+"""The order of a play over its hosts: the sizes of the batches, and how many failures stop it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
 
 @dataclass(frozen=True)
 class RolloutPolicy:
-    """canary: how many go first, alone; 0: nobody. serial: sizes of the batches after them, numbers or "25%"; empty: all at once.
+    """The batches of a rolling run, and the failures that stop it."""
 
-    max_fail_percentage: stop when more than this share of a batch failed; None: the first failure stops, as long as there is more
-    than one batch.
-    """
-
+    #: number of hosts that go first, alone; 0 for none
     canary: int = 0
+    #: sizes of the batches after the canary, numbers or "25%"; empty: all hosts at once
     serial: tuple[Size, ...] = ()
+    #: stop when more than this share of a batch failed; None: stop at the first failure if there is more than one batch
     max_fail_percentage: float | None = None
 
     def size(self, n: int, everyone: int) -> int:
-        """How many the n-th batch holds (from 0). everyone: how many hosts the run is for, those done long ago among them."""
+        """Return the number of hosts in the n-th batch, from 0.
+
+        everyone: number of hosts that the run is for, with those that are finished already.
+        """
         if self.canary and n == 0:
             return self.canary
         n -= bool(self.canary)
         return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone) if self.serial else everyone
 
     def rolls(self, everyone: int) -> bool:
-        """Whether it takes more than one batch."""
+        """Return True if the run takes more than one batch."""
         return self.size(0, everyone) < everyone
 
     def stops(self, n: int, failed: Sequence[str], batch: Sequence[str], *, rolls: bool) -> str:
-        """Why nothing more is begun after the n-th batch; empty when it goes on.
+        """Return why the run stops after the n-th batch; empty if it goes on.
 
-        As Ansible: the percentage is of the batch and must be exceeded, and a batch that failed whole stops. Stricter than
+        As in Ansible, the percentage is of the batch and must be exceeded, and a batch that failed whole stops. Stricter than
         Ansible: a canary must not fail at all, and without a percentage one failure stops a run that rolls.
         """
         if not failed:
@@ -55,7 +57,10 @@ class RolloutPolicy:
         return ""
 
     def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
-        """Why nothing is begun when the check of all hosts found some that can't be done: the same limit, of all of them."""
+        """Return why the run stops before the first batch, after the check of all hosts; empty if it goes on.
+
+        The limit is the same, of all hosts.
+        """
         limit = self.max_fail_percentage if self.max_fail_percentage is not None else 0 if rolls else 100
         if 100 * len(failed) <= limit * len(everyone):
             return ""
@@ -63,7 +68,7 @@ class RolloutPolicy:
 
 
 def why_no_size(size: object) -> str:
-    """Why something is no batch size; empty when it is one."""
+    """Return why something is no batch size; empty if it is one."""
     text = "" if isinstance(size, bool) else str(size)
     if not _NUMBER.fullmatch(text):
         return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."
@@ -73,7 +78,7 @@ def why_no_size(size: object) -> str:
 
 
 def sizes(text: str) -> tuple[Size, ...]:
-    """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""
+    """Parse `--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for an invalid size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
         if why := why_no_size(word):

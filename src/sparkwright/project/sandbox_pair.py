@@ -1,4 +1,4 @@
-"""The files by which a project has two simulated Sparks that serve a model together."""
+"""The files of a project for two simulated Sparks that serve a model together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first line of every YAML file of a project: where editors find its schema, offline."""
+"""The first line of every YAML file of a project, which tells editors its schema, offline."""
 
 from __future__ import annotations
 
@@ -7,5 +7,10 @@ MARK = "# yaml-language-server: $schema="
 
 
 def line(kind: str, *, depth: int = 1) -> str:
-    """The line, with its newline. kind: of the file, as `schema` calls it. depth: how many folders it is below the project's."""
+    """Return the line, with its newline.
+
+    Args:
+        kind: the file's kind, as `schema` calls it.
+        depth: number of folders between the file and the project's folder.
+    """
     return f"{MARK}{'../' * depth}{FOLDER}/{kind}.json\n"

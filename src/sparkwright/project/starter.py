@@ -10,9 +10,9 @@ from pathlib import Path
 from sparkwright.errors import Failed, Refused
 
 FOLDERS = ("hosts", "recipes", "playbooks", "templates", "schemas")
-#: what `patch` compares; hosts are the user's own from the first day
+#: folders that `patch` compares; hosts are the user's own from the first day
 COMPARED = ("recipes", "playbooks", "templates", "schemas")
-#: what commands leave in a project's folder and nobody commits; spark.lock is committed
+#: output of commands in a project's folder that is not committed; spark.lock is
 GITIGNORE = """\
 .sandbox/
 .sparkwright/
@@ -23,19 +23,19 @@ report.html
 
 
 def source() -> Path:
-    """Where they stand: inside the installed package, or at the top of the checkout it runs from."""
+    """Return the folder of the starter files: inside the installed package, or the top of the checkout it runs from."""
     package = Path(__file__).parents[1]
     installed = package / "starter"
     return installed if installed.is_dir() else package.parent.parent
 
 
 def files() -> list[Path]:
-    """Every file that `lay` copies."""
+    """Return every file that `lay` copies."""
     return _shipped(source(), FOLDERS)
 
 
 def refuse_project(folder: Path) -> None:
-    """Raises Refused when one of the files that `lay` writes is there already."""
+    """Raise Refused if one of the files that `lay` writes exists already."""
     _refuse_there([folder / name for name in planned({})])
 
 
@@ -45,10 +45,15 @@ def _refuse_there(targets: Iterable[Path]) -> None:
 
 
 def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
-    """Copy them, and write a .gitignore where there is none. Returns what was written.
+    """Copy the starter files, write a .gitignore if there is none, and return what was written.
 
-    texts: by path in the project, what is written in a file's place or beside them. without: paths that are left out.
-    Raises Refused before anything when one of them is there already. What stops it halfway leaves nothing behind.
+    A failure halfway leaves nothing behind.
+
+    Args:
+        texts: contents by path in the project, instead of a starter file or besides them.
+        without: paths to leave out.
+
+    Raises Refused before anything is written if one of the files exists already.
     """
     contents = planned(texts or {}, without)
     targets = [folder / name for name in contents]
@@ -61,7 +66,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
     except BaseException as error:
-        _take_back(written, made)  # so that it can be given again
+        _take_back(written, made)  # so that the command can be repeated
         if isinstance(error, OSError):
             raise Failed(f"{target}: {error.strerror}.", fix="Nothing was created.") from None
         raise
@@ -69,7 +74,7 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
 
 
 def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
-    """What `lay` writes, by path in the project. See there."""
+    """Return the files that `lay` writes, by path in the project. Its arguments are those of `lay`."""
     top = source()
     shipped = {str(path.relative_to(top)): path for path in files()}
     found = {name: path.read_bytes() for name, path in shipped.items() if name not in without and name not in texts}
@@ -77,7 +82,7 @@ def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str
 
 
 def _folders(written: Iterable[Path]) -> list[Path]:
-    """Every folder above one of these, the deepest first."""
+    """Return every folder above one of these, the deepest first."""
     found = {folder for path in written for folder in path.parents}
     return sorted(found, key=lambda value: len(value.parts), reverse=True)
 
@@ -92,9 +97,9 @@ def _take_back(written: Iterable[Path], made: Iterable[Path]) -> None:
 
 
 def patch(folder: Path) -> str:
-    """A patch, as `git apply` takes it, from the files of a project to those this version ships; empty when they are the same.
+    """Return a patch, as `git apply` takes it, from a project's files to those of this version; empty if they are the same.
 
-    Files that the project alone has are not in it. Raises Refused where there is no project.
+    Files that only the project has are not in it. Raises Refused if there is no project.
     """
     if not (folder / "playbooks").is_dir():
         raise Refused(f"no playbooks/ in {folder.resolve()}.", fix="Name the project's folder: `init FOLDER --diff`.")
@@ -113,6 +118,6 @@ def _patch_of(name: Path, folder: Path, shipped: Path) -> str:
 
 
 def _shipped(top: Path, folders: Sequence[str]) -> list[Path]:
-    """The files of these folders, and tasks.py."""
+    """Return the files of these folders, and tasks.py."""
     files = (path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file())
     return [*(path for path in files if path.name[0] != "."), top / "tasks.py"]

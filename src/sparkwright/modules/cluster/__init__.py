@@ -1,1 +1,1 @@
-"""Modules of a cluster: what its members do together."""
+"""Modules that the members of a cluster run together."""

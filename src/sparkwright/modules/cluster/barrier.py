@@ -11,7 +11,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-#: of a value in a sentence; a digest has 71
+#: length of a value in a message; a digest has 71
 SHOWN_CHARACTERS = 80
 
 
@@ -89,7 +89,7 @@ class Barrier(Module["Barrier.Args"]):
 
 
 def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """What is registered of what the members share. own: what this one does."""
+    """Return the result's data from the values that the members share. own: the values of this member."""
     alike = {
         name: [host for host, member in members.items() if _json(member.get(name)) == _json(value)]
         for name, value in own.items()
@@ -109,7 +109,10 @@ def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(names: list[str], members: dict[str, Any], *, known: bool = False) -> Iterator[str]:
-    """A phrase for each value that is not the same on all members. known: of those that have one."""
+    """Yield a phrase for each value that is not the same on all members.
+
+    known: compare only the members that have a value.
+    """
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known}
         if len({_json(value) for value in values.values()}) > 1:

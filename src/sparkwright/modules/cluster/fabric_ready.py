@@ -15,17 +15,17 @@ from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-#: a host's own network, which tests use
+#: the loopback interface, which tests use
 LOOPBACK = "lo"
 
 
 class FabricReady(Module["FabricReady.Args"]):
-    """What the ranks of a cluster need of this host's fabric, while the previous servers still serve. Nothing is changed.
+    """Check that the host's fabric has what the ranks of a cluster need, while the previous servers still serve. Changes nothing.
 
     Looks at: the interfaces and the address that the host's file names, the adapters with a RoCE v2 GID on each half of the port,
     the kernel's memory for RDMA, the way to each other member with a frame of the whole MTU, the master port (held by what), and
-    ranks of other clusters that still run here. All problems are listed; one refuses the run. What is only slower is told: a
-    link of 100 Gb/s, one half of the port down, MTU 1500. Of an IPv6 address neither GID nor way is checked.
+    ranks of other clusters that still run here. All problems are listed; one refuses the run. What is only slower is told: a link
+    of 100 Gb/s, one half of the port down, MTU 1500. Of an IPv6 address neither GID nor way is checked.
 
     Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty where it is not known.
     """
@@ -60,7 +60,7 @@ class FabricReady(Module["FabricReady.Args"]):
 
 
 def _in_order(args: FabricReady.Args, host: Host, ways: Sequence[peer_path.Path]) -> Result:
-    """With what the members compare."""
+    """Return the result of a fabric without problems, with the data that the members compare."""
     reached = [way.peer for way in ways if way.reached]
     untried = [peer for peer in args.peers if peer not in reached]
     shown = f"; reaches {', '.join(reached)}" if reached else ""
@@ -119,7 +119,7 @@ def _adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _of_links(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, str]]:
-    """What `doctor` says of the ports in use and of the memory for RDMA: verdict, evidence, fix."""
+    """Yield the findings of `doctor` about the ports in use and the memory for RDMA: verdict, evidence, fix."""
     if not args.adapters:
         return
     for links in fabric.ports(fabric.links(host)).values():
@@ -147,7 +147,7 @@ def _leftovers(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, 
 
 
 def _problems(args: FabricReady.Args, way: peer_path.Path) -> Iterator[tuple[str, str]]:
-    """Of the way to another member."""
+    """Yield the problems of the path to another member, each with its fix."""
     if way.interface and way.interface not in args.interfaces:
         yield (
             f"{way.peer} is reached over {way.interface}, not over the fabric.",

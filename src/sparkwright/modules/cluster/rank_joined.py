@@ -55,7 +55,7 @@ class RankJoined(Module["RankJoined.Args"]):
 
     @staticmethod
     def _go_on(args: Args, context: Context) -> None:
-        """Raises Failed when another member failed: with this rank's own end, where it ended by itself."""
+        """Raise Failed if another member failed; if this rank ended by itself, with the reason of that."""
         try:
             context.go_on()
         except Failed:
@@ -65,7 +65,10 @@ class RankJoined(Module["RankJoined.Args"]):
             raise
 
     def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context, *, young: bool) -> Result:
-        """young: started so lately that it may be on its way still."""
+        """Return the result for what the rank's log says.
+
+        young: it started so recently that it may still be joining.
+        """
         wrong = self._wrong(args, found, running)
         data = {
             "joined": not wrong,

@@ -13,10 +13,13 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; verified: the last good state."""
+    """The gateway's containers, and the last verified state."""
 
+    #: inspect of the container; empty when there is none
     current: dict[str, Any]
+    #: inspect of the previous container; empty when there is none
     previous: dict[str, Any]
+    #: the last verified state
     verified: dict[str, Any]
 
 

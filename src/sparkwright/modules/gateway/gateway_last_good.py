@@ -48,7 +48,7 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
 
 def _before(name: str, context: Context) -> dict[str, Any]:
-    """The state to go to. Raises Refused."""
+    """Return the state to go back to. Raises Refused if there is none."""
     last = good.last(context)
     if not last:
         raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")
@@ -63,7 +63,7 @@ def _before(name: str, context: Context) -> dict[str, Any]:
 
 
 def _runs(name: str, state: dict[str, Any], context: Context) -> bool:
-    """Whether this state is what runs now."""
+    """Return True if the running gateway has this verified state."""
     found = containers.inspect(context.docker(), name) or {}
     reads = admin.running_digest(place.current(place.state(context)).sockets)
     return bool(found) and (found["Id"], reads) == (state.get("container_id"), state["digest"])

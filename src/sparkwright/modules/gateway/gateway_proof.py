@@ -16,11 +16,11 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
 
 POLL_S = 0.2
-#: how long a server that is gone may be asked again: by then its checks have failed
+#: how long a request is repeated while no server is up, seconds: by then the gateway's checks have found a lost one
 SETTLE_S = 15.0
-#: the same of one that may be asleep
+#: the same for a server on demand, which may be asleep
 ASLEEP_S = 4.0
-#: where a request waits for a server: by then a gateway that has just started knows which are up
+#: timeout of the first try if a request waits for a server: by then a gateway that just started knows which are up
 FIRST_TRY_S = 8.0
 NOT_UP = ("model_not_up", "overloaded")
 NOBODY = Answer(503, {"error": {"code": NOT_UP[0]}})
@@ -80,7 +80,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return Result(msg=message, data=data)
 
     def _settled(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        """The answer to a model's request. One that is not up is asked again: a server may be checked at this moment."""
+        """Return the answer to a model's request; ask again while no server is up, for the gateway may be checking one right now.
+        """
         settle_s = ASLEEP_S if body.get("on_demand") else SETTLE_S
         until_s = time.monotonic() + settle_s
         while True:
@@ -91,7 +92,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
             time.sleep(POLL_S)
 
     def _answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        """The answer to a model's request. Asked only of one that is listed: else it would wait, or count as an error."""
+        """Return the answer to a model's request.
+
+        A model that the gateway does not list is not requested: the request would wait, or count as an error.
+        """
         options, path = body["body"], tasks.path(body["task"])
         waits = bool(body.get("waits"))
         if name not in self._listed(args, context):
@@ -106,7 +110,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return found
 
     def _prove_dialects(self, name: str, body: dict[str, Any], args: Args, context: Context) -> None:
-        """Raises Failed where a model that generates does not do so in an API that its recipe promises."""
+        """Raise Failed if a model does not generate in an API that its recipe promises."""
         for promised in body.get("dialects") or ():
             dialect = dialects.OTHERS[promised]
             answer = self._asked(dialect.path, dialect.request(body["body"]), args, context)
@@ -123,7 +127,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return client.ask(_door(args, context), path, body, key=_key(args, context), timeout_s=args.timeout_s)
 
     def _refuse_other_list(self, generated: list[str], args: Args, context: Context) -> None:
-        """One answer alone that is missing, or without a model, tells nothing: a server may be checked at this moment."""
+        """Raise Failed if the gateway's list lacks a model that generated.
+
+        A single answer proves nothing, as the gateway may be checking a server: it is asked again for a while.
+        """
         until_s = time.monotonic() + SETTLE_S
         while missing := sorted({*generated} - self._listed(args, context)):
             if time.monotonic() > until_s:
@@ -138,7 +145,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
 
 def _what(given: Iterable[Task]) -> str:
-    """ "a token", or "a token or a vector"."""
+    """Return the kinds of answers in words: "a token", or "a token or a vector"."""
     return " or ".join(f"a {noun}" for noun in dict.fromkeys(map(tasks.noun_of, given)))
 
 

@@ -12,11 +12,15 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; verified: the last good state; files: of it."""
+    """The gateway's containers, and the last verified state with its files."""
 
+    #: inspect of the container; empty when there is none
     current: dict[str, Any]
+    #: inspect of the previous container; empty when there is none
     previous: dict[str, Any]
+    #: the last verified state
     verified: dict[str, Any]
+    #: the files of that state
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -67,13 +71,13 @@ class GatewayRestore(StateModule["GatewayRestore.Args", Found]):
 def _bring_back(found: Found, context: Context) -> None:
     """Write the verified files to where their container reads them."""
     if place.is_earlier(found.verified["spec"]):
-        place.drop(place.state(context).path / place.FILES)  # of the one that failed
+        place.drop(place.state(context).path / place.FILES)  # those of the failed gateway
         place.write(place.folder(context, place.EARLIER), found.files)
     else:
         place.write(place.folder(context, place.FILES), found.files)
 
 
 def _removed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
-    """No gateway was verified before this one."""
+    """Remove a failed gateway that no verified one preceded."""
     lifecycle.discard(context, failed["Id"])
     return {"restored": False, "msg": "There was none before; it is removed."}

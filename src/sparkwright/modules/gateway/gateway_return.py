@@ -12,10 +12,13 @@ from sparkwright.protocol.result import Change, Result, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """gateways: at which it is drained, by their names. running, verified: of the server."""
+    """The server, and the gateways at which it is drained."""
 
+    #: names of the gateways at which the server is drained
     gateways: list[str] = field(default_factory=list)
+    #: whether the server's container runs
     running: bool = False
+    #: whether it is the last verified server
     verified: bool = False
 
 

@@ -16,14 +16,20 @@ SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE, clients
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """files: those on the host. wanted: those that it should have. digest: of what HAProxy reads now; empty when none runs."""
+    """The gateway's container and files on the host, beside what they should be."""
 
+    #: the container as it should be
     spec: ContainerSpec
+    #: its inspect; empty when there is none
     container: dict[str, Any]
     image: dict[str, Any]
+    #: contents of the files on the host, by name
     files: dict[str, str]
+    #: digest of the files that HAProxy has loaded; empty when it is not running
     digest: str
+    #: contents that the files should have, by name
     wanted: dict[str, str] = field(default_factory=dict)
+    #: Id of the verified container; empty when there is none
     verified_id: str = ""
 
     @property
@@ -32,7 +38,7 @@ class Found:
 
     @property
     def drift(self) -> list[Change]:
-        """What differs of the container."""
+        """The container's options that differ from the spec."""
         return container_options.differences(self.spec, self.container, self.image) if self.container else []
 
 
@@ -129,7 +135,7 @@ def _keep(found: Found, stop_timeout_s: int, context: Context) -> None:
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> list[Change]:
-    """The files that differ; of those with secrets only that they do."""
+    """Return the files that differ; for those with secrets, without their content."""
     return [
         Change(f"file {name}", *_shown(name, before.get(name), after.get(name)))
         for name in sorted(before.keys() | after.keys())

@@ -53,7 +53,7 @@ class AdoptImage(Module["AdoptImage.Args"]):
 
 
 def _why_another(args: AdoptImage.Args, name: Name, image: dict[str, Any]) -> str:
-    """Why what arrived is not what was asked for; empty when it is."""
+    """Return why the image that arrived is not the requested one; empty if it is."""
     has = image_names.platform_of(image)
     if has != args.platform:
         return f"it is for {has}, not {args.platform}"

@@ -21,15 +21,15 @@ LONGEST_PAUSE_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """image: the inspect of the image that was proved to be this digest, empty when none was. platform: what this host runs.
+    """The image of a digest on this host."""
 
-    named: the engine knows it by its digest or by the tag that stands for it. impostor: the Id of another image that has
-    that tag.
-    """
-
+    #: inspect of the image that was proved to be this digest; empty when none was
     image: dict[str, Any]
+    #: the requested platform, by default the host's own
     platform: str
+    #: whether the engine knows the image by its digest or by the tag that stands for it
     named: bool = True
+    #: Id of another image that has that tag
     impostor: str = ""
 
 
@@ -41,7 +41,7 @@ class Layers:
     total: dict[str, float] = field(default_factory=dict)
 
     def see(self, line: dict[str, Any]) -> bool:
-        """Take in one progress line; whether it moved anything."""
+        """Add one progress line. Returns True if it made progress."""
         detail, layer = line.get("progressDetail") or {}, line.get("id", "")
         if line.get("status") == "Download complete" and layer in self.total:
             self.done[layer] = self.total[layer]
@@ -137,7 +137,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         return {**self.describe(args, Found(image, found.platform)), "msg": msg}
 
     def _copied(self, args: Args, platform: str, context: Context) -> str:
-        """From the member that serves it; empty, with a note of why, when it has to be pulled."""
+        """Copy the image from the member that serves it; return a message, empty if it has to be pulled instead (noted with the
+        reason)."""
         if not args.from_:
             return ""
         from sparkwright.host.images import image_copy
@@ -154,7 +155,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         return f"copied from {args.from_}{how}"
 
     def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
-        """From the mirror when there is one, and from the image's own registry when the mirror can't give it."""
+        """Pull the image from the mirror, or from its own registry if there is no mirror or the mirror fails."""
         if args.mirror:
             try:
                 self._pull_again(name.at(args.mirror), platform, context)
@@ -200,14 +201,17 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 
 
 def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
-    """What the engine hears from the registry about an image: digest and platforms. Raises what explains a refusal."""
+    """Return the digest and platforms of an image, requested from its registry through the Docker Engine.
+
+    Raises an error that explains why the registry refused.
+    """
     with registry_errors.explained(name.asked):
         found = api.inspect_distribution(name.asked)
         return registry_documents.distribution(found, f"what the registry says of {name.asked}")
 
 
 def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
-    """Raises Refused when the image has other platforms only: an engine can silently hand over one of them."""
+    """Raise Refused if the image has other platforms only: an engine can silently hand over one of them."""
     if has and wanted not in has:
         fix = "Use a tag with this platform."
         raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
@@ -218,7 +222,8 @@ def _ids(args: DockerImage.Args) -> tuple[str, ...]:
 
 
 def _locked_bytes(args: DockerImage.Args, platform: str) -> int | None:
-    """What a pull for this platform downloads, as the lock has it."""
+    """Return the download size of the image for this platform in bytes, from the lock; None if the lock does not list the
+    platform."""
     return next(
         (int(manifest["size_bytes"]) for manifest in args.manifests or () if manifest["platform"] == platform), None
     )

@@ -57,7 +57,8 @@ class ShareImage(Module["ShareImage.Args"]):
 
     @staticmethod
     def _refuse_little_room(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:
-        """An engine with overlay2 writes the whole image to its own folder for each reader that it serves."""
+        """Raise Failed if there is no room for the export: with overlay2 an engine writes the whole image to disk for each
+        reader."""
         free = image_copy.free_bytes(context.machine, info)
         needed = int(image.get("Size") or 0) * min(readers, image_peer.AT_ONCE)
         if free is not None and free < needed and not image_copy.in_containerd(info):

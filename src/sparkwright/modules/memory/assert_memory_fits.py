@@ -69,7 +69,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
 
 def _message(server: Server, found: Budget, now: Held) -> str:
-    """The refusal's sentence."""
+    """Return the message of the refusal."""
     others = [
         row.name
         for row in found.rows

@@ -15,11 +15,11 @@ from sparkwright.units import GIB, gib
 
 POLL_S = 0.1
 RECHECK_S = 1.0
-#: where all that can still be released would not be enough, or that is unknown: how long no more may come, seconds
+#: how long to wait without a release, seconds, if the memory still to be released is unknown or not enough
 QUIET_S = 3.0
-#: a smaller change of what is available is other programs', bytes
+#: smaller changes of the available memory are caused by other programs, bytes
 CHANGE_BYTES = 64 * 2**20
-#: by how much more than what is known may be released, bytes
+#: memory that may be released beyond the known amount, bytes
 OTHERS_BYTES = GIB // 2
 
 
@@ -111,14 +111,17 @@ class Memory(Module["Memory.Args"]):
 
     @staticmethod
     def _refused(args: Args, server: Server, available: int, data: dict[str, Any], context: Context) -> Result:
-        """The refusal of what does not fit beside all that is held now."""
+        """Return the refusal of a server that does not fit beside the memory in use."""
         found = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
         message = f"{memory_fit.needed(server, found)}, but {gib(available)} GiB are available."
         return memory_fit.refusal(context, server, found, message, data)
 
     @staticmethod
     def _unload_again(left_s: float, context: Context) -> int:
-        """Unload what Ollama has loaded meanwhile. Returns the bytes that may come of it, all memory where they are unknown."""
+        """Unload the models that Ollama has loaded meanwhile.
+
+        Returns the bytes that this may release; all memory if they are unknown.
+        """
         seen = ollama_models.inspect(context, timeout_s=2)
         if seen.held:
             names = ", ".join(held.model.name for held in seen.held)

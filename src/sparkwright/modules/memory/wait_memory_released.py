@@ -9,15 +9,15 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB, gib
 
 POLL_S = 0.1
-#: what other programs of the host may take meanwhile: of a small server it is more than the tolerance
+#: memory that other programs may take meanwhile: for a small server it is more than the tolerance
 OTHERS_BYTES = GIB // 2
-#: where it is not recorded what a server held: all of it is released once no more was for so long
+#: if the server's memory was not recorded: time without a release after which all of it counts as released
 SETTLED_S = 1.0
 RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
-    """What the stopped server held is available again: MemAvailable rose by it, within a tolerance.
+    """The memory of the stopped server is available again: MemAvailable rose by as much, within a tolerance.
 
     What it held was recorded when it was verified; where it was not, this waits until no more is released. On shared memory a
     CUDA context, or what the driver leaks, can outlive its process; so this waits, and names who holds what is missing. It does
@@ -63,7 +63,10 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
 
 def _settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
-    """Wait until no more memory is released: what the next server takes is measured from there. Bytes, and seconds waited."""
+    """Wait until no more memory is released: the next server's use is measured from there.
+
+    Returns the released bytes, and the seconds waited.
+    """
     started_s = rose_s = time.monotonic()
     highest = before
     while True:

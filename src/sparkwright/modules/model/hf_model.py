@@ -40,14 +40,14 @@ CACHE_WORTH_SAYING_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """missing: paths that are not there or not right. dropped: those of the revision before that this one has not.
+    """The state of a model's folder."""
 
-    chat: what the chat files of the revision before tell; None where they are not read, or there is none.
-    """
-
+    #: paths of files that are missing or wrong
     missing: list[str]
+    #: paths of the previous revision's files that this revision does not have
     dropped: list[str]
     manifest: Manifest
+    #: chat template and sampling defaults of the previous revision; None if they were not read or there is no previous revision
     chat: dict[str, Any] | None = None
 
 
@@ -181,7 +181,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
 
 
 def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
-    """What was put there for another revision and is not part of this one. Files that somebody else laid there stay."""
+    """Return the paths of files of another revision that are not part of this one. Files that others put there stay."""
     if manifest.about.get("id") != args.id:
         return []
     wanted = {file["path"] for file in args.files}
@@ -190,7 +190,8 @@ def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
 
 
 def _chat_before(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
-    """What the chat files of the revision in the folder tell; None where it is this one, or another model's."""
+    """Return chat template and sampling defaults of the revision in the folder; None if it is the same revision or another model.
+    """
     about = manifest.about
     if args.chat is None or about.get("id") != args.id or about.get("commit") in (None, "", args.commit):
         return None
@@ -198,9 +199,9 @@ def _chat_before(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | Non
 
 
 def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
-    """What the verified server was started with is kept until another revision is verified: a roll back needs it.
+    """Keep the files that the verified server was started with until another revision is verified: a rollback needs them.
 
-    So is another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
+    The same for another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
     """
     folder, paths = found.manifest.folder, sorted([*found.missing, *found.dropped])
     models = good_states.models_of(good_states.last(context.state))
@@ -222,13 +223,13 @@ def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
 
 
 def _about(args: HfModel.Args) -> dict[str, Any]:
-    """Whose files a folder holds, once it holds all of them."""
+    """Return the record of a complete folder: model id, commit and paths."""
     return {"id": args.id, "commit": args.commit, "paths": sorted(str(file["path"]) for file in args.files)}
 
 
 @contextmanager
 def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
-    """Who hands the files out: the hub, or the peer that `from` names."""
+    """Yield the source of the files: the hub, or the host that `from` names."""
     if not args.from_:
         yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
         return
@@ -248,7 +249,7 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
 
 
 def _first_mode(args: HfModel.Args) -> str:
-    """A peer's connections are not throttled; `plain` goes on where it was cut."""
+    """Return the first transfer mode: `plain` from a peer, which does not throttle connections, as it can resume."""
     return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
 
 
@@ -260,7 +261,7 @@ def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
 
 
 def _reported(context: Context, total: int) -> Callable[[int], None]:
-    """Adds up what several threads have read, and tells how far it is."""
+    """Return a function that adds up what several threads have read, and reports the progress."""
     guard, done = threading.Lock(), 0
 
     def heard(count: int) -> None:

@@ -59,7 +59,10 @@ class PageCache(Module["PageCache.Args"]):
 
 
 def _room(args: PageCache.Args, context: Context) -> str:
-    """How much is free beside the page cache, where the server fits into that; else, and where its need is unknown, empty."""
+    """Return a message with the memory that is free beside the page cache, if the server fits into it.
+
+    Empty if it does not fit, or if its need is unknown.
+    """
     server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
     found = memory_fit.of(context, server, args.reserve_gib)
     need = found.need_bytes
@@ -70,7 +73,7 @@ def _room(args: PageCache.Args, context: Context) -> str:
 
 
 def _drop() -> bool:
-    """As root: `sync; echo 3 > drop_caches`. False where that is not allowed (a container without the right)."""
+    """Run `sync; echo 3 > drop_caches` as root. Returns False where that is not allowed (a container without the right)."""
     os.sync()
     try:
         Path(DROP).write_text("3\n")
@@ -80,7 +83,7 @@ def _drop() -> bool:
 
 
 def advise_away(folder: Path) -> int:
-    """Let the kernel forget the cached pages of all files under a folder. Needs no root. Returns how many files."""
+    """Drop the cached pages of all files under a folder; needs no root. Returns the number of files."""
     count = 0
     for path in filter(Path.is_file, folder.rglob("*")):
         with contextlib.suppress(OSError), path.open("rb") as file:

@@ -43,7 +43,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
 
 def _replaced(context: Context) -> bool:
-    """Whether another container has the name of the verified one."""
+    """Return True if another container has the name of the verified one."""
     good = good_states.last(context.state)
     named = containers.inspect(context.docker(), good["spec"]["name"])
     return named is not None and named["Id"] != good["container_id"]

@@ -66,7 +66,7 @@ class ShareModel(Module["ShareModel.Args"]):
 
     @staticmethod
     def _complete(args: Args, context: Context) -> tuple[Manifest, list[str]]:
-        """The folder that holds all of it: the named one, or another that this commit was proved in."""
+        """Return the folder that holds the whole model, and its missing files: the named one, or another with this commit."""
         here = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = here.prove(args.files)
         if missing:

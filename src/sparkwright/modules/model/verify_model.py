@@ -46,7 +46,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
 
 
 def _proved(model: Mapping[str, Any], context: Context, *, deep: bool) -> tuple[Manifest, list[str]]:
-    """A model's manifest, and its files that are missing or wrong, those of a further model after its role."""
+    """Return a model's manifest, and its missing or wrong files; those of a further model are prefixed with its role."""
     files = model["files"]
     checked(files, f"the list of files of {model['id']}")
     manifest = Manifest.of(context.state, context.machine.expand(model["dir"]))

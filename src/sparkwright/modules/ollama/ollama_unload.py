@@ -73,7 +73,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
 
 
 def _in_all(found: Seen) -> str:
-    """What they hold together, as far as it is known."""
+    """Return the memory that the loaded models hold together, as text, as far as their sizes are known."""
     sizes = [usage.model.size_bytes for usage in found.held]
     known = sum(size or 0 for size in sizes)
     if not known:
@@ -82,7 +82,7 @@ def _in_all(found: Seen) -> str:
 
 
 def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context) -> None:
-    """Until nine tenths of what was held are available; sizes are Ollama's own estimates."""
+    """Wait until nine tenths of the models' memory are available; their sizes are Ollama's own estimates."""
     deadline_s = time.monotonic() + timeout_s
     while (back := context.machine.meminfo()["MemAvailable"] - before) < BACK * held:
         if time.monotonic() > deadline_s:
@@ -92,7 +92,7 @@ def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context)
 
 
 def kept(held: tuple[Held, ...]) -> Failed:
-    """A model that does not go is in use."""
+    """Return the error for models that stay loaded because they are in use."""
     names = ", ".join(usage.model.name for usage in held)
     return Failed(
         f"Ollama keeps {names} in memory: a request is using it.",
@@ -101,7 +101,7 @@ def kept(held: tuple[Held, ...]) -> Failed:
 
 
 def stuck(seen: Seen) -> Failed:
-    """An Ollama that answers nothing."""
+    """Return the error for an Ollama instance that does not answer."""
     return Failed(
         f"Ollama ({seen.hanging[0]}) does not answer: it is loading a model or hung.",
         fix="On the host: `sudo systemctl stop ollama`, or set `ollama: leave` for this host.",

@@ -1,1 +1,1 @@
-"""Modules that prove something, before a swap or after it. They change nothing."""
+"""Modules that verify something before or after a swap. They change nothing."""

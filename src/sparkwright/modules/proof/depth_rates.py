@@ -20,11 +20,11 @@ from sparkwright.modules.proof.smoke_test import IDLE_S
 from sparkwright.protocol.result import Result, arg
 
 ANSWER_TOKENS = 64
-#: where a baseline keeps them
+#: key of the rates in a baseline
 NAME = "depth"
-#: of the rate at the same depth before, below which it is a regression: one stream, measured once
+#: share of the earlier rate at the same depth below which it is a regression: one stream, measured once
 FALLEN = 0.75
-#: of the rate behind a short prompt, below which a first measurement is doubtful. By the bytes that are read a dense 8B in bf16
+#: share of a short prompt's rate below which a first measurement is doubtful. By the bytes that are read, a dense 8B in bf16
 #: loses a fifth of its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); an attention backend that falls back, most
 SHALLOW = 0.5
 FIX = "Compare the attention backend in the engine's log (`invoke logs --state`) with the one before; set `attention-backend`."
@@ -32,7 +32,7 @@ FIX = "Compare the attention backend in the engine's log (`invoke logs --state`)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The decode rate of one stream behind a prompt of so many tokens."""
+    """The decode rate of one stream after a prompt of a given depth."""
 
     depth: int
     tok_per_s: float | None  #: None where the tokens came in bursts, or not in time
@@ -98,7 +98,7 @@ class DepthRates(Module["DepthRates.Args"]):
 
 
 def _judged(rates: Sequence[Rate], args: DepthRates.Args, context: Context, http: Http) -> Result:
-    """Hold the rates against those that the throughput baseline keeps, and keep those that it lacks."""
+    """Compare the rates with those of the throughput baseline, and record those that it lacks."""
     kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, http)
     short = kept.read(name) if args.baseline_key else None
     before = numbers(kept.about(name).get(NAME)) if short else {}
@@ -119,7 +119,7 @@ def _judged(rates: Sequence[Rate], args: DepthRates.Args, context: Context, http
 
 
 def numbers(found: object) -> dict[str, float]:
-    """The rates that a baseline keeps, by depth; without what is none."""
+    """Return the valid rates of a baseline, by depth."""
     rows = found.items() if isinstance(found, Mapping) else ()
     return {
         str(depth): float(rate)

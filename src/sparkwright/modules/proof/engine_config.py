@@ -64,14 +64,14 @@ class EngineConfig(Module["EngineConfig.Args"]):
 
 
 def reported(state: EngineState, engine: Engine) -> dict[str, str]:
-    """The settings of an engine that dumps none: what its other lines say. Of vLLM a start without its dump is unknown."""
+    """Return the settings that other log lines state, for an engine without a config dump. Empty for vLLM, which has one."""
     if engine.name == USUAL:
         return {}
     return {name: str(state.value(name)) for name in (*SETTINGS, *state.also) if state.value(name) is not None}
 
 
 def readings(state: EngineState) -> dict[str, Any]:
-    """What the log tells, without what it does not."""
+    """Return the settings that the engine's log states; those it does not state are left out."""
     reported = state.to_json()
     about = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
     shown = ("chunked_prefill", "prefix_caching")

@@ -39,7 +39,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
 
 
 def judge(use: Use) -> Result:
-    """What was found, as a result. Pure."""
+    """Return the result for an observed use of the GPU. Pure."""
     data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(gpu_process) for gpu_process in use.mine]}
     if use.mine:
         return Result(msg=f"uses the GPU: {use.why}", data=data)

@@ -29,7 +29,7 @@ from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.image_name import digest_of, pinned, tagged
 
 EVIDENCE_LINES = 8
-#: what is expected of a server that nobody described
+#: the expectations for a server without a verified state
 NOTHING: dict[str, Any] = {
     "served_name": "",
     "tok_per_s": None,
@@ -41,16 +41,16 @@ NOTHING: dict[str, Any] = {
 
 
 class InspectServer(Module["InspectServer.Args"]):
-    """What the running container serves, and how it differs from the recipe. Asks for no token and changes nothing.
+    """Report the running container's configuration and its differences from the recipe. Asks for no token and changes nothing.
 
-    Image, flags, address and model folder are the container's own. What it is expected to show is the recipe's while it is as
-    the recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
+    Image, flags, address and model folder are the container's own. What it is expected to show is the recipe's while it is as the
+    recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
     throughput is compared with nothing. Of a server key only its presence is compared. A worker of a cluster has no API: it is
     asked nothing.
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
-    model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified,
-    expected (served_name, tok_per_s, baseline_key, probes, log), drift (fields), checks (for `verdict`).
+    model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified, expected
+    (served_name, tok_per_s, baseline_key, probes, log), drift (fields), checks (for `verdict`).
 
     Fails when there is no such container, when it has exited, keeps exiting or does not answer; with the end of its log. One that
     is starting, as far as its log tells, is inconclusive: for how long, and in which stage.
@@ -127,7 +127,7 @@ def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, A
 def _expected(
     args: InspectServer.Args, own: Mapping[str, Any], changes: list[Change], *, pinned: bool
 ) -> dict[str, Any]:
-    """What this very server is to show. own: its verified state, empty when it has none."""
+    """Return the expectations for this very server. own: its verified state; empty if it has none."""
     reported = {} if changes else {**args.serve, "baseline_key": {}}
     if not changes and pinned and args.serve:
         reported = args.serve
@@ -138,7 +138,7 @@ def _expected(
 
 
 def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, pinned: bool) -> list[dict[str, str]]:
-    """The differences as rows of the table, the command that settles them below the last one."""
+    """Return the differences as rows of the table, with the command that settles them below the last one."""
     wanted = f"recipe {args.recipe}" if args.recipe else "the recipe"
     found = [
         (change.field, f"runs {_message(change.before)}; {wanted}: {_message(change.after)}") for change in changes
@@ -193,7 +193,7 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
 
 
 def _silent(args: InspectServer.Args, server: Running, url: str, error: str, context: Context) -> Result:
-    """Nothing answers at the port of a container that runs: it is starting, or its start has gone wrong."""
+    """Return the result for a running container whose port does not answer: it is starting, or its start failed."""
     restarts = int(server.container.get("RestartCount") or 0)
     stage = "" if restarts else _stage(args, server, context)
     if stage:
@@ -205,9 +205,9 @@ def _silent(args: InspectServer.Args, server: Running, url: str, error: str, con
 
 
 def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
-    """How far the start is by the engine's log; empty when it was ready already, or has failed.
+    """Return the stage of the start by the engine's log; empty if it was ready already, or has failed.
 
-    A log that tells no stage proves nothing: then a start may take as long as the recipe says.
+    A log without a stage proves nothing: then a start may take as long as the recipe says.
     """
     reader = Reader(engine_of.of_container(server.container).log)
     for piece in log_reader.StartLog(context.docker(), server.name):
@@ -223,7 +223,7 @@ def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
 
 
 def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
-    """No server, with the engine's own reason and the end of its log."""
+    """Return the result for a missing server, with the engine's own reason and the end of its log."""
     name = str(inspected["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), name, 200) if line.strip()]
     failure = read("\n".join(lines), engine_of.of_container(inspected).log).failure.value

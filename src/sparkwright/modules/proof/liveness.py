@@ -25,12 +25,12 @@ LASTING = ("unauthorized", "wrong name")
 
 
 class Liveness(Module["Liveness.Args"]):
-    """Whether the server that is there gives a token, or needs a restart. Changes nothing.
+    """Check that the server generates a token, or report that it needs a restart. Changes nothing.
 
     A container that does not run needs one at once; so does a server that answered in this very start and does not any more, one
     whose /health is fine and that generates nothing, and one that Docker started again meanwhile. A server that is starting is
-    waited for, as long as its start may take: twice the last one that was measured, at least 30 s. Check mode does not wait.
-    One that generates for others is alive, however long its queue: the run then ends with 4.
+    waited for, as long as its start may take: twice the last one that was measured, at least 30 s. Check mode does not wait. One
+    that generates for others is alive, however long its queue: the run then ends with 4.
 
     Returns: silent (a restart is needed), serves (it gave a token), why, version. Fails when it answers and can't be asked: a key
     that is not known here, another served name. Refused for one that needs a restart and that sparkwright did not create.
@@ -80,7 +80,10 @@ class Liveness(Module["Liveness.Args"]):
 
 
 def _not_running(name: str, found: dict[str, Any], start: str) -> str:
-    """Why no engine is there to be asked; empty when one is. start: of the container as inspected before; empty at first."""
+    """Return why no engine is running; empty if one is.
+
+    start: the container's StartedAt at the previous inspect; empty at the first.
+    """
     if not found:
         return f"there is no container {name}."
     state = found["State"]
@@ -90,7 +93,8 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 
 def _looping(found: dict[str, Any]) -> str:
-    """That Docker restarts it again and again, which says more than that nobody answers; empty when it does not."""
+    """Return a message if Docker keeps restarting the container, which explains more than a missing answer; empty if it does not.
+    """
     from sparkwright.health import snapshot
     from sparkwright.health.judging import restarts
 
@@ -99,7 +103,7 @@ def _looping(found: dict[str, Any]) -> str:
 
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
-    """How far the start is, in words; empty when it is over, or takes longer than it may."""
+    """Return the progress of the start in words; empty if the server was ready before, is in a restart loop or takes too long."""
     from sparkwright.health import current_state, snapshot
     from sparkwright.health.judging import restarts
     from sparkwright.health.schedule.settings import Settings
@@ -116,7 +120,7 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 
 
 def _generates(http: Http, args: Liveness.Args, context: Context) -> bool:
-    """Whether tokens are generated, for whomever, while we got none."""
+    """Return True if the server generates tokens for other clients while it sent us none."""
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_metrics.read(http, args.base_url, key)[0].get(roles.HEARTBEAT)
     until_s = time.monotonic() + OTHERS_S

@@ -19,7 +19,7 @@ from sparkwright.measure import http_probe, prefix, server_metrics, stream
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
-#: a template's and a question's share of the context, beside the prefix
+#: tokens of the chat template and the question, beside the prefix
 MARGIN_TOKENS = 256
 TOKENS_A_WORD = 1.3
 MORE = 0.01
@@ -109,20 +109,20 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
 
 def _settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
-    """What the server answers of its settings; empty where its engine has no such answer, or it gives none."""
+    """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
     if not http.settings:
         return {}
     return http.settings_of(http_probe.ask(args.base_url, http.settings, api_key=key).json())
 
 
 def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
-    """The context's length, as the server tells it."""
+    """Return the context length that the server reports."""
     answer = http_probe.ask(args.base_url, http.models, api_key=key)
     return openai_api.served(http, answer.json()).get(args.model) if answer.status == 200 else None
 
 
 def _foreign(sightings: list[prefix_verdict.Sighting]) -> str:
-    """What others asked meanwhile; "" for nothing."""
+    """Return a phrase about other clients' traffic during the check; empty if there was none."""
     options = sum(sighting.queries or 0 for sighting in sightings)
     ours = sum(sighting.prompt_tokens for sighting in sightings)
     if ours and options > ours * (1 + MORE):

@@ -22,9 +22,10 @@ MARGIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing checked. verdict: ok, bad or unknown."""
+    """The result of one check."""
 
     name: str
+    #: ok, bad or unknown
     verdict: str
     evidence: str
     fix: str = ""
@@ -112,7 +113,10 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 
 
 def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
-    """A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail."""
+    """Check the space for the image.
+
+    A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail.
+    """
     size = (args.image or {}).get("size_bytes")
     if not size or not args.container:
         return
@@ -155,7 +159,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 
 
 def _ours(holder: str, context: Context) -> bool:
-    """Whether sparkwright created the container that holds a port."""
+    """Return True if sparkwright created the container that holds a port."""
     found = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER))
     return found is not None and ownership.ours(context, found)
 
@@ -194,12 +198,12 @@ def _devices(args: Preflight.Args, context: Context) -> Iterator[Finding]:
             yield Finding("device", "ok", f"{path} is there")
 
 
-#: what the kernel must be able to limit for an option, by the engine's own word for it
+#: key of Docker's `info` that must be true for an option
 _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
 
 
 def _limits(args: Preflight.Args, context: Context) -> Iterator[Finding]:
-    """Limits that the engine refuses, or leaves out with a warning that nobody sees."""
+    """Check limits that the engine refuses, or ignores with a warning that nobody sees."""
     spec = args.container or {}
     options = [(name, word) for name, word in _LIMITS if spec.get(name)]
     if not options:
@@ -233,7 +237,7 @@ def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 
 
 def _there(path: Path, size_bytes: int) -> int:
-    """How much of a file need not be downloaded again."""
+    """Return how many bytes of a file need not be downloaded again: all of them or none."""
     try:
         return size_bytes if path.stat().st_size == size_bytes else 0
     except OSError:
@@ -241,7 +245,7 @@ def _there(path: Path, size_bytes: int) -> int:
 
 
 def _standing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there and can be seen."""
+    """Return the folder, or its nearest parent that exists and is visible to this user."""
     return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110 - it never raises
 
 

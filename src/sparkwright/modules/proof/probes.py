@@ -20,33 +20,38 @@ from sparkwright.trust.bounds import count_of
 from sparkwright.visible import count, one_line
 
 SHOWN_CHARS = 200
-#: the row of what clients should know
+#: name of the row with notes for clients
 NOTES = "for its clients"
-#: a prompt that is made and not computed
+#: timeout of a prompt that is rendered and not computed
 PROMPT_S = 5.0
-#: for the longest probe, some 1,500 tokens of thinking
+#: timeout for the longest probe, some 1,500 tokens of thinking
 TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One probe's row. fix: the flag that causes it, by what is known of the engine; empty for none."""
+    """The result of one probe."""
 
     check: str
     verdict: Verdict
     evidence: str
+    #: the engine's flag that likely causes the failure; empty if none is known
     fix: str = ""
-    variant: bool = False  # of the probe above, asked in another way that clients ask
+    variant: bool = False  # a variant of the probe above, as other clients send it
 
 
 class Probes(Module["Probes.Args"]):
     """The server answers as its clients need it: what the recipe asks for in `expect.probes`, one small request each.
 
-    tool_call: a tool call arrives in `tool_calls`, with JSON arguments. reasoning: the thinking is in a field of its own and the
-    answer in the content. json_schema: the content is JSON of the request's schema. image: the colour of a picture is named.
-    embedding_dimension: a vector has so many numbers. language: a question in that language is answered in it. messages,
-    responses: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API. Greedy, with a bounded number of
-    tokens; judged by rules, never by a text.
+     - `tool_call`: a tool call arrives in `tool_calls`, with JSON arguments.
+     - `reasoning`: the thinking is in a field of its own and the answer in the content.
+     - `json_schema`: the content is JSON of the request's schema.
+     - `image`: the colour of a picture is named.
+     - `embedding_dimension`: a vector has so many numbers.
+     - `language`: a question in that language is answered in it.
+     - `messages`, `responses`: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API.
+
+    Greedy, with a bounded number of tokens; judged by rules, never by a text.
 
     Each is asked without `stream` and with it, as most clients ask; a tool call also where nothing is said about thinking, in a
     second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools; an answer with thinking
@@ -101,7 +106,7 @@ class Probes(Module["Probes.Args"]):
 
 
 def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str] = ()) -> Result:
-    """What all rows together come to. Pure."""
+    """Return the result of all checks together. Pure."""
     rows = [*checks, *([Check(NOTES, "proved", "; ".join(notes))] if notes else ())]
     data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
     failed = [check for check in checks if check.verdict == "disproved"]
@@ -141,7 +146,7 @@ def _prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) ->
 
 
 def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe, Reply | http_probe.Answer, Seen]:
-    """Ask for a probe, and judge what came. What was proved without a stream and fails in one is said so."""
+    """Send a probe and judge the reply. A failure in a stream alone is reported as such."""
     reply = ask(http, args, probe, key)
     seen = _judged(probe, reply, args.timeout_s)
     if (
@@ -183,7 +188,7 @@ def _cut(reply: Reply, probe: Probe) -> Reply:
 
 
 def _reply(answer: http_probe.Answer, dialect: Dialect | None = None) -> Reply | http_probe.Answer:
-    """The reply of an answer, in a chat's form. dialect: its API; None for one that generates no text."""
+    """Return the server's answer as a reply in the form of a chat. dialect: its API; None if it generates no text."""
     if answer.status == 0:
         return answer
     body = answer.json()
@@ -192,7 +197,7 @@ def _reply(answer: http_probe.Answer, dialect: Dialect | None = None) -> Reply |
 
 
 def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Answer:
-    """The reply about the tokens of a prompt: as counted, and as the usage of an answer to it has them."""
+    """Return a prompt's token count from count_tokens, and from the usage of an answer to it."""
     how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.plain}
     requested = dialects.MESSAGES.request(chat)
@@ -209,7 +214,7 @@ def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -
 def _streamed(
     http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
 ) -> Reply | http_probe.Answer:
-    """The reply to a streamed request, put together as it would be without `stream`."""
+    """Return the reply to a streamed request, assembled as it would be without `stream`."""
     how: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
     try:
         recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **how)

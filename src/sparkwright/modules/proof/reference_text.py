@@ -103,7 +103,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
         return Result(msg=msg, data=data)
 
     def _judged(self, args: Args, context: Context, http: Http, key: str, texts: Sequence[Text]) -> Judged:
-        """The judgement of the texts, and of answers to questions; the longest question twice, new and from the prefix cache."""
+        """Judge the texts, and answers to questions; the longest question is asked twice, new and from the prefix cache."""
         given: list[str] = []
         for question in (*answers.QUESTIONS, answers.NEEDLE):
             context.progress(len(given), len(answers.QUESTIONS) + 1, unit="questions", text="asking")
@@ -115,7 +115,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
 
 
 def compared(kept: Reference, texts: Sequence[Text]) -> Result:
-    """What the texts say beside the reference. Pure."""
+    """Return the result of comparing generated texts with the reference. Pure."""
     verdict, partings = reference.judge(kept.texts, texts)
     tied = sum(parting.tied for parting in partings)
     aside = f"; {tied} of {len(texts)} parted at a near-tie" if tied else ""
@@ -132,7 +132,7 @@ def compared(kept: Reference, texts: Sequence[Text]) -> Result:
 
 
 def _not_recorded(judged: Judged, engine: Engine, data: dict[str, Any]) -> Result:
-    """The result for first answers that make no reference."""
+    """Return the result for first answers that are not fit for a reference."""
     data = {**data, "verdict": judged.verdict, "evidence": list(judged.evidence)}
     if judged.verdict == "garbage":
         cause = engine.probe_flags.causes.get("garbage", "")
@@ -143,7 +143,7 @@ def _not_recorded(judged: Judged, engine: Engine, data: dict[str, Any]) -> Resul
 
 
 def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: list[Parting]) -> dict[str, Any]:
-    """What is registered, both texts among it."""
+    """Return the data to register, with both texts."""
     rows = [
         {
             "prompt": parting.prompt,

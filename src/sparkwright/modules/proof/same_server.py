@@ -38,7 +38,10 @@ class SameServer(Module["SameServer.Args"]):
 
 
 def _what_happened(args: SameServer.Args, context: Context) -> str:
-    """replaced, removed, restarted or "". One that does not answer may be about to be: that is waited for."""
+    """Return "replaced", "removed", "restarted" or "".
+
+    A server that does not answer may be about to be replaced: this waits for it.
+    """
     deadline_s = time.monotonic() + SETTLES_S
     http = engine_of.at(context, args.base_url).http if args.base_url else None
     while True:

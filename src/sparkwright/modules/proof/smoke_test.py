@@ -31,7 +31,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
 IDLE_S = 2.0
-#: of what was measured: fewer tokens of other servers, as of the checks of a gateway, do not count
+#: share of the measured tokens that other servers may generate meanwhile, as for the checks of a gateway
 SHARED = 0.05
 QUOTED_CHARS = 80
 BAD = ("misconfigured", "regression", "invalid")
@@ -39,7 +39,7 @@ BAD = ("misconfigured", "regression", "invalid")
 
 @dataclass
 class Seen:
-    """What was observed around and during the measurement."""
+    """Observations around and during the measurement."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -228,7 +228,7 @@ def _broken_speculation(
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
-    """How the server's own count differs from the client's; "" when it does not, or when nobody counts."""
+    """Return how the server's token count differs from the client's; empty if it does not, or if the server does not count."""
     served = risen(before, after, roles.GENERATED)
     if served is None or found.approximate or not miscounted(served, found.tokens, found.capped):
         return ""
@@ -236,7 +236,7 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Me
 
 
 def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
-    """Why it proves nothing: verdict, sentence, what to do. None when it does."""
+    """Return why the measurement proves nothing: verdict, sentence and fix. None if it is valid."""
     if differs := _mismatch(seen.before, seen.after, found):
         return "inconclusive", f"other traffic: {differs}", server_metrics.IDLE
     if seen.lag.spoils_rates(found.decoding_s):
@@ -255,7 +255,7 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
 def _failed(
     found: Measured, seen: Seen, baseline: Baseline | None, args: SmokeTest.Args, context: Context, data: dict[str, Any]
 ) -> Result:
-    """The failure with its likely causes. data: the figures, as they are registered."""
+    """Return the failure with its likely causes. data: the measured figures, to be registered."""
     wanted = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or found.tok_per_s or 1
     ladder: list[causes.Cause] = []
     if found.verdict != "invalid":

@@ -9,7 +9,7 @@ from sparkwright.protocol.result import Result, arg
 
 Word = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
 ORDER: tuple[Word, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
-#: other modules' words for the same
+#: words of other modules with the same meaning
 WORDS: dict[str, Word] = {
     "disproved": "failed",
     "not found": "unknown",
@@ -17,7 +17,7 @@ WORDS: dict[str, Word] = {
     "inconclusive": "inconclusive",
     "differs": "differs",
 }
-#: of a check of something that the recipe does not ask for: no row
+#: verdict of a check that the recipe does not ask for: no row
 ASIDE = "not asked for"
 UNKNOWN = ("unknown", "off", "not compared")
 INCONCLUSIVE = ("inconclusive", "host degraded")
@@ -25,7 +25,7 @@ INCONCLUSIVE = ("inconclusive", "host degraded")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
+    """A row of the table."""
 
     check: str
     verdict: Word
@@ -68,7 +68,7 @@ class Verdict(Module["Verdict.Args"]):
 
 
 def _differing(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
-    """All is well, but for what is not as the recipe says."""
+    """Return the result of a server that passed all checks, with its differences from the recipe, if any."""
     others = [row for row in rows if row.verdict == "differs"]
     if not others:
         return Result(msg=message, data=data)
@@ -83,7 +83,7 @@ def _sentence(text: str) -> str:
 
 
 def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
-    """The lines of one registered result. Pure."""
+    """Return the rows for one registered result. Pure."""
     if result.get("skipped"):
         return [Row(name, "unknown", "not checked: an earlier check failed")]
     if result.get("verdict") == ASIDE:
@@ -92,7 +92,7 @@ def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
         return [
             Row(check["check"], WORDS.get(check["verdict"], "unknown"), check["evidence"], fix=check.get("fix", ""))
             for check in checks
-            if not (check.get("variant") and check["verdict"] == "proved")  # its probe's row stands for it
+            if not (check.get("variant") and check["verdict"] == "proved")  # its probe's row covers it
         ]
     message = str(result.get("msg", "")).rstrip(".")
     return [Row(name, _word(result), message, _figure(result), result.get("fix", ""))]
@@ -107,7 +107,7 @@ def _word(result: dict[str, Any]) -> Word:
 
 
 def _figure(result: dict[str, Any]) -> str:
-    """A measured figure against its baseline, where there is one."""
+    """Return a measured figure with its baseline, if there is one."""
     rate, base = result.get("tok_per_s"), result.get("baseline")
     if rate is None:
         share = result.get("hit_share")

@@ -42,7 +42,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         return self.ask(args, context, _engine(args, context).http)
 
     def ask(self, args: Args, context: Context, http: Http) -> Result:
-        """The same of a server whose engine is known. http: how it is asked."""
+        """Check a server whose engine is known. http: the engine's API."""
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         health = http_probe.ask(args.base_url, http.health, timeout_s=http.health_s)
         if health.status != 200:
@@ -103,14 +103,14 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
 
 
 def _judged(found: tasks.Judged, token_s: float, about: dict[str, Any]) -> Result:
-    """What came of a request for a vector or for scores."""
+    """Return the result of a request for an embedding or for scores."""
     if found.why_not:
         return _failed("wrong answer" if found.holds else "no content", f"the response was 200 {found.why_not}.")
     return Result(msg=f"answers: {found.holds} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **about})
 
 
 def _settled(http: Http, base_url: str) -> http_probe.Answer:
-    """/health a little after a bad answer: an engine that fails takes a moment to say so."""
+    """Return the answer of /health a moment after a bad answer: an engine that fails takes a moment to report it."""
     deadline_s = time.monotonic() + DYING_S
     while True:
         answer = http_probe.ask(base_url, http.health, timeout_s=http.health_s)

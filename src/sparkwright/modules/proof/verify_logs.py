@@ -23,14 +23,14 @@ from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "not found"]
 EVIDENCE_CHARS = 300
-#: of a line; the longest that an engine writes, its config dump, has 6 kB
+#: searched part of a line; an engine's longest line, its config dump, has 6 kB
 SEARCHED_CHARS = 1 << 13
 SHOWN_AS = {True: "enabled", False: "disabled", None: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation, what became of it, and the line that shows it."""
+    """An expectation, its verdict, and the line that shows it."""
 
     check: str
     verdict: Verdict
@@ -38,13 +38,13 @@ class Check:
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
-    """What the engine says of itself is what the recipe expects: in the log of its last start, and where the server is asked.
+    """The engine reports what the recipe expects: in the log of its last start, and in the settings that the server returns.
 
     Settings are read from that answer (llama.cpp's /props) or from the engine's own config dump, not from the flags that were
     requested: a flag of the running command that the engine resolved otherwise is disproved. So is a kernel path (attention and
-    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's.
-    Each check is proved, disproved or not found: a line that is missing proves nothing, so what is not found fails unless
-    log_unknown lets it pass. A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
+    MoE backends, linear kernels, CUDA graphs, compilation) that is another than the baseline's. Each check is proved, disproved
+    or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass. A forbidden
+    pattern that no line holds is proved only when the log holds a start of the engine.
 
     Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), kernels (by kind, the names
     that the log tells), mismatches (sentences), checks (check, verdict, evidence), version, cut (what was read of a log that is
@@ -103,14 +103,14 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
 
 
 def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
-    """Take in what the server itself answers of its settings: stronger than a line of its log."""
+    """Add the settings that the server itself reports: they outrank a line of its log."""
     for name, value in settings.items():
         if name in SETTINGS:
             state.keep(name, value, f"GET {path}: {name} {value}")
 
 
 def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
-    """What the server answers of its settings; empty where its engine has no such answer, or it gives none."""
+    """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
     inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
     url = containers.url_of(inspected) if inspected else ""
     if not url or inspected is None:
@@ -120,7 +120,10 @@ def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
 
 
 class Watch:
-    """The first line that holds each of some patterns. Raises Refused for what is none, or may take for ever."""
+    """Finds the first line that matches each of several patterns.
+
+    Raises Refused for an invalid pattern, or one that may take forever.
+    """
 
     def __init__(self, patterns: list[str]) -> None:
         self.found: dict[str, str] = {}
@@ -131,34 +134,37 @@ class Watch:
         self._open = dict(self._all)
 
     def feed(self, line: str) -> None:
-        """Look at one line."""
+        """Search one line."""
         line = line[:SEARCHED_CHARS]
         for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
             self.found[text] = line[:EVIDENCE_CHARS]
             del self._open[text]
 
     def forget(self) -> None:
-        """Another start begins."""
+        """Forget the found lines: another start begins."""
         self.found.clear()
         self._open = dict(self._all)
 
 
 def wrong(log_unknown: str) -> tuple[Verdict, ...]:
-    """The verdicts that fail."""
+    """Return the verdicts that count as failures."""
     return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
 
 
 def checks_of(args: VerifyLogs.Args, state: EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
-    """Every expectation with its verdict. found: the first line of each pattern that has one. cut: what of the log was
-    read when that is not the whole; then no line is proved to be absent. Pure."""
+    """Return every expectation with its verdict. Pure.
+
+    Args:
+        found: the first line that matches each pattern.
+        cut: the part of the log that was read, if it is not the whole; then no line is proved to be absent.
+    """
     checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
     checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
     return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]
 
 
 def unmet(state: EngineState, engine: Engine) -> list[Check]:
-    """What the engine itself says that it does not do as it was asked; nothing is a check of its own where it says no such
-    thing. Pure."""
+    """Return a disproved check for each line in which the engine says that it does not do what was requested. Pure."""
     lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
     return [Check("serves what was asked", "disproved", message(line, engine.log)) for line in lines]
 

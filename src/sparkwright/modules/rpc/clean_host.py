@@ -35,31 +35,34 @@ CACHE = "compile cache"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that sparkwright put on the host. size_bytes: None when unknown. kept: why it stays; empty when it goes."""
+    """An object that sparkwright put on the host."""
 
     kind: str
     name: str
+    #: None when unknown
     size_bytes: int | None = 0
+    #: why it stays; empty when it is removed
     kept: str = ""
-    #: of an image: the one that was listed, whatever the name means later
+    #: Id of the listed image, whatever its name means later
     image_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """busy: another run that is under way; empty when there is none."""
+    """The objects that sparkwright put on the host."""
 
     items: tuple[Item, ...]
+    #: another run that is in progress; empty when there is none
     busy: str = ""
 
     @property
     def images(self) -> dict[str, str]:
-        """The Ids of images by their names in the list: what was listed is what is removed."""
+        """Ids of images by their listed names: the image that was listed is the one that is removed."""
         return {item.name: item.image_id for item in self.items if item.image_id}
 
 
 class CleanHost(StateModule["CleanHost.Args", Found]):
-    """What sparkwright put on a host is listed with its sizes, and what lies outside its own folders is removed.
+    """List what sparkwright put on a host, with sizes, and remove what lies outside its own folders.
 
     Removed: kept previous containers, containers of the lab, compile caches, files kept beside models for a rollback or by a
     download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed
@@ -106,7 +109,7 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 
 
 def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
-    """Those that sparkwright created: servers, previous ones that are kept for a rollback, those of the lab, helpers."""
+    """Yield the containers that sparkwright created: servers, previous ones kept for a rollback, those of the lab, helpers."""
     try:
         rows = context.docker().api.containers(all=True, size=True)
     except SparkwrightError as error:
@@ -123,7 +126,7 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
 
 
 def _caches(context: Context, going: set[str]) -> Iterator[Item]:
-    """What engines compiled, but for containers that remain."""
+    """Yield the compile caches, except those of containers that remain."""
     users = compile_caches.in_use_or_unknown(context)
     for key in compile_caches.keys(context):
         at, user = compile_caches.folder(context, key), users.get(key, "")
@@ -136,7 +139,7 @@ def _caches(context: Context, going: set[str]) -> Iterator[Item]:
 
 
 def _old_caches(context: Context, going: set[str]) -> Iterator[Item]:
-    """What earlier versions kept."""
+    """Yield the caches that earlier versions kept."""
     try:
         found = compile_caches.old_folders(context)
     except SparkwrightError:
@@ -148,7 +151,7 @@ def _old_caches(context: Context, going: set[str]) -> Iterator[Item]:
 
 
 def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
-    """Images of the recipes' repositories."""
+    """Yield the images of the recipes' repositories."""
     if not args.repositories:
         return
     try:
@@ -163,7 +166,7 @@ def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 
 
 def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
-    """The files of models that were proved here."""
+    """Yield the files of models that were proved here."""
     manifests = [manifest for manifest in Manifest.all(context.state) if model_folders.on_disk(manifest)]
     unknown, mounts = "", list[tuple[str, Path]]()
     try:
@@ -178,7 +181,7 @@ def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
 
 
 def _kept_beside_models(context: Context) -> Iterator[Item]:
-    """What a rollback or a download that was cut off left in the folders of models."""
+    """Yield the files that a rollback or an interrupted download left in the folders of models."""
     for manifest in Manifest.all(context.state):
         for path in (manifest.folder / kept_files.FOLDER, manifest.folder / staging_area.NAME):
             if path.is_dir() and not path.is_symlink():
@@ -186,7 +189,7 @@ def _kept_beside_models(context: Context) -> Iterator[Item]:
 
 
 def _timers(context: Context) -> Iterator[Item]:
-    """Units, the line of the crontab, linger, and the text for Prometheus."""
+    """Yield units, the line of the crontab, linger, and the text for Prometheus."""
     if context.machine.sandbox:
         return
     found = HealthTimer().read(HealthTimer.Args(state="absent"), context)
@@ -200,7 +203,7 @@ def _timers(context: Context) -> Iterator[Item]:
 
 
 def _folders(context: Context, going: set[str]) -> Iterator[Item]:
-    """sparkwright's own, the key files that remain apart."""
+    """Yield sparkwright's own folders, with remaining key files listed apart."""
     share, state = own_folders.of(context.machine.home)
     caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, files_of_root.TRASH)]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
@@ -249,7 +252,7 @@ def _remove_cache(name: str, context: Context) -> None:
     own_folders.remove_empty(path.parent, context.machine.home)
 
 
-#: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
+#: removal by kind; `health_timer` removes the timer, and the folders are removed last, with the runtime
 _REMOVE: dict[str, Callable[[str, Context], None]] = {
     "container": _remove_container,
     CACHE: _remove_cache,

@@ -17,11 +17,11 @@ from sparkwright.trust.image_name import digest_of, pinned, tagged
 from sparkwright.units import GIB
 from sparkwright.visible import first
 
-#: stands in place of a secret, which does not leave the host
+#: replaces a secret, which does not leave the host
 HIDDEN = "***"
-#: what Docker gives a container that asks for nothing
+#: Docker's default
 USUAL_SHM_BYTES = 64 * 2**20
-#: of HostConfig, under a recipe's names
+#: keys of HostConfig, by a recipe's names
 LISTS = {
     "cap_add": "CapAdd",
     "cap_drop": "CapDrop",
@@ -30,16 +30,16 @@ LISTS = {
     "extra_hosts": "ExtraHosts",
     "dns": "Dns",
 }
-#: of a container that names no network
+#: networks of a container that names none
 OWN_NETWORKS = ("", "default", "bridge")
 MOST_NAMES = 8
 
 
 class ContainerSettings(Module["ContainerSettings.Args"]):
-    """What a running container was made with, in a recipe's words. Changes nothing.
+    """Report the settings that a running container was created with, in a recipe's words. Changes nothing.
 
-    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the
-    text of a shell or of JSON. Its name does.
+    What is named or looks like a secret does not leave the host, wherever it stands: in variables, options, labels, in the text
+    of a shell or of JSON. Its name does.
 
     Returns: name, image, entrypoint and command (as made; the entrypoint is null where it is the image's), env (beside the
     image's), ports, volumes, network, options (of `container` in a recipe), running.
@@ -83,14 +83,14 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
 
 
 def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
-    """As it was named; with its registry's digest, where it has one."""
+    """Return the image as it was named, with its registry's digest if it has one."""
     named = str(own.get("Image") or "")
     tag = next(iter(image.get("RepoTags") or ()), "") if named.startswith("sha256:") else tagged(named)
     return pinned(tag or named, digest_of(named) or next(iter(digests_of(image)), ""))
 
 
 def _ports(bindings: Mapping[str, Any]) -> list[str]:
-    """ "8000:8000", "127.0.0.1:8000:8000"."""
+    """Return the ports as Docker writes them: "8000:8000", "127.0.0.1:8000:8000"."""
     found = []
     for inside, rows in bindings.items():
         for row in rows or ():
@@ -101,7 +101,7 @@ def _ports(bindings: Mapping[str, Any]) -> list[str]:
 
 
 def _options(host: Mapping[str, Any], own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from a container that asks for nothing."""
+    """Return the options that differ from those of a plain `docker run`."""
     found: dict[str, Any] = {name: list(host[key]) for name, key in LISTS.items() if host.get(key)}
     restart = str((host.get("RestartPolicy") or {}).get("Name") or "no")
     found["restart"] = restart

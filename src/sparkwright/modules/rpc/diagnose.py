@@ -12,7 +12,7 @@ from sparkwright.protocol.result import Result, arg
 
 
 class Diagnose(Module["Diagnose.Args"]):
-    """What is wrong with a server, in one sentence, and why: the causes ranked, each with its evidence and fix.
+    """Diagnose a server: what is wrong, in one sentence, and the causes ranked, each with its evidence and fix.
 
     It goes by what runs: the container, how it ended and its last line, the engine's own log, /health, the counters, one
     generated token, then a measured stream beside the GPU's clock and power, memory, swap, disk, Ollama, and the flags of the

@@ -15,7 +15,7 @@ from sparkwright.units import GIB
 
 
 class Doctor(Module["Doctor.Args"]):
-    """What this host should be like before it serves, checked one by one. Changes nothing, and needs no root.
+    """Check one by one that the host is ready to serve. Changes nothing, and needs no root.
 
     Looks at: DGX OS and its update, memory, driver and firmware, kernel, Docker for this very login and at boot, container
     toolkit and CDI specification, what a logout takes away, locale, names, the recipe's memory budget, earlyoom against the

@@ -10,7 +10,7 @@ NONE = {"running": False, "verified": False, "stand_in": False, "changed": [], "
 
 
 class GatewayState(Module["GatewayState.Args"]):
-    """What the gateway of this host does now: requests, queue and errors of each model, and the state of each server.
+    """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
 
     Returns: running, models (see gateway/statistics.py), verified (whether HAProxy reads the files that were verified last),
     changed (files that are not as they were verified), stand_in (it is the sandbox's stand-in, and not HAProxy), clients (what

@@ -21,24 +21,26 @@ MOST_ENDS = 4
 #: the sender comes before the listener is there, and tries again; a listener waits that long for its sender
 COME_S = 15.0
 TRY_AGAIN_S = 0.3
-#: perftest leaves out so much at the beginning and at the end
+#: time that perftest leaves out at the beginning and at the end
 MARGIN_S = 1
-#: of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third of the figures)
+#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third figure)
 ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
 REFUSED = "Couldn't connect"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Of one half of a port. gbps: None where nothing was measured; error: why."""
+    """The measured rate of one half of a port."""
 
     adapter: str
+    #: Gb/s; None if nothing was measured
     gbps: float | None = None
+    #: why nothing was measured
     error: str = ""
 
 
 class LinkRate(Module["LinkRate.Args"]):
-    """How fast this host writes to another's memory over the halves of a port, all at the same time, for some seconds.
+    """Measure how fast this host writes to another's memory over the halves of a port, all at the same time, for some seconds.
 
     With perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and takes the whole link
     meanwhile.
@@ -65,7 +67,7 @@ class LinkRate(Module["LinkRate.Args"]):
 
 
 def _command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
-    """The adapter, and the words that measure it."""
+    """Return the adapter, and the arguments of the program that measures it."""
     adapter, own, peer = str(end["adapter"]), str(IPv4Address(end["address"])), str(IPv4Address(end["peer"]))
     if not fabric.NAME.fullmatch(adapter):
         raise Failed(f"{adapter!r} is not the name of an adapter.")
@@ -86,7 +88,7 @@ def _measured(host: Host, adapter: str, words: list[str], args: LinkRate.Args) -
 
 
 def _why_none(host: Host) -> str:
-    """Why the program gave no answer."""
+    """Return why the program printed no result."""
     return f"{PROGRAM} {'is not installed' if host.output(PROGRAM, '--version') is None else 'did not end'}"
 
 

@@ -15,7 +15,7 @@ from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.image_name import Name
 
-#: what only the registry's own API tells
+#: facts that only the registry's own API reports
 UNKNOWN: dict[str, Any] = {"manifests": [], "engine_version": None, "created": None, "size_bytes": None}
 
 
@@ -68,7 +68,7 @@ class LockImage(Module["LockImage.Args"]):
 
     @staticmethod
     def _of_host(api: Any, args: Args) -> dict[str, Any] | None:
-        """The entry of an image that is on the host, when the engine noted its digest at a pull."""
+        """Return the entry of an image on the host, if the engine noted its digest at a pull."""
         ref = args.ref
         image = image_names.find(api, ref)
         known = map(Name.parse, image.get("RepoDigests") or ())
@@ -82,7 +82,8 @@ class LockImage(Module["LockImage.Args"]):
 
 
 def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineName) -> dict[str, Any]:
-    """What the registry's API says; with less depth what the engine says of it, where the API can't be reached from here."""
+    """Return the entry from the registry's API; if it can't be reached from here, the fewer facts that the Docker Engine can get.
+    """
     if not context.machine.sandbox:
         try:
             return registry_client.open_registry(api, name).entry(platform, of(engine))
@@ -93,7 +94,7 @@ def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineN
 
 
 def _gone(api: Any, args: LockImage.Args) -> bool | None:
-    """Whether the registry has lost the pinned digest; None when it does not say."""
+    """Return True if the registry has lost the pinned digest, None if that is unknown."""
     name = Name.parse(args.ref)
     try:
         docker_image.asked_of_registry(api, Name(name.repository, name.tag, args.pinned))

@@ -92,7 +92,7 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
 
 
 def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
-    """What the beginning of the model's file tells; None where the hub does not hand out a part of it."""
+    """Return the configuration read from the beginning of the model's file; None if the hub does not serve a part of it."""
     chooses, model = of(args.engine).files, _served_file(files, args)
     if chooses is None or not model:
         return None
@@ -103,13 +103,13 @@ def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args
 
 
 def _served_file(files: list[dict[str, Any]], args: LockModel.Args) -> str:
-    """The model's file, of an engine that serves single files; "" of another."""
+    """Return the model's file for an engine that serves single files; "" for any other engine."""
     chooses = of(args.engine).files
     return chooses.chosen(files, args.file, args.mmproj, args.draft).flags.get("model", "") if chooses else ""
 
 
 def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
-    """Those of a repository's files that the engine serves from."""
+    """Return the repository's files that the engine needs."""
     chooses = of(args.engine).files
     if chooses is None:
         return files
@@ -118,7 +118,7 @@ def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str,
 
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
-    """The one copy of this model here that is whole; none when two commits could be meant."""
+    """Return the only complete copy of this model here; None if copies of two commits match."""
     complete = (
         manifest
         for manifest in Manifest.all(context.state)
@@ -142,5 +142,5 @@ def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:
 
 
 def _matches(path: str, patterns: list[str]) -> bool:
-    """A name with brackets is its own pattern too."""
+    """Return True if a path matches a pattern, or equals one: a name with brackets is its own pattern too."""
     return path in patterns or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)

@@ -9,10 +9,10 @@ from sparkwright.visible import count
 
 
 class Models(Module["Models.Args"]):
-    """What models this host holds: every folder that sparkwright proved, with who uses it. Changes nothing.
+    """List the models on this host: every folder that sparkwright proved, and the containers that use it. Changes nothing.
 
-    Returns: models, each with dir, id, commit, files, size_bytes (on the disk), changed (files not as they were proved),
-    used_by (containers, running or not, that mount it).
+    Returns: models, each with dir, id, commit, files, size_bytes (on the disk), changed (files not as they were proved), used_by
+    (containers, running or not, that mount it).
     """
 
     @dataclass(frozen=True)

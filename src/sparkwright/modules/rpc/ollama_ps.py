@@ -8,7 +8,8 @@ from sparkwright.protocol.result import Result, arg
 
 
 class OllamaPs(Module["OllamaPs.Args"]):
-    """What the Ollamas of the host hold in memory, and what each runs as. Nothing is changed; no Ollama at all is fine.
+    """List the models that the host's Ollama instances hold in memory, and how each instance runs. Changes nothing; a host
+    without Ollama is fine.
 
     Returns: models (name, size_bytes or null, url, kind, place), present, hanging (what does not answer: it loads a model, or
     hangs).

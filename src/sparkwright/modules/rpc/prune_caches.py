@@ -13,8 +13,9 @@ from sparkwright.visible import count
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """rows: the caches of the host, the one that was used last first."""
+    """The compile caches of the host."""
 
+    #: the most recently used first
     rows: tuple[Row, ...] = ()
 
 

@@ -18,21 +18,21 @@ from sparkwright.visible import count
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image on the host. frees_bytes: what removing it alone gives back; layers that others use stay.
-
-    kept: why it stays; empty when it may go.
-    """
+    """An image on the host."""
 
     id: str
     names: tuple[str, ...]
+    #: bytes that removing this image alone frees; layers that others use stay
     frees_bytes: int
+    #: why it stays; empty when it may be removed
     kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """images: those this is about, the largest first."""
+    """The images to consider."""
 
+    #: the largest first
     images: tuple[Image, ...] = field(default=())
 
 
@@ -112,7 +112,7 @@ def remove(api: Any, image_id: str) -> None:
 
 
 def _used(api: Any) -> dict[str, str]:
-    """Images by Id that a container was made from."""
+    """Return the images that containers were created from, by Id, each with its container."""
     return {row["ImageID"]: f"in use by {row['Names'][0].lstrip('/')}" for row in api.containers(all=True)}
 
 
@@ -130,7 +130,7 @@ def _ids(api: Any, wanted: Mapping[str, Collection[str]]) -> Iterator[str]:
 
 
 def _unique_bytes(api: Any) -> dict[str, int]:
-    """What each image holds alone, as the engine counts it; empty where it can't."""
+    """Return the bytes that each image shares with no other, by Id, as the Docker Engine counts them; empty if it can't."""
     from docker.errors import APIError
 
     try:

@@ -56,7 +56,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         for path in model_folders.own_files(found):
             path.unlink(missing_ok=True)
         for folder in (*sorted(filter(Path.is_dir, found.folder.rglob("*")), reverse=True), found.folder):
-            with contextlib.suppress(OSError):  # one that still holds something
+            with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
         found.forget()
         left = sum(1 for path in found.folder.rglob("*") if path.is_file()) if found.folder.exists() else 0

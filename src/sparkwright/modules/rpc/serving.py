@@ -11,7 +11,7 @@ from sparkwright.protocol.result import Result, arg
 
 
 class Serving(Module["Serving.Args"]):
-    """Whether this host serves now: its container runs and gives one token. Changes nothing and never fails.
+    """Check that this host serves now: its container runs and generates one token. Changes nothing and never fails.
 
     What the last verified state calls the container counts before `name`. A server that only answers /health does not serve.
 

@@ -19,7 +19,7 @@ FACTS = (
 
 
 class Survey(Module["Survey.Args"]):
-    """What is on a host before sparkwright serves there: hardware, Docker, Ollama, servers and models that others brought.
+    """Report what is on a host before sparkwright serves there: hardware, Docker, Ollama, servers and models that others brought.
 
     Changes nothing, and needs no root. A container counts as a server when it lists its models as OpenAI's API does; a folder as
     a model by its name or place alone, for its bytes are proved in a deploy.

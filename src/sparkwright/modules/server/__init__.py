@@ -1,1 +1,1 @@
-"""Modules about the server's container: create, stop, keep, restore, wait, and what is kept of a failure."""
+"""Modules about the server's container: create, stop, keep, restore, wait, and incident diagnostics."""

@@ -35,19 +35,21 @@ FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """spec: with its key by fingerprint. container and image: inspects, empty when there is none. verified_id: of the last
-    verified container.
+    """The server's container on this host, beside the spec and the last verified state."""
 
-    made_from: the spec of that one; None where none was verified. model: what it was verified with: commit, and files with
-    their hashes. texts: what stands in the recipe's files.
-    """
-
+    #: the container as it should be, with the server's key as a fingerprint
     spec: ContainerSpec
+    #: inspect of the container; empty if there is none
     container: dict[str, Any]
+    #: inspect of its image; empty if there is none
     image: dict[str, Any]
+    #: Id of the last verified container
     verified_id: str
+    #: model of the last verified container: commit, and files with their hashes
     model: Mapping[str, Any]
+    #: spec of the last verified container; None if none was verified
     made_from: ContainerSpec | None = None
+    #: contents of the recipe's files
     texts: Mapping[str, str] = field(default_factory=dict)
     #: whether sparkwright created the container
     ours: bool = True
@@ -160,9 +162,9 @@ class Container(StateModule["Container.Args", Found]):
 
 
 def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> str:
-    """Create the container of the image that is proved to be the spec's; returns its id. files: see Container.Args.
+    """Create the container from the image that is proved to be the spec's, and return its id. files: see Container.Args.
 
-    Raises Failed, and leaves no container, when there is no such image, or its name came to mean another one meanwhile.
+    Raises Failed, and leaves no container, if there is no such image, or its name came to mean another one meanwhile.
     """
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
@@ -195,14 +197,14 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context) -> 
 
 
 def _role(name: str) -> tuple[str, str]:
-    """What a container of this name is for, and the server's own name."""
+    """Return the role of a container with this name, and the server's own name."""
     if name.endswith(containers.INTERIM):
         return ownership.BESIDE, name.removesuffix(containers.INTERIM)
     return ownership.SERVER, name
 
 
 def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
-    """The server's key as a file, made for the user that will read it."""
+    """Return the mount of the server's key, a file for the user that will read it."""
     api: Any = context.docker().api
     user = spec.user or str((image.get("Config") or {}).get("User") or "")
     owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or (), spec.cap_drop)
@@ -210,14 +212,15 @@ def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> 
 
 
 def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
-    """The spec of the last verified state; None where there is none."""
+    """Return the spec of the last verified state; None if there is none."""
     return ContainerSpec.from_json(good["spec"]) if good else None
 
 
 def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
-    """What of the container is not as it should be, and the weights it holds in memory when they are another revision's.
+    """Return the differences between the container and its spec, and between the loaded model revisions and the expected ones.
 
-    model: the one it is to serve, commit and files.
+    Args:
+        model: the model that it should serve, with commit and files.
     """
     if (name := replacement.name_of(found.container)) != found.spec.name:
         return [Change("name", name, found.spec.name, "the server of another recipe")]
@@ -231,13 +234,13 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
         {str(item["role"]): item for item in each.get("models", ()) if item.get("role")}
         for each in (found.model, model)
     )
-    for role in before.keys() & after.keys():  # one that came or went is another mount
+    for role in before.keys() & after.keys():  # an added or removed model is another mount
         changes += _revision(f"{role} model", before[role], after[role])
     return changes
 
 
 def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
-    """What differs between the revision of a model that the engine loaded, and the one that it is to serve."""
+    """Return the difference between the revision of a model that the engine loaded and the one that it should serve."""
     old, new = has.get("commit"), wanted.get("commit")
     before, after = _read_by_the_engine(has), _read_by_the_engine(wanted)
     if not old or not new or old == new or before == after:
@@ -248,7 +251,7 @@ def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
 
 
 def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes of a model's files, without those that are for people only."""
+    """Return the hashes of a model's files, except those for people only."""
     files = model.get("files") or []
     return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not FOR_PEOPLE.search(file["path"])}
 

@@ -42,7 +42,7 @@ class CrashLoop(Module["CrashLoop.Args"]):
 
 
 class BrokenLoop(Failed):
-    """A loop that was broken. data: what is registered."""
+    """The error for a crash loop that was stopped. data: the data to register."""
 
     def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
         fix = "`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again."

@@ -70,7 +70,7 @@ class Drain(Module["Drain.Args"]):
 
 
 def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
-    """The gateways, which send this host nothing more; what one did not do is noted."""
+    """Drain this host at its gateways and return them; whatever a gateway did not do is noted."""
     from sparkwright.host.gateway import drain_record
     from sparkwright.host.gateway.server_operations import Gateway
 
@@ -81,7 +81,7 @@ def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]
 
 
 def _rest(gateways: Sequence[Gateway], context: Context) -> None:
-    """The gateways do not even check it any more."""
+    """Make the gateways stop checking the server."""
     if gateways:
         from sparkwright.host.gateway import drain_record
 
@@ -89,7 +89,7 @@ def _rest(gateways: Sequence[Gateway], context: Context) -> None:
 
 
 def _both(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
-    """Requests by the server's own count, and by its gateways' where those count more: one may queue before the server."""
+    """Return the requests by the server's own count, or by its gateways' if that is larger: one may queue before the server."""
     if not gateways:
         return running
     from sparkwright.host.gateway import drain_record
@@ -99,14 +99,14 @@ def _both(running: int | None, gateways: Sequence[Gateway], context: Context) ->
 
 
 def _of_container(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
-    """How many requests this server answers, each time it is called."""
+    """Return a function that returns the number of requests this server is processing; None if unknown."""
     url = containers.url_of(container)
     engine, key = engine_of.of_container(container), server_key.of_container(context.state, container)
     return lambda: requests_of(engine, url, key)
 
 
 def requests_of(engine: Engine, url: str, key: str) -> int | None:
-    """Requests a server runs or has waiting; None when its metrics say nothing of them."""
+    """Return the number of requests that a server runs or queues; None if its metrics do not report it."""
     busy = server_metrics.busy(server_metrics.read(engine.http, url, key)[0]) if url else None
     return None if busy is None else int(busy)
 

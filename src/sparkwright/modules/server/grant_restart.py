@@ -29,11 +29,15 @@ from sparkwright.protocol.started_with import fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; verified: the last good state; stopped: what a run wrote down before it stopped one."""
+    """The server's containers, the last verified state, and the record of the stopped server."""
 
+    #: inspect of the container; empty when there is none
     current: dict[str, Any]
+    #: inspect of the kept previous container; empty when there is none
     previous: dict[str, Any]
+    #: the last verified state
     verified: dict[str, Any]
+    #: record that a run wrote before it stopped the previous server
     stopped: dict[str, Any]
 
 
@@ -131,6 +135,6 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
 
 
 def _load(log: EngineState | None) -> dict[str, dict[str, float]]:
-    """The stages of this start, seconds, where its log tells any."""
+    """Return the stages of this start in seconds, if its log reports any."""
     stages = load_stages.of_state(log) if log else {}
     return {"load_s": stages} if stages else {}

@@ -58,7 +58,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
 
 def _served(container_id: str, context: Context) -> dict[str, Any]:
-    """What serves again, for the history; no more than its container where it was never verified."""
+    """Return what serves again, for the history; its container alone if it was never verified."""
     good = good_states.last(context.state)
     if good.get("container_id") != container_id:
         return {"container_id": container_id}

@@ -19,7 +19,7 @@ from sparkwright.units import gib
 
 
 class InterimFits(Module["InterimFits.Args"]):
-    """Whether a second server fits beside the running one, and takes its requests at the gateways while that is replaced.
+    """Check that a second server fits beside the running one, to take its requests at the gateways while that is replaced.
 
     It fits when the host has the memory for it now, and for it and the new server once the running one is gone; when its port is
     free; and when every gateway in front of the host has a place for it and sends requests to the running server now. With `swap:
@@ -100,14 +100,14 @@ def _port(args: InterimFits.Args, context: Context) -> str:
 
 
 def _spec(args: InterimFits.Args) -> dict[str, Any]:
-    """The same server on another port, that never starts by itself."""
+    """Return the spec of the same server on another port, without automatic restarts."""
     spec = ContainerSpec.from_json(args.spec)
     ports = tuple(_moved(port, args.port) for port in spec.ports[:1])
     return dataclasses.replace(spec, name=interim.container_of(spec.name), restart="no", ports=ports).to_json()
 
 
 def _moved(published: str, port: int) -> str:
-    """ "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" at another port of the host."""
+    """Return "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" with another port of the host."""
     address, inside = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
     return ":".join([*address, str(port), inside])
 

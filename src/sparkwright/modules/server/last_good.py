@@ -45,7 +45,7 @@ class LastGood(Module["LastGood.Args"]):
     def _found(self, args: Args, context: Context) -> Result:
         current, previous = replacement.current(context, args.name), replacement.kept(context, args.name)
         good = good_states.last(context.state)
-        stopped = context.state.read("previous") or {}  # by a run that never ended: it holds its policy or its life
+        stopped = context.state.read("previous") or {}  # by an interrupted run: the server has lost its policy, or is stopped
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
             msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
@@ -66,14 +66,17 @@ class LastGood(Module["LastGood.Args"]):
 
 
 def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What is taken of a kept server of which nothing was written down."""
+    """Return the state to assume for a kept server that was never recorded."""
     takes = engine_of.of_container(kept).advice.memory({}, {})
     serve = {"utilization": takes.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_S}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 
 def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
-    """What is registered. url: where a kept server answers; empty for one that is made again: as its spec says."""
+    """Return the data to register.
+
+    url: the address of a kept server; empty for a server that is created again, whose address follows from its spec.
+    """
     bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
     url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
     about = {key: good.get(key) or {} for key in ("model", "serve")}

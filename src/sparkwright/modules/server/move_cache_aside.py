@@ -11,7 +11,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records import history
 from sparkwright.protocol.result import Change, Result, arg
 
-#: what `smoke_test` calls a rate that a stale cache may be the reason for
+#: verdicts of `smoke_test` that a stale cache may cause
 SLOW = ("regression", "misconfigured")
 
 

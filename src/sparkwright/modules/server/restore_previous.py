@@ -15,34 +15,37 @@ from sparkwright.visible import count
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; remembered: what `stop_and_keep` or `stopped` wrote down before it acted.
+    """The current and the previous container, and the records about them."""
 
-    verified_id, verified_name, serve: of the last verified state. kept_model: the revision whose files were kept for the previous
-    server; empty when its files were not replaced.
-    """
-
+    #: inspect of the container; empty if there is none
     current: dict[str, Any]
+    #: inspect of the kept previous container; empty if there is none
     previous: dict[str, Any]
+    #: record that `stop_and_keep` or `stopped` wrote before it acted
     remembered: dict[str, Any]
+    #: Id of the last verified container
     verified_id: str
+    #: revision whose files were kept for the previous server; empty if its files were not replaced
     kept_model: str = ""
+    #: `serve` of the last verified state
     serve: Mapping[str, Any] = field(default_factory=dict)
+    #: name of the last verified container
     verified_name: str = ""
 
     @property
     def old(self) -> bool:
-        """Whether an old server is there, wherever it stands."""
+        """True if the previous server still exists, renamed or not."""
         return bool(self.previous) or self.halfway or self.untouched
 
     @property
     def halfway(self) -> bool:
-        """Whether the previous server has its name, but lost its policy or was stopped already."""
+        """True if the previous server still has its name, but lost its restart policy or was stopped already."""
         mine = bool(self.current) and self.current["Id"] == self.remembered.get("id")
         return mine and not self.previous and bool(self.remembered.get("running", True))
 
     @property
     def untouched(self) -> bool:
-        """Whether the last good server is still in its place: the failure came before anything was done to it."""
+        """True if the last verified server is still in place: the run failed before anything was done to it."""
         mine = bool(self.current) and self.current["Id"] == self.verified_id
         return mine and not self.previous and not self.halfway
 
@@ -131,12 +134,12 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
 
 def _ours(container: dict[str, Any], context: Context) -> dict[str, Any]:
-    """The container, if sparkwright created it: another one is neither stopped nor taken for a failed server."""
+    """Return the container if sparkwright created it; any other is neither stopped nor taken for a failed server."""
     return container if ownership.ours(context, container) else {}
 
 
 def _own_name(args: RestorePrevious.Args, found: Found) -> str:
-    """What the previous server is called when it serves: its recipe may be another one than that of the failed server."""
+    """Return the name of the previous server when it serves: its recipe may differ from that of the failed server."""
     if not found.previous:
         return replacement.name_of(found.current) if found.current else args.name
     if found.previous["Id"] == found.remembered.get("id"):
@@ -146,7 +149,7 @@ def _own_name(args: RestorePrevious.Args, found: Found) -> str:
 
 
 def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:
-    """What the previous server takes of the memory, as it was verified."""
+    """Return the memory that the previous server takes, as it was verified."""
     if old["Id"] != found.verified_id or "utilization" not in found.serve:
         return {}
     more = {"engine_memory": found.serve["engine_memory"]} if found.serve.get("engine_memory") else {}

@@ -15,7 +15,7 @@ from sparkwright.protocol.result import Change, Result, arg
 
 FOLDER = ".local/share/sparkwright/run"
 MODE = "0755"
-#: how a script says whose it is; one of somebody else is left alone
+#: the mark of sparkwright's own scripts; a script without it is left alone
 WRITTEN = "Written by sparkwright"
 
 
@@ -70,8 +70,9 @@ def _wanted(text: str) -> files.Wanted:
 
 
 def _of_nobody(name: str, context: Context) -> list[Path]:
-    """Scripts of servers that are there no more, neither running nor verified last; in check mode that of the server which gives
-    way to this one, too.
+    """Return the scripts of servers that no longer exist, neither running nor verified last.
+
+    In check mode this includes the script of the server that this one replaces.
     """
     leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
     states = [place.state(context), *context.state.servers()]
@@ -86,7 +87,8 @@ def _of_nobody(name: str, context: Context) -> list[Path]:
 
 
 def _record(name: str, context: Context) -> StateFolder | None:
-    """Where the verified state of the container that is there is kept, a server's or a gateway's; None: it is not verified."""
+    """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
+    verified."""
     here = containers.inspect(context.docker(), name)
     kept = (context.state, place.state(context)) if here else ()
     return next(

@@ -13,9 +13,11 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects of the server and of the one stopped and kept earlier; empty when there is none."""
+    """The server's container, and the one that was stopped and kept earlier."""
 
+    #: its inspect; empty when there is none
     current: dict[str, Any]
+    #: its inspect; empty when there is none
     previous: dict[str, Any]
 
 

@@ -10,9 +10,11 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is written down: who is to be awake, and all that take turns."""
+    """The recorded turn."""
 
+    #: name of the container that is to be awake
     awake: str
+    #: names of all containers that take turns
     servers: tuple[str, ...]
 
 

@@ -47,7 +47,7 @@ class WaitExited(Module["WaitExited.Args"]):
 
 
 def _left(container_id: str, context: Context) -> list[str]:
-    """What is still there of a container, in words."""
+    """Return descriptions of what is left of a container: the container itself, and its processes."""
     found: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
     running = ["the container, running"] if found is not None and found["State"]["Running"] else []
     return running + [f"process {pid}" for pid in ([] if context.machine.root else cgroups.processes_of(container_id))]

@@ -59,7 +59,7 @@ class WaitReady(Module["WaitReady.Args"]):
             time.sleep(POLL_S)
 
     def _tell(self, args: Args, book: LogBook, context: Context, waited_s: float) -> None:
-        """Say the stage, and how far it is."""
+        """Report the stage and the progress of the start."""
         state = self._state(args.name, book, context)
         context.guards.stage(state.stage or "starting")
         done = book.stage_names.index(state.stage) + 1 if state.stage else 0

@@ -37,5 +37,5 @@ class DockerReady(Module["DockerReady.Args"]):
 def _answers(context: Context) -> bool:
     try:
         return bool(context.docker().ping())
-    except Exception:  # whatever its client makes of an engine that goes or comes
+    except Exception:  # the client raises various errors while the engine stops or starts
         return False

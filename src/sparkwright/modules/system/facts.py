@@ -61,7 +61,7 @@ class Facts(Module["Facts.Args"]):
 
 
 def _groups() -> list[str]:
-    """Of the live login: a group added since then does not count yet."""
+    """Return the groups of the current login: a group added since then does not count yet."""
     names = []
     for gid in os.getgroups():
         try:
@@ -81,7 +81,7 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
 
 
 def _gpu(machine: Machine) -> dict[str, Any] | None:
-    """On a GB10 nvidia-smi gives no memory figures: /proc/meminfo is the truth there."""
+    """Return the GPU's name and driver. Its memory is that of /proc/meminfo: on a GB10 nvidia-smi gives no figures."""
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"]
     try:
         answer = machine.run(query, timeout_s=5)

@@ -30,20 +30,24 @@ NOT_SET_UP = ("217", "218", "226", "228")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """standing: texts by path, and the crontab. wanted: the same, each with the texts that are right. active: the timer runs.
-
-    lingers: the user's systemd runs after logout. marked: the runtime is kept. elsewhere: other clocks. left: files
-    that checks wrote. linger_is_ours: it was switched on by an install.
-    """
+    """The health timer's files and state on this host, beside what they should be."""
 
     place: Place
+    #: contents by path, and of the crontab
     standing: dict[str, str]
+    #: acceptable contents by path, and of the crontab
     wanted: dict[str, tuple[str, ...]]
+    #: whether the timer runs
     active: bool = False
+    #: whether the user's systemd keeps running after logout
     lingers: bool = True
+    #: whether the runtime is marked as in use by the timer
     marked: bool = True
+    #: scopes of other timers that are installed
     elsewhere: tuple[str, ...] = ()
+    #: files that checks wrote
     left: tuple[Path, ...] = ()
+    #: settings of the installed timer
     before: Settings = field(default_factory=Settings)
 
 
@@ -156,7 +160,7 @@ def _settings(args: HealthTimer.Args) -> Settings:
 
 
 def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
-    """Every file with the texts that are right for it: a service may stand there with its namespaces or without."""
+    """Return every file with its acceptable contents: a service may have namespaces of its own or not."""
     wanted = {str(place.settings_file): tuple(_text(given, lingers=item) for item in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
@@ -222,7 +226,7 @@ _WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cro
 
 
 def _once(context: Context) -> bool:
-    """The first check, where no systemd starts it. Returns False: it is not confined."""
+    """Run the first check, where no systemd starts it. Returns False: it is not confined."""
     answer = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
     if not answer.ok:
         raise Failed(f"the check failed to run: {(answer.err or answer.out).strip()[-300:]}")
@@ -230,7 +234,7 @@ def _once(context: Context) -> bool:
 
 
 def _start(found: Found, context: Context) -> bool:
-    """Start the timer, once the first check has run. Returns whether the service has namespaces of its own."""
+    """Start the timer, after the first check has run. Returns True if the service has namespaces of its own."""
     place, service = found.place, str(found.place.files[0])
     confined = True
     for text in found.wanted[service]:
@@ -250,7 +254,7 @@ def _start(found: Found, context: Context) -> bool:
 
 
 def _start_guard(found: Found, context: Context, *, confined: bool) -> None:
-    """Start the guard of the memory, as it is now. Cron starts it again within a minute."""
+    """Start the memory guard with the current files. Under cron it is restarted within a minute."""
     place = found.place
     if place.scope == "cron":
         service_guard.end(context.state)
@@ -270,7 +274,7 @@ def _ask(place: Place, context: Context, *words: str) -> None:
 
 
 def _linger(place: Place, context: Context) -> None:
-    """Let the systemd user instance run while the user is logged out; it starts at once."""
+    """Enable linger, so that the systemd user instance runs while the user is logged out, and wait for it."""
     if not _loginctl("enable-linger", place, context):
         fix = f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`."
         raise Failed(f"{place.user} is not allowed to enable linger.", fix=fix)
@@ -282,7 +286,7 @@ def _linger(place: Place, context: Context) -> None:
 
 
 def _loginctl(verb: str, place: Place, context: Context) -> bool:
-    """As the user, else through sudo where that asks for no password."""
+    """Run loginctl as the user, else through sudo where that needs no password."""
     words = ["loginctl", verb, place.user]
     return any(context.machine.run([*before, *words]).ok for before in ([], ["sudo", "-n"]))
 
@@ -305,7 +309,7 @@ def _write_crontab(table: str, context: Context) -> None:
 
 
 def _remove(found: Found, context: Context) -> dict[str, Any]:
-    """Take everything away that an install and its checks made."""
+    """Remove everything that an install and its checks created."""
     place = found.place
     if place.there:
         place.systemctl(context, "disable", "--now", units.TIMER)

@@ -17,16 +17,19 @@ from sparkwright.trust import bounds
 
 RECORD = "/var/lib/sparkwright/host-settings.json"
 MOST_BYTES = 1 << 20
-#: made with their first file, and removed with the last
+#: folders that are created with their first file and removed with the last
 OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """files: what stands at each setting's path; None for nothing. live: kernel values now. record: what was before."""
+    """The host's settings, and the record of what sparkwright changed."""
 
+    #: content of the file of each setting; None if there is none
     files: Mapping[str, str | None] = field(default_factory=dict)
+    #: current kernel values
     live: Mapping[str, str] = field(default_factory=dict)
+    #: for each setting, what was there before
     record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -124,7 +127,7 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
 
 
 def _ours(now: str | None, kept: Mapping[str, Any]) -> bool:
-    """Whether a file is as we wrote it, is gone, or was never written: the run was killed before."""
+    """Return True if a file is as sparkwright wrote it, is gone, or was never written because the run was killed before."""
     return now is None or _digest(now) == kept.get("wrote") or (not kept.get("applied") and now == kept.get("before"))
 
 
@@ -133,7 +136,7 @@ def _wanted(args: HostSettings.Args) -> list[Setting]:
 
 
 def _text(context: Context, path: str) -> str | None:
-    """A file that can be restored as it is. Raises Refused for one that can't."""
+    """Read a file, None if it is unreadable. Raises Refused for one that could not be restored as it is."""
     try:
         found = context.machine.path(path).read_bytes()
     except OSError:
@@ -163,7 +166,7 @@ def _keep(context: Context, record: Mapping[str, Any]) -> None:
 
 
 def _put(context: Context, path: str, text: str | None) -> None:
-    """A file with this content; None for none."""
+    """Write a file with this content; remove it for None."""
     at = context.machine.path(path)
     if text is not None:
         at.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -172,7 +175,7 @@ def _put(context: Context, path: str, text: str | None) -> None:
     if files.differences(wanted, found):
         files.bring_about(wanted, found)
     if text is None and at.parent.name in OWN_FOLDERS:
-        with contextlib.suppress(OSError):  # somebody else's file is in it
+        with contextlib.suppress(OSError):  # it holds another file
             at.parent.rmdir()
 
 

@@ -14,16 +14,18 @@ from sparkwright.modules.system.docker_ready import DockerReady
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import first
 
-#: how long a forwarder is watched before it counts as left behind: the container that is being started has it by then
+#: how long a forwarder is watched before it counts as left behind, seconds: a container that is starting has its port by then
 SETTLE_S = 2.0
 RESTART_S = 180
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The forwarder that holds the port for nobody; None where there is none. running: names of the containers that run."""
+    """A forwarder that holds the port for no container."""
 
+    #: None if there is none
     forwarder: Forwarder | None
+    #: names of the running containers
     running: tuple[str, ...] = ()
 
 

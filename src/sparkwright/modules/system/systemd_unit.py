@@ -25,9 +25,11 @@ ENABLED = ("enabled", "enabled-runtime", "static", "alias", "generated", "indire
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """file: what stands at the unit's path. properties: of `systemctl show`."""
+    """The state of a systemd unit."""
 
+    #: state of the unit file
     file: files.FileState
+    #: output of `systemctl show`
     properties: dict[str, str]
 
 

@@ -10,9 +10,11 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """exists: the group. member: by the group database, which a new login reads."""
+    """A group and the user's membership."""
 
+    #: whether the group exists
     exists: bool
+    #: membership in the group database, which a new login reads
     member: bool
 
 

@@ -1,1 +1,1 @@
-"""Files that people write: YAML that remembers its lines, schemas that name the mistake and the nearest right name."""
+"""YAML files that people write, with their lines, and schemas that name a mistake and the nearest right name."""

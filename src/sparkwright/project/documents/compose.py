@@ -1,4 +1,4 @@
-"""From YAML's events to plain values with their lines, within bounds: no depth, no alias and no number of things can hurt.
+"""Compose YAML's events into plain values with their lines, within limits on depth, aliases and number of values.
 
 PyYAML's own composer recurses in C (a crash at some depth), makes a node of every alias's target and reads any number.
 """
@@ -18,7 +18,7 @@ from sparkwright.visible import one_line
 
 Place = tuple[str | int, ...]
 
-#: how deep lists and mappings may stand in each other, and how many values there may be, those of aliases counted each time
+#: limits for the nesting of lists and mappings, and for the number of values, those of aliases counted each time
 DEPTH = 64
 NESTED = f"lists and mappings are nested more than {DEPTH} levels deep"
 MOST_VALUES = 250_000
@@ -32,7 +32,7 @@ _LISTS, _MAPPINGS = (None, "!", "tag:yaml.org,2002:seq"), (None, "!", "tag:yaml.
 
 
 class Spelled(float):
-    """A number that remembers how it was written: 0.90 stays 0.90 on a command line."""
+    """A number that keeps its spelling: 0.90 stays 0.90 on a command line."""
 
     text: str
 
@@ -47,9 +47,11 @@ class Spelled(float):
 
 @dataclass
 class Composer:
-    """where: the file's name in messages. lines: filled with the 1-based line of each key and list item, by its place."""
+    """Composes the values of one YAML document."""
 
+    #: name of the file in messages
     where: str
+    #: 1-based line of each key and list item by its place; filled while composing
     lines: dict[Place, int] = field(default_factory=dict)
     _events: list[Any] = field(default_factory=list)
     _anchors: dict[str, int] = field(default_factory=dict)
@@ -57,7 +59,10 @@ class Composer:
     _values: int = 0
 
     def compose(self, text: str) -> Any:
-        """The value of a text that holds one document, None for an empty one. Raises Refused, and what yaml raises."""
+        """Return the value of a text with one document; None if it is empty.
+
+        Raises Refused, and the errors of yaml.
+        """
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -72,7 +77,7 @@ class Composer:
         return self._value(begins[0] + 1, ())[0] if begins else None
 
     def _value(self, at: int, place: Place) -> tuple[Any, int]:
-        """The value whose events begin at AT, and where the next one's do."""
+        """Return the value whose events begin at an index, and the index of the next value."""
         event = self._events[at]
         self.lines.setdefault(place, _line(event))
         self._values += 1
@@ -90,7 +95,7 @@ class Composer:
         return found
 
     def _alias(self, event: Any, place: Place) -> Any:
-        """What was anchored, read once more at this place, so that it has lines too."""
+        """Return the anchored value, read again at this place so that it has lines too."""
         begin = self._anchors.get(event.anchor)
         if begin is None:
             self._refuse(event, f"no anchor &{one_line(event.anchor, at_most=SHOWN_CHARS)} before this alias.")
@@ -176,5 +181,5 @@ def _line(event: Any) -> int:
 
 
 def _word(event: Any, tag: str) -> bool | None:
-    """true, yes, off ..., or nothing."""
+    """Return the value of a boolean word (true, yes, off ...), or None for null."""
     return _CONSTRUCTOR.construct_yaml_bool(yaml.ScalarNode(tag, event.value)) if tag.endswith("bool") else None

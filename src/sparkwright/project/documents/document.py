@@ -19,25 +19,26 @@ from sparkwright.visible import one_line
 
 __all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", "text_of"]
 
-#: the largest recipe has 5 kB
+#: limit of a file; the largest recipe has 5 kB
 MOST_BYTES = MIB
 SENTENCE_CHARS = 300
 
 
 @dataclass(frozen=True)
 class Document:
-    """path: the file. data: its content. lines: 1-based line of each key and list item, by its place.
+    """A YAML file's content, with the line of each value."""
 
-    grafts: other files whose content was put in at a place.
-    """
-
+    #: the file
     path: Path
+    #: its content
     data: Any
+    #: 1-based line of each key and list item, by its place
     lines: dict[Place, int] = field(default_factory=dict)
+    #: included files by the place where their content was put in
     grafts: dict[Place, Document] = field(default_factory=dict)
 
     def where(self, *place: str | int) -> str:
-        """ "file:line" of a place, or of the nearest thing around it."""
+        """Return "file:line" of a place, or of the nearest place around it."""
         for end in range(len(place), -1, -1):
             if place[:end] in self.grafts:
                 return self.grafts[place[:end]].where(*place[end:])
@@ -46,14 +47,14 @@ class Document:
         return shown(self.path)
 
     def put_in(self, *place: str | int) -> bool:
-        """Whether another file's content was put in at just this place."""
+        """Return True if another file's content was put in at exactly this place."""
         if place in self.grafts:
             return True
         ends = (end for end in range(len(place) - 1, -1, -1) if place[:end] in self.grafts)
         return any(self.grafts[place[:end]].put_in(*place[end:]) for end in ends)
 
     def paths(self) -> set[Path]:
-        """Its file, and those whose content was put in."""
+        """Return its file and all included files."""
         return {self.path}.union(*(part.paths() for part in self.grafts.values()))
 
 
@@ -63,7 +64,7 @@ def load(path: Path, *, most_bytes: int = MOST_BYTES) -> Document:
 
 
 def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """The text of a file that a person wrote. Raises Refused for one that is not there, too large, or not UTF-8."""
+    """Return the text of a user's file. Raises Refused if it is missing, too large, or not UTF-8."""
     try:
         raw = bounds.bytes_of(path, most_bytes)
     except FileNotFoundError:
@@ -80,7 +81,7 @@ def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
 
 
 def parse(text: str, path: Path) -> Document:
-    """A document from its text; path is only for messages."""
+    """Parse a document. path: for messages only."""
     composer = Composer(shown(path))
     try:
         data = composer.compose(text)
@@ -90,7 +91,7 @@ def parse(text: str, path: Path) -> Document:
         message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indent(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
-        if "nesting depth" in message:  # libyaml's own limit, which its scanner may meet before an event tells of ours
+        if "nesting depth" in message:  # libyaml's own limit, which may be reached before ours
             raise Refused(f"{NESTED}.", where=f"{shown(path)}{line}") from None
         raise Refused(f"not YAML: {one_line(message, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
     except yaml.reader.ReaderError as error:
@@ -102,12 +103,12 @@ def parse(text: str, path: Path) -> Document:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; not for a name that no file can have, which Path.is_file raises for."""
+    """Return True if the file exists; False for a name that no file can have, for which Path.is_file raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def files(folder: Path) -> list[Path]:
-    """The YAML files of a folder by name, but for an editor's hidden ones. Raises Refused for one with another ending."""
+    """Return the YAML files of a folder by name, except hidden ones. Raises Refused for one that does not end in .yml."""
     found = sorted(
         path for path in folder.glob("*") if path.suffix.lower() in (".yml", ".yaml") and path.name[0] != "."
     )
@@ -118,7 +119,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def refuse_other_ending(path: Path) -> None:
-    """Raises Refused when NAME.yaml stands where NAME.yml is read."""
+    """Raise Refused if NAME.yaml exists where NAME.yml is read."""
     other = path.with_suffix(".yaml")
     if other.name[0] != "." and is_file(other):
         _refuse_ending(other)
@@ -129,7 +130,7 @@ def _refuse_ending(path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it here."""
+    """Return a path as the user would type it in the current folder."""
     try:
         return str(path.relative_to(here.folder()))
     except ValueError:
@@ -137,6 +138,6 @@ def shown(path: Path) -> str:
 
 
 def _indent(text: str, line: int) -> str:
-    """What a line, counted from 0, begins with before its first word."""
+    """Return the indentation of a line, counted from 0."""
     found = next(islice(text.split("\n"), line, None), "")
     return found[: len(found) - len(found.lstrip())]

@@ -1,4 +1,4 @@
-"""From a document to a model: a wrong key, type or value is refused with file, line and the nearest right name."""
+"""Check a document against a model: a wrong key, type or value is refused with file, line and the nearest right name."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SHOWN_CHARS, SENTENCE_CHARS = 120, 700
 
 M = TypeVar("M", bound=BaseModel)
 
-#: keys under which secrets stand; whatever is written there is not repeated in a message
+#: keys that hold secrets; their values are not repeated in a message
 HIDDEN = frozenset({"secrets", "server_key", "env", "vars"})
 
 
 class Strict(BaseModel):
     """A part of a user's file: unknown keys are mistakes. Built when it is first used: no command needs all of them."""
 
-    #: keys that people write for another one whose name is not near: what to write instead, a sentence
+    #: hints for keys that people confuse with another one of a different name, a sentence each
     MEANT: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """The document's data (or a part of it, at a place) as a model; an empty file is an empty mapping.
+    """Validate the document's data, or a part of it at a place, against a model. An empty file is an empty mapping.
 
     Raises Refused for the first mistake.
     """
@@ -54,7 +54,7 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
 
 
 def _place(value: Any, error: Any) -> Place:
-    """Where a mistake stands in the user's data: pydantic names the kinds that a value may have as places, too."""
+    """Return the place of a mistake in the user's data, without the type names that pydantic puts into its own."""
     found: list[str | int] = []
     for part in error["loc"]:
         if (isinstance(value, dict) and part in value) or (isinstance(value, list) and part in range(len(value))):
@@ -64,7 +64,7 @@ def _place(value: Any, error: Any) -> Place:
 
 
 def rule(why_not: Callable[[str], str]) -> AfterValidator:
-    """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
+    """Return a validator for a field from a function of `trust`, which returns why a text is refused, or ""."""
 
     def valid(text: str) -> str:
         if reason := why_not(text):
@@ -74,12 +74,12 @@ def rule(why_not: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(valid)
 
 
-#: letters that make a word a part of a name and not a coincidence
+#: letters from which a word inside a name is no coincidence
 A_PART = 3
 
 
 def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:
-    """The end of a sentence about an unknown name: the nearest right one, or all of them."""
+    """Return a hint for an unknown name: the nearest known name, or all of them."""
     names = sorted(known)
     parts = sorted((name for name in names if len(word) >= A_PART and word in name), key=len)
     close = [*parts, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
@@ -89,7 +89,10 @@ def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:
 
 
 def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]) -> str:
-    """kinds: the mistakes of the same place, one for each kind of value that it may have."""
+    """Return the message for a mistake.
+
+    kinds: the mistakes at the same place, one for each type that its value may have.
+    """
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
         return _no_source(place[:-1])
@@ -113,7 +116,7 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
     return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
 
 
-#: what a value must be, by the type of pydantic's error; in braces what the error tells of the rule
+#: the requirement on a value, by the type of pydantic's error; in braces the values of its context
 MUST_BE = {
     "string_type": "a string",
     "string_too_short": "at least {min_length} characters long",
@@ -138,7 +141,7 @@ MUST_BE = {
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
 }
-#: the same, of a text that must match a pattern
+#: the same for a text that must match a pattern
 PATTERNS = {
     r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
@@ -150,7 +153,7 @@ PATTERNS = {
 
 
 def _rule(error: Any) -> str:
-    """What a value must be; empty for a mistake that pydantic tells better."""
+    """Return what a value must be; empty for a mistake that pydantic explains better."""
     given = error.get("ctx", {})
     if error["type"] == "string_pattern_mismatch":
         return PATTERNS.get(given["pattern"], f"text that matches {given['pattern']}")
@@ -162,18 +165,21 @@ def _message(error: Any) -> str:
 
 
 def _in_quotes(error: Any) -> str:
-    """What to do where YAML reads a bare word as something else: `no` is false, 2 is a number."""
+    """Return the hint to quote a bare word that YAML reads as another type: `no` is false, 2 is a number."""
     text = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
     return "; quote it" if text else ""
 
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
-    """Whether a place is one where the source of a secret stands, so that what stands there may be the secret."""
+    """Return True if a place holds the source of a secret, so that its value may be the secret itself."""
     return bool(getattr(_kind_at(model, loc), "NAMES_A_SECRET", False))
 
 
 def _no_source(place: Place) -> str:
-    """What to write where the source of a secret stands; the variable is called as the secret, if a variable may be."""
+    """Return the message for a place that must name the source of a secret.
+
+    The variable in its example has the secret's name, if that can be a variable's name.
+    """
     names = (str(part) for part in reversed(place))
     variable = next((name for name in names if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)), "SPARK_KEY")
     dotted = one_line(".".join(str(part) for part in place), at_most=200)
@@ -181,20 +187,20 @@ def _no_source(place: Place) -> str:
 
 
 def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    """The keys that are known at a place."""
+    """Return the known keys at a place."""
     kind = _kind_at(model, loc)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
 
 
 def _about(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
-    """What a key means; empty where nothing says so."""
+    """Return the description of a key; empty if it has none."""
     kind = _kind_at(model, loc[:-1])
     found = {field.alias or name: field for name, field in kind.model_fields.items()} if _is_model(kind) else {}
     return (found[loc[-1]].description or "") if loc[-1] in found else ""
 
 
 def _kind_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
-    """What stands at a place, walking the models down."""
+    """Return the type at a place, walking down the models."""
     kind: Any = model
     for part in loc:
         field = kind.model_fields.get(part) if _is_model(kind) else None
@@ -213,13 +219,13 @@ def _is_model(kind: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
+    """Return a value as a message may repeat it; for a list, a mapping or an address with a password, only its type."""
     if isinstance(value, str) and re.search(r":[^/\s@:]{1,200}@", value[:SHOWN_CHARS]):
         return kind_of(value)
     return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else kind_of(value)
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for a message that must not repeat it."""
+    """Return a value's type in words, for a message that must not repeat the value."""
     kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     return kinds.get(type(value), "a number" if isinstance(value, int | float) else "another type")

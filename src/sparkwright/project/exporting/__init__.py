@@ -1,1 +1,1 @@
-"""Recipes for others: one of ours as sparkrun, compose or docker run say it, pinned."""
+"""Export of a recipe to sparkrun, compose or docker run, with its pins."""

@@ -10,7 +10,7 @@ from sparkwright.project.exporting.docker_run import note_model, refuse_cluster
 from sparkwright.project.exporting.export import Export
 from sparkwright.protocol.container import DOCKER_OPTIONS
 
-#: options of a recipe's container, by the keys of a service that say the same
+#: options of a recipe's container with the equivalent keys of a service
 SAME = {
     "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
     "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "memory": "mem_limit",
@@ -23,7 +23,10 @@ SAME = {
 
 
 def text(export: Export) -> str:
-    """The file. A dollar is doubled, for compose would fill it in. Raises Refused for a recipe of several hosts."""
+    """Return the compose file. Dollars are doubled, as compose interpolates single ones.
+
+    Raises Refused for a recipe of several hosts.
+    """
     refuse_cluster(export)
     note_model(export)
     spec = export.spec

@@ -1,4 +1,4 @@
-"""A recipe as a docker run line that a person can paste."""
+"""Export of a recipe as a docker run command to paste into a shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkwright.shell import join, quote
 
 
 def refuse_cluster(export: Export) -> None:
-    """Raises Refused for a recipe of several hosts: each member has a container of its own."""
+    """Raise Refused for a recipe of several hosts: each member has a container of its own."""
     if export.recipe.split is not None:
         fix = "`render --host CLUSTER` prints the script of each member."
         raise Refused(
@@ -17,7 +17,7 @@ def refuse_cluster(export: Export) -> None:
 
 
 def note_model(export: Export) -> None:
-    """What has to be on the host first: neither docker nor compose downloads a model."""
+    """Note that the model must be on the host first: neither docker nor compose downloads it."""
     model = export.recipe.file.model
     revision = ["--revision", export.commit] if export.commit else []
     fetched = join(["hf", "download", model.id, *revision, "--local-dir"])
@@ -25,7 +25,7 @@ def note_model(export: Export) -> None:
 
 
 def text(export: Export) -> str:
-    """The line. Raises Refused for a recipe of several hosts."""
+    """Return the command. Raises Refused for a recipe of several hosts."""
     refuse_cluster(export)
     note_model(export)
     spec = export.spec
@@ -38,14 +38,14 @@ def text(export: Export) -> str:
 
 
 def _word(word: str) -> str:
-    """The home folder is for the shell to fill in, which it does not between quotes."""
+    """Quote a word, except the home folder, which the shell must expand."""
     if word.startswith(f"{HOME}/"):
         return f'"$HOME"{quote(word.removeprefix(HOME))}'
     return quote(word)
 
 
 def _paired(words: list[str]) -> list[list[str]]:
-    """An option and its values on a line."""
+    """Return the words in rows: an option and its values in each."""
     rows: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not rows:

@@ -1,4 +1,4 @@
-"""What every format is written from: a recipe, its pins, and the container that it asks for."""
+"""The input of every export format: a recipe, its pins, and its container."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import OWN_LABELS, ContainerSpec
 from sparkwright.trust.image_name import Name, pinned
 
-#: stands for the home folder of whoever starts it; a shell or compose fills it in
+#: placeholder for the home folder of the user that starts it; a shell or compose expands it
 HOME = "~"
 
 
 @dataclass
 class Export:
-    """spec: the container, with its volumes below HOME. image: pinned. commit: of the model, "" while it is not pinned.
-    notes: what the format cannot say."""
+    """A recipe to export."""
 
     recipe: Recipe
+    #: the container, with its volumes below HOME
     spec: ContainerSpec
+    #: the image, pinned
     image: str
+    #: the model's commit; "" while it is not pinned
     commit: str
+    #: what the format cannot express
     notes: list[str] = field(default_factory=list)
 
 
 def of(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
-    """pins: the lock's entries, {"image": ..., "model": ...}. Raises Refused for a recipe with files of its own."""
+    """Return the export of a recipe. Raises Refused for a recipe with files of its own.
+
+    Args:
+        pins: the lock's entries, {"image": ..., "model": ...}.
+    """
     file = recipe.file
     notes = []
     if file.server_key is not None:

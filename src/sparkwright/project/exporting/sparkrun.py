@@ -17,7 +17,10 @@ _QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
 
 
 def text(export: Export) -> str:
-    """The file. Raises Refused for an engine that sparkrun has no runtime for, and for a GGUF that it cannot name."""
+    """Return the sparkrun recipe.
+
+    Raises Refused for an engine that sparkrun has no runtime for, and for a GGUF that it cannot name.
+    """
     file, own = export.recipe.file, export.recipe.engine
     imports = own.imports
     if own.name not in RUNTIMES or imports is None:
@@ -50,7 +53,7 @@ def text(export: Export) -> str:
 
 
 def _outside(export: Export) -> str:
-    """The port that clients know."""
+    """Return the port that clients use."""
     port = (export.spec.ports or ("8000:8000",))[0].partition("/")[0]
     return port.rpartition(":")[0].rpartition(":")[2] or "8000"
 

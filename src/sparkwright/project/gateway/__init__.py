@@ -1,1 +1,1 @@
-"""What a gateway routes by the user's files, and what cannot be routed."""
+"""The routing of a gateway, from the user's files, and the checks of it."""

@@ -39,7 +39,10 @@ def in_front_of(project: Path, inventory: Inventory, host: Host) -> list[dict[st
 
 
 def _certificate(project: Path, gateway: Gateway) -> str:
-    """By which its hosts know it. `gateway.deploy` judges the file; here nothing fails for it."""
+    """Return the fingerprint of the certificate by which hosts know the gateway.
+
+    It never fails: `gateway.deploy` checks the file.
+    """
     if gateway.file.tls == "none":
         return ""
     try:
@@ -49,14 +52,14 @@ def _certificate(project: Path, gateway: Gateway) -> str:
 
 
 def fingerprint(pem: str) -> str:
-    """The SHA-256 of the first certificate of a PEM text. Raises ValueError where there is none."""
+    """Return the SHA-256 of the first certificate in a PEM text. Raises ValueError if there is none."""
     _, begin, rest = pem.partition(BEGIN)
     first, end, _ = rest.partition(END)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + first + end)).hexdigest()
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
-    """Where this host reaches the gateway's. Simulated and local hosts are on one machine."""
+    """Return the address at which this host reaches the gateway's host. Simulated and local hosts are on one machine."""
     there = inventory.machines[gateway.host]
     if there.name == host.machine or there.connection != "ssh":
         return LOOPBACK

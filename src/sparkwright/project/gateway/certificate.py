@@ -1,4 +1,4 @@
-"""A gateway's certificate and its key: read on the laptop, and refused there when they do not fit."""
+"""A gateway's certificate and key: read and checked on the laptop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LARGEST_BYTES = 256 * 1024
 
 
 def refuse(project: Path, gateway: Gateway) -> None:
-    """Raises Refused with file and line for a certificate that cannot be used now."""
+    """Raise Refused with file and line for a certificate that cannot be used now."""
     if gateway.file.tls != "none":
         pem(project, gateway)
 
 
 def pem(project: Path, gateway: Gateway) -> str:
-    """Certificate, chain and key in one text, as HAProxy reads them; empty where there is no TLS. Raises Refused."""
+    """Return certificate, chain and key in one text, as HAProxy reads them; empty without TLS. Raises Refused."""
     if gateway.file.tls == "none":
         return ""
     where, about = gateway.where("tls"), gateway.file.tls

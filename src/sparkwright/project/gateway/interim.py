@@ -1,4 +1,4 @@
-"""Where a host may start a second server that takes the requests of its first while that is replaced."""
+"""Ports for interim servers, which take a server's requests while it is replaced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.recipe.container_rules import on_host_network
 
-#: from a server's port to that of its interim server, up or down; then the next that the files give to nobody
+#: distance from a server's port to that of its interim server, up or down; a port that is taken is skipped
 APART = 10000
 LAST_PORT = 65535
 
 
 def port(project: Path, inventory: Inventory, server: Server) -> int:
-    """The port, the same for whoever asks; 0 for a cluster, and on the host's network, where two ports cannot differ."""
+    """Return the port of a server's interim server; every command computes the same.
+
+    0 for a cluster, and on the host's network, where two ports cannot differ.
+    """
     if server.host.cluster is not None or on_host_network(server.recipe.file):
         return 0
     found = server.port + APART if server.port + APART <= LAST_PORT else server.port - APART
@@ -28,7 +31,7 @@ def port(project: Path, inventory: Inventory, server: Server) -> int:
 
 
 def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
-    """The ports that the files give to others of this machine. Simulated and local hosts are on one machine."""
+    """Return the ports that the files give to other servers of this machine. Simulated and local hosts are on one machine."""
 
     def here(other: Host) -> bool:
         return other.machine == host.machine or "ssh" not in (other.connection, host.connection)
@@ -37,6 +40,6 @@ def _taken(project: Path, inventory: Inventory, host: Host) -> set[int]:
     found = {port for gateway in gateways for port in gateway.ports.values()}
     for other in inventory.hosts.values():
         if other.recipe and here(other):
-            with contextlib.suppress(Refused):  # what cannot be read is that server's business
+            with contextlib.suppress(Refused):  # that server's own check reports an unreadable recipe
                 found |= load(project, other).published
     return found

@@ -1,4 +1,7 @@
-"""From the inventory and its recipes to what a gateway routes. Raises Refused with file and line for what cannot be."""
+"""The routes of a gateway, from the inventory and its recipes.
+
+Raises Refused with file and line for what cannot be routed.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,15 @@ from sparkwright.project.recipe.rules import addresses, is_loopback
 from sparkwright.units import MIB, gib
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "*"
-#: how the gateway's container is called
+#: name of the gateway's container
 CONTAINER = "gateway"
 
 
 def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
-    """What the gateway routes, and to which servers. Raises Refused, with file and line, before anything is touched."""
+    """Return the gateway's configuration, and the servers to which it routes.
+
+    Raises Refused, with file and line, before anything is touched.
+    """
     found = servers(project, inventory, gateway)
     for message, where, fix in _mistakes(project, inventory, gateway, found):
         raise Refused(message, where=where, fix=fix)
@@ -48,9 +54,9 @@ def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model
 
 
 def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
-    """Raises Refused for what a deploy of these hosts would break at a gateway: a model name of another model, its own port.
+    """Raise Refused for conflicts at a gateway that a deploy of these hosts would cause: a model name of another model, a port.
 
-    A recipe of another host that cannot be read is that one's business.
+    Recipes of other hosts that cannot be read are left out.
     """
     found = list(readable(project, inventory, gateway))
     for server in (server for server in found if server.host.name in deployed):
@@ -63,14 +69,14 @@ def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, depl
 
 
 def readable(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
-    """As `servers`, without those whose recipes cannot be read."""
+    """Yield the servers as `servers` does, except those whose recipes cannot be read."""
     for host in _answering(inventory, gateway):
         with contextlib.suppress(Refused):
             yield load(project, host)
 
 
 def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
-    """The members of a gateway's group that answer requests: of a cluster its head."""
+    """Return the members of a gateway's group that answer requests; of a cluster, its head."""
     return [load(project, host) for host in _answering(inventory, gateway)]
 
 
@@ -162,7 +168,7 @@ def _progress(http: Http, task: Task) -> model.Progress | None:
 
 
 def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
-    """Where the gateway reaches a host. Simulated and local hosts are on one machine."""
+    """Return the address at which the gateway reaches a host. Simulated and local hosts are on one machine."""
     here = host.machine == gateway.host or host.connection != "ssh"
     return gateway.file.addresses.get(host.machine) or (LOOPBACK if here else host.address)
 
@@ -185,7 +191,7 @@ def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Itera
 
 
 def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
-    """Servers of one name that do not serve the same, or not under the same key."""
+    """Yield servers with the same model name that serve different models or tasks, or use different keys."""
     for name, (first, *others) in _by_name(found).items():
         for other in others:
             recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
@@ -289,7 +295,7 @@ def _taken(gateway: Gateway, key: str, why: str) -> Mistake:
 
 
 def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
-    """Servers that the gateway's host cannot reach."""
+    """Yield servers that the gateway's host cannot reach."""
     host = inventory.machines[gateway.host]
     for server in found:
         far = server.host.machine != host.name and "ssh" in (server.host.connection, host.connection)
@@ -305,5 +311,5 @@ def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Itera
 
 
 def secrets_of(found: Iterable[Server]) -> Mapping[str, recipe.Recipe]:
-    """The recipes whose servers ask for a key, by the secret's name."""
+    """Return the recipes whose servers require a key, by the secret's name."""
     return {server.recipe.key_secret: server.recipe for server in found if server.recipe.file.server_key}

@@ -22,16 +22,16 @@ class Server:
 
     @property
     def published(self) -> set[int]:
-        """Every port of its host that it takes."""
+        """Every port that it takes on its host."""
         others = self.recipe.file.container.ports[1:]
         return {self.port, *(int(text.split(":")[-2]) for text in others if text.split(":")[-2].isdigit())}
 
     @property
     def where(self) -> str:
-        """ "file:line" of what makes it serve this recipe."""
+        """"file:line" of the setting that makes it serve this recipe."""
         return self.host.set_at.get("recipe", self.host.where)
 
 
 def load(project: Path, host: Host) -> Server:
-    """What a host with a recipe serves. Raises Refused."""
+    """Load the recipe of a host and return the server. Raises Refused."""
     return Server(host, recipe.load(project, str(host.recipe), named_at=host.set_at.get("recipe", "")))

@@ -1,1 +1,1 @@
-"""Recipes of others: each format's text becomes a `Foreign`, that one recipe of ours, with a report of what became of what."""
+"""Import of recipes in other formats: a `Foreign` for each text, then a recipe, with a report of each part's outcome."""

@@ -1,4 +1,4 @@
-"""The words of a serving command: which engine it starts, its model and its flags, read by that engine's own table of options."""
+"""The words of a serving command: its engine, model and flags, parsed with that engine's table of options."""
 
 from __future__ import annotations
 
@@ -17,38 +17,45 @@ from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import split
 from sparkwright.visible import one_line
 
-#: runtimes of other tools that stand for an engine here
+#: engines by the runtimes of other tools
 RUNTIMES = {
     "vllm": "vllm", "vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "eugr": "vllm",
     "sglang": "sglang", "llama-cpp": "llama_cpp", "llama.cpp": "llama_cpp",
 }  # fmt: skip
 PYTHONS, MODULE, SERVE = ("python", "python3"), "-m", "serve"
-#: of a command, those among which its program stands
+#: the number of leading words among which a command's program is searched
 PROGRAM_WORDS = 4
-#: what starts a server that is none of the engines with a table
+#: programs of servers without a table here
 OTHERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
 
 
 @dataclass
 class Serving:
-    """engine, imports: which it is. model: as the command names it. flags: by their own names. program: the words before all of
-    them, which start it; empty where the image does."""
+    """The server that a command starts."""
 
+    #: the engine
     engine: Engine
+    #: the engine's table for imports
     imports: Imports
+    #: the model as the command names it
     model: str
+    #: the engine's flags, by their own names
     flags: dict[str, Any]
+    #: the leading words that start the engine; empty where the image does
     program: tuple[str, ...] = ()
 
     @property
     def entrypoint(self) -> list[str]:
-        """The program for a recipe: as written, but the engine's own in place of `python3 -m ...` and of `serve` alone."""
+        """The program for a recipe: as written, except that the engine's own replaces `python3 -m ...` and a bare `serve`."""
         as_written = MODULE not in self.program and any(_is_program(word, self.imports) for word in self.program)
         return list(self.program if as_written or not self.program else self.imports.program)
 
 
 def read(found: Foreign, report: Report) -> Serving:
-    """What the command serves. Raises Refused where it starts no engine that recipes are taken in for."""
+    """Return the server that the command starts.
+
+    Raises Refused where it starts no engine whose recipes can be imported.
+    """
     own = engine.of(_engine_of(found, report))
     imports = own.imports
     if imports is None:
@@ -73,7 +80,7 @@ _SHORT = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
 
 
 def _apart(words: Sequence[str], report: Report) -> list[str]:
-    """The words with an item of a list that holds an option and its value, or a program and its first words, as several."""
+    """Return the words, with items that hold an option and its value, or a program and its first words, split."""
     found: list[str] = []
     for word in words:
         leading = not any(item.startswith("-") for item in found)
@@ -89,7 +96,7 @@ def _apart(words: Sequence[str], report: Report) -> list[str]:
 
 
 def _is_flag(own: Engine) -> Callable[[str], bool]:
-    """Whether a word is an option of this engine."""
+    """Return a function that returns True for a word that is an option of this engine."""
     known = own.flags.properties()
 
     def check(word: str) -> bool:
@@ -101,7 +108,7 @@ def _is_flag(own: Engine) -> Callable[[str], bool]:
 
 
 def _refuse_short(words: Sequence[str], imports: Imports) -> None:
-    """Raises Refused for an option with one dash that the engine does not have: it is no value of the flag before it."""
+    """Raise Refused for a one-dash option that the engine does not have: it is no value of the flag before it."""
     short = "" if imports.one_dash else next((word for word in words if _SHORT.fullmatch(word)), "")
     if short:
         fix = "Where it was meant for Docker, put it before the image; else write the engine's own option, or take it out."
@@ -128,7 +135,7 @@ def _engine_of(found: Foreign, report: Report) -> str:
 
 
 def engine_named(texts: Iterable[str]) -> str:
-    """The engine that the first of these names which names one: words of a command, then an image. "" for none."""
+    """Return the engine that the first matching text names, of a command's words and then an image; "" for none."""
     for text in texts:
         for name in engine.TITLES:
             imports = engine.of(name).imports
@@ -138,7 +145,7 @@ def engine_named(texts: Iterable[str]) -> str:
 
 
 def _parted(words: Sequence[str], imports: Imports) -> tuple[tuple[str, ...], list[str]]:
-    """(the words that start the engine, those after them). An image's own wrapper may stand before its program."""
+    """Return the words that start the engine, and those after them. An image's own wrapper may precede its program."""
     rest, at = list(words), 0
     for n, word in enumerate(rest[:PROGRAM_WORDS]):
         if word.startswith("-") and word != MODULE:
@@ -157,7 +164,7 @@ def _is_program(word: str, imports: Imports) -> bool:
 
 
 def _stray_model(flags: dict[str, Any], own: Engine) -> str:
-    """A model that stands after a switch, where the reader took it for the switch's value."""
+    """Return a model that follows a switch and was parsed as the switch's value; "" for none."""
     for name, value in flags.items():
         if isinstance(value, str) and "/" in value and "switch" in own.flags.misfit(flags, name):
             flags[name] = True

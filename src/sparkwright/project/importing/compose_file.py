@@ -27,10 +27,10 @@ from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.visible import one_line
 
 KIND = "a compose file"
-#: a service that is written as a change to another, often in another file
+#: the key of a service that extends another, often in another file
 EXTENDS = "extends"
 _VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
-#: keys of a service that are options of a recipe's container, under their own names there
+#: keys of a service with the name of the recipe container's option
 SAME = {
     "ipc": "ipc", "shm_size": "shm_size", "user": "user", "working_dir": "working_dir", "hostname": "hostname", "pid": "pid",
     "init": "init", "privileged": "privileged", "stop_signal": "stop_signal", "restart": "restart", "mem_limit": "memory",
@@ -66,7 +66,7 @@ _SERVICE = {
     **partly(**dict.fromkeys(SAME, scalar), **dict.fromkeys(LISTS, _LIST)),
     **partly(extra_hosts=_NAMED),
 }
-#: of a file, before it is read
+#: shape of a file, checked before it is read
 SHAPE = {"services": {str: (None, _SERVICE)}}
 DROPPED = {
     "healthcheck": "sparkwright checks that it generates (`health.install`)",
@@ -81,12 +81,12 @@ DROPPED = {
 
 
 def is_one(data: dict[str, Any]) -> bool:
-    """Whether a YAML file is of this format."""
+    """Return True if a YAML file has this format."""
     return isinstance(data.get("services"), dict)
 
 
 def read(data: dict[str, Any], report: Report) -> Foreign:
-    """The container of its service. Raises Refused for a file without one."""
+    """Return the container of the service. Raises Refused for a file without a server."""
     name, service = _service(mapping(data["services"], "services"), report)
     fill = _filler(report)
     image = fill(text(service.get("image"), "image"))
@@ -126,7 +126,7 @@ def _service(services: dict[str, Any], report: Report) -> tuple[str, dict[str, A
 
 
 def _serves(service: dict[str, Any]) -> bool:
-    """Whether a service names an engine: by its image, or by the first words of its command."""
+    """Return True if a service names an engine, in its image or in the first words of its command."""
     words = (service.get("entrypoint"), service.get("command"))
     text_of_words = " ".join(
         str(word) for item in words for word in (item if isinstance(item, list) else [item]) if word
@@ -137,7 +137,7 @@ def _serves(service: dict[str, Any]) -> bool:
 
 
 def _filler(report: Report) -> Callable[[str], str]:
-    """Variables of a compose file: with the default that stands beside them, else asked for."""
+    """Return a function that fills in a compose file's variables: with their defaults, else the user is asked."""
 
     def one(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -162,7 +162,7 @@ def _words(value: Any, what: str, fill: Callable[[str], str]) -> list[str]:
 
 
 def _pairs(value: Any, what: str) -> dict[str, str]:
-    """A mapping, or a list of NAME=VALUE; a name alone is taken from the environment there."""
+    """Return a mapping, or a list of NAME=VALUE, as a dict; a bare name is taken from the environment there."""
     if isinstance(value, list):
         rows = (item.partition("=") for item in texts(value, what))
         return {name: given if equals else f"${{{name}}}" for name, equals, given in rows}
@@ -205,7 +205,7 @@ def _options(service: dict[str, Any], found: Foreign, fill: Callable[[str], str]
 
 
 def _listed(value: Any, what: str) -> list[str]:
-    """The items of a list, of one word, or of `extra_hosts` as a mapping."""
+    """Return the items of a list, of one word, or of `extra_hosts` as a mapping."""
     if isinstance(value, dict):
         return [f"{name}:{text(item, what)}" for name, item in value.items()]
     return texts(value if isinstance(value, list) else [value], what)

@@ -1,4 +1,4 @@
-"""The container of a recipe of others: what a recipe's `container` has of it, and what is left out aloud."""
+"""The container of an imported recipe: the options that become `container`, and a report of those left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.network_words import HOST
 from sparkwright.visible import one_line
 
-#: options of `docker run` that a person has to write in the recipe: nothing asks for them by itself
+#: options of `docker run` that an import leaves out, each with the reason; the user can add them to the recipe
 DROPPED_OPTIONS = {
     "privileged": "the server needs no rights of the host's root; `devices` and `cap_add` give single ones",
     "restart": "the restart policy is `unless-stopped`, once the server is verified",
@@ -25,7 +25,12 @@ DROPPED_OPTIONS = {
 def of(
     name: str, found: Foreign, serving: Serving, section: dict[str, Any], cluster: bool, report: Report
 ) -> dict[str, Any]:
-    """The recipe's `container`. section: the engine's flags; the port is taken out. cluster: on its hosts' network."""
+    """Return the recipe's `container`.
+
+    Args:
+        section: the engine's flags; the port is removed from them.
+        cluster: whether it uses its hosts' network.
+    """
     box: dict[str, Any] = {"name": name}
     set_by_cluster = frozenset(serving.engine.parallel.VARIABLES if cluster and serving.engine.parallel else ())
     if found.adopted:
@@ -64,7 +69,7 @@ def of(
 
 
 def _entrypoint(found: Foreign, serving: Serving) -> list[str]:
-    """The program as the command names it; empty where the engine's own image starts it, or a recipe does anyway."""
+    """Return the program that the command names; empty if the engine's image, or any recipe, starts it anyway."""
     own = Name.parse(serving.imports.image).repository if not why_not_an_image(found.image) else ""
     if not found.image or serving.engine.flags.ENTRYPOINT is not None or Name.parse(found.image).repository == own:
         return []
@@ -72,7 +77,7 @@ def _entrypoint(found: Foreign, serving: Serving) -> list[str]:
 
 
 def _as_it_runs(found: Foreign, serving: Serving, report: Report) -> dict[str, Any]:
-    """All that the container was made with, under its own name."""
+    """Return all options that the container was created with, under its own name."""
     box = dict(found.options)
     if found.network:
         box["network"] = found.network
@@ -94,7 +99,8 @@ def _as_it_runs(found: Foreign, serving: Serving, report: Report) -> dict[str, A
 
 
 def _port(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
-    """HOST:CONTAINER. The server listens on its engine's usual port in its container; the host's is what clients know."""
+    """Return HOST:CONTAINER. In the container the server uses its engine's usual port; the host's is the one that clients know.
+    """
     own = serving.engine.flags
     listed = isinstance(own.value(section, own.PORT), list | tuple | dict)
     wrong = "must be a port" if listed else own.misfit(section, own.PORT)

@@ -1,4 +1,4 @@
-"""A `docker run ...` line: options by the one table that recipes, plans and the run script use, then image and command."""
+"""A `docker run ...` command: options, parsed with the table that recipes, plans and the run script use; image; command."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.visible import one_line
 
 KIND = "a docker run line"
-#: other words for options that the table has
+#: other spellings of the table's options
 ALIASES = {
     "--publish": "-p", "--volume": "-v", "--env": "-e", "-l": "--label", "-m": "--memory", "-w": "--workdir", "-u": "--user",
     "-h": "--hostname", "--net": "--network", "--dns-servers": "--dns",
 }  # fmt: skip
-#: options that take no value; each with why it has no place in a recipe
+#: options without a value, each with the reason that a recipe does not have it
 BARE = {
     "-d": "a deploy starts it in the background", "--detach": "a deploy starts it in the background",
     "-i": "no one types into a server", "--interactive": "no one types into a server",
@@ -27,7 +27,7 @@ BARE = {
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
     "--sig-proxy": "a deploy starts it in the background",
 }  # fmt: skip
-#: options with a value that has no place in a recipe, each with why
+#: options with a value, each with the reason that a recipe does not have it
 DROPPED = {
     "--name": "", "--restart": "", "--entrypoint": "",
     "--runtime": "`gpus` gives it the GPU", "--pull": "spark.lock pins the image", "--platform": "a Spark's is linux/arm64",
@@ -39,19 +39,22 @@ DROPPED = {
     "--health-start-period": "sparkwright checks that it generates",
 }  # fmt: skip
 FIELDS = {option.flag: name for name, option in reversed(DOCKER_OPTIONS.items())}
-#: of the table, what a `Foreign` holds apart
+#: options of the table with a field of their own in `Foreign`
 APART = {"-p": "ports", "-v": "volumes"}
 
 
 def is_one(line: str) -> bool:
-    """Whether a text is such a line, perhaps with `sudo` and with comments before it."""
+    """Return True if a text is a `docker run` command, perhaps with `sudo` and with comments before it."""
     words = _plain(line).split(None, 4)
     words = words[1:] if words[:1] == ["sudo"] else words
     return words[:2] in (["docker", "run"], ["podman", "run"]) or words[:3] == ["docker", "container", "run"]
 
 
 def read(line: str, report: Report) -> Foreign:
-    """The container that the line starts. Raises Refused for what a shell would have to do, and for options that no one knows."""
+    """Return the container that the command starts.
+
+    Raises Refused for anything that needs a shell, and for unknown options.
+    """
     words = split(_plain(line))
     words = words[words.index("run") + 1 :]
     found = Foreign(KIND, "")
@@ -101,13 +104,13 @@ def taken_from(words: Sequence[str], is_flag: Callable[[str], bool], found: Fore
 
 
 def _plain(line: str) -> str:
-    """Without comments and a prompt, which people paste along."""
+    """Return the text without comments and a shell prompt, which people paste along."""
     rows = [row for row in line.strip().splitlines() if not row.lstrip().startswith("#")]
     return "\n".join(rows).strip().removeprefix("$ ")
 
 
 def _option(words: list[str], found: Foreign, report: Report) -> list[str]:
-    """Take one option off the words."""
+    """Remove one option from the words and return the rest."""
     first = words[0]
     if len(first) > 2 and first[:2] in BARE:  # -itd, -dp 8000:8000
         words = [first[:2], f"-{first[2:]}", *words[1:]]

@@ -1,4 +1,4 @@
-"""The environment of a recipe of others: secrets are never written, variables of a shell are asked for."""
+"""The environment of an imported recipe: secrets are never written, and the user is asked for a shell's variables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sparkwright.project.importing.report import DROP, Report
 from sparkwright.project.importing.shell_words import variables
 from sparkwright.trust.secret_names import is_secret, names_a_secret
 
-#: a token of the hub, under the names that its clients read
+#: the variables from which the hub's clients read a token
 HUB_TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
-#: how a container downloads, which it does not here
+#: settings of a container's downloads; here the host downloads the model
 DOWNLOADING = frozenset(
     {"HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_XET_HIGH_PERFORMANCE"}
 )
@@ -20,7 +20,7 @@ TOKEN_WAY = (
 
 
 def kept(env: Mapping[str, str], set_by_cluster: frozenset[str], report: Report) -> dict[str, str]:
-    """The variables that a recipe may hold. set_by_cluster: those that a cluster gives each member."""
+    """Return the variables that a recipe may hold. set_by_cluster: those that a cluster sets for each member."""
     found: dict[str, str] = {}
     for name, value in env.items():
         if name in HUB_TOKENS:

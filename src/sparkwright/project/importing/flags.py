@@ -1,4 +1,4 @@
-"""The flags of a recipe of others: what another key says here, what a cluster sets, what names a file."""
+"""The flags of an imported recipe: those that another key expresses, that a cluster sets, or that name a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sparkwright.trust.file_words import why_not_a_place
 from sparkwright.visible import one_line
 
 MOST_HOSTS = 64
-#: where a file of the project is put in a container
+#: folder of the project's files in a container
 FILES_FOLDER = "/etc/sparkwright"
 KEY_VARIABLE = "SPARK_KEY"
 
 
 def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
-    """How the model is split over hosts, as a recipe's `parallel`; {} for one host. The flags that say so are taken out.
+    """Return how the model is split over hosts, as a recipe's `parallel`; {} for one host. Removes the flags that say so.
 
-    Raises Refused where it needs several hosts and the engine serves from one only here.
+    Raises Refused if it needs several hosts and the engine can serve from one only.
     """
     imports, flags = serving.imports, serving.flags
     tensor, pipeline = (_count(flags.pop(name, 1)) if name else 1 for name in (imports.tensor, imports.pipeline))
@@ -62,7 +62,10 @@ def split(found: Foreign, serving: Serving, report: Report) -> dict[str, int]:
 
 
 def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the flags for the recipe's section, further keys of the recipe). adopted: it runs so already."""
+    """Return the flags for the recipe's section, and further keys of the recipe.
+
+    adopted: the container runs with these flags already.
+    """
     imports, flags, more = serving.imports, serving.flags, {}
     if (address := flags.pop(imports.host, None)) is not None and adopted:
         flags[imports.host] = address
@@ -105,7 +108,7 @@ def settled(serving: Serving, report: Report, *, cluster: bool, adopted: bool) -
 
 
 def _files(serving: Serving, report: Report) -> dict[str, Any]:
-    """Flags that name a file: one of the image stays, another has to be given or left out."""
+    """Return the recipe's `files` for flags that name a file: a file of the image stays, for others the user is asked."""
     found: dict[str, Any] = {}
     for name in serving.imports.files:
         value = serving.flags.get(name)
@@ -132,14 +135,14 @@ def _files(serving: Serving, report: Report) -> dict[str, Any]:
 
 
 def _of_the_image(path: str) -> bool:
-    """A path that vLLM's and others' images have: their examples, or an absolute one that no volume covers."""
+    """Return True for a path in the folders of vLLM's and other engines' images."""
     return path.startswith(("examples/", "/vllm-workspace/", "/app/", "/sgl-workspace/"))
 
 
 def _further_models(serving: Serving, report: Report) -> dict[str, Any]:
-    """Models beside the one that is mounted: a drafter, a tokenizer. The container would download them, unpinned.
+    """Return the recipe's `models`: those further models, a drafter or a tokenizer, that are to be pinned.
 
-    Returns the `models` of the recipe, those that are to be pinned.
+    The container would download any other at its start, unpinned.
     """
     found: dict[str, Any] = {}
     for name, key in serving.imports.further_models.items():
@@ -169,7 +172,7 @@ def _further_models(serving: Serving, report: Report) -> dict[str, Any]:
 
 
 def _role(serving: Serving, name: str, key: str) -> Role | None:
-    """What a second model is for, where a recipe can name it; None where it can't, or needs a file's name."""
+    """Return the role of a second model, if a recipe can name it; None if it can't, or needs a file's name."""
     if serving.engine.files is not None:
         return None
     flag, _, dotted = name.partition(".")
@@ -178,7 +181,7 @@ def _role(serving: Serving, name: str, key: str) -> Role | None:
 
 
 def _pinned(serving: Serving, name: str, key: str, model: str) -> dict[str, str]:
-    """Take a second model out of its flag. Returns what the recipe says of it instead."""
+    """Remove a second model from its flag, and return the recipe's entry for it."""
     value = serving.flags.pop(name)
     if key:
         parsed = _parsed(value)

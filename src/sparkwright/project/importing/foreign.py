@@ -1,4 +1,4 @@
-"""A recipe of others in one form, whatever it was written in, and the check that a file has the shape of its format."""
+"""A recipe of any foreign format in one form, and the check that a file has the shape of its format."""
 
 from __future__ import annotations
 
@@ -15,41 +15,48 @@ from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
 from sparkwright.visible import one_line
 
 MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS, MOST_SHOWN = 2_000, 64_000, 200, 200
-#: YAML's key for "what that mapping has, too"
+#: YAML's merge key
 MERGED = "<<"
-#: of the checks of `shapes`, as a person who writes YAML says it
+#: messages of `shapes` in the words of YAML
 SAYS = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
 
 
 @dataclass
 class Foreign:
-    """What a format's reader found.
+    """A recipe in another tool's format, as its reader understood it."""
 
-    kind: the format, as people call it. name: its own, a file's or a container's. engine: "" where it does not say.
-    words: the command that serves. image: with tag and digest as written; "" for none. model: as OWNER/NAME[:QUANTISATION]; ""
-    where only the command says it. options: of `docker run`, by their names in a recipe. ports, volumes: as docker writes them.
-    hosts: how many it is for; 0 where it does not say. task: "" for text. folder: beside it lie its mods. adopted: it runs as it
-    is, and is to be found unchanged; starts: what its image starts by itself.
-    """
-
+    #: the format's usual name
     kind: str
+    #: name of the recipe, its file or its container
     name: str
     description: str = ""
+    #: "" if the source does not name it
     engine: str = ""
+    #: the command that starts the server
     words: list[str] = field(default_factory=list)
+    #: with tag and digest as written; "" for none
     image: str = ""
+    #: as OWNER/NAME[:QUANTISATION]; "" if only the command names it
     model: str = ""
     revision: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    #: as Docker writes them
     ports: list[str] = field(default_factory=list)
+    #: as Docker writes them
     volumes: list[str] = field(default_factory=list)
+    #: options of `docker run`, by their names in a recipe
     options: dict[str, Any] = field(default_factory=dict)
     entrypoint: list[str] | None = None
     network: str = ""
+    #: number of hosts that it is for; 0 if the source does not say
     hosts: int = 0
+    #: "" for text generation
     task: str = ""
+    #: folder with its mods
     folder: Path | None = None
+    #: whether it is a running container that the recipe must reproduce unchanged
     adopted: bool = False
+    #: what its image starts by itself
     starts: list[str] = field(default_factory=list)
 
 
@@ -141,7 +148,7 @@ def partly(**fields: Shape) -> dict[str, Usual]:
 
 
 def shown(value: Any) -> str:
-    """A value as a person writes it, on one line: true, 8, a, b, NAME=VALUE. Never Python's own form."""
+    """Return a value on one line as people write it: true, 8, a, b, NAME=VALUE. Never Python's own form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -157,7 +164,7 @@ COMMAND = either("a text or a list", (WORD, scalar), (list, words))
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """A part of a stranger's file that must be a mapping; an absent one is empty."""
+    """Return a part of a foreign file that must be a mapping; an absent one is empty."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -166,7 +173,7 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def texts(value: Any, what: str) -> list[str]:
-    """A part that must be a list of words, each a text or a number; an absent one is empty."""
+    """Return a part that must be a list of texts or numbers, as words; an absent one is empty."""
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > MOST_WORDS:
@@ -175,7 +182,7 @@ def texts(value: Any, what: str) -> list[str]:
 
 
 def text(value: Any, what: str) -> str:
-    """A part that must be a text or a number; an absent one is empty."""
+    """Return a part that must be a text or a number; an absent one is empty."""
     if value is None:
         return ""
     if isinstance(value, bool):

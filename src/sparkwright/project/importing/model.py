@@ -1,4 +1,4 @@
-"""The model of a recipe of others: a name on the hub, a file of one, or a folder that was mounted."""
+"""The model of an imported recipe: a name on the hub, one of its files, or a mounted folder."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from sparkwright.project.importing.report import Report
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 
-#: what stands in a quantisation's name, so that it can be a part of a pattern
+#: a quantisation that is safe as a part of a pattern
 _QUANTISATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
-#: where the hub's client keeps what it downloads, of a container's root
+#: the hub client's cache in a container that runs as root
 HUB_CACHE = "/root/.cache/huggingface"
-#: a folder that a shell takes as it is
+#: a path that needs no quotes in a shell
 _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 
 @dataclass
 class Model:
-    """As a recipe's `model`. dir, mount: "" for the usual ones."""
+    """A recipe's `model`."""
 
     id: str
     revision: str = ""
     file: str = ""
+    #: "" for the default
     dir: str = ""
+    #: "" for the default
     mount: str = ""
 
     def to_yaml(self) -> dict[str, Any]:
-        """The recipe's `model`, without what is usual."""
+        """Return the recipe's `model` without default values."""
         short = self.id.rpartition("/")[2].lower()
         revision = {"revision": self.revision} if self.revision not in ("", "main") else {}
         file = {"file": self.file} if self.file else {}
@@ -47,7 +49,7 @@ class Model:
 
 
 def of(found: Foreign, serving: Serving, report: Report) -> Model:
-    """The model, with the flags that named it taken out of the command. Raises Refused for what is no model's name."""
+    """Return the model, and remove its flags from the command. Raises Refused for anything that is no model's name."""
     imports, flags = serving.imports, serving.flags
     written = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
@@ -84,7 +86,7 @@ def of(found: Foreign, serving: Serving, report: Report) -> Model:
 
 
 def _say_where_it_is(found: Foreign, model: Model, report: Report) -> None:
-    """How a deploy is spared the download of what the container has in the hub's cache on the host."""
+    """Report how to reuse the files in the host's hub cache, so that a deploy need not download them."""
     cache = next((volume.partition(":")[0] for volume in found.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
     if not cache or not _PLAIN_PATH.fullmatch(cache):
         return
@@ -114,7 +116,7 @@ def _file(file: str, quantisation: str, serving: Serving, report: Report) -> str
 
 
 def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Model:
-    """A model that lies in a folder of the host, which is mounted: the hub's name of it is not in the recipe."""
+    """Return the model of a folder that is mounted from the host; the user is asked for its name on the hub."""
     inside = PurePosixPath(path)
     single = serving.engine.files is not None and inside.suffix == serving.engine.files.SUFFIX
     folder = inside.parent if single else inside
@@ -132,7 +134,7 @@ def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Mod
 
 
 def _on_the_host(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
-    """The host's folder that a folder of the container is, and the volume that says so; "" for none."""
+    """Return the host's folder for a folder of the container, and the volume that mounts it; "" for none."""
     for volume in volumes:
         source, _, target = volume.partition(":")
         mount = PurePosixPath(target.partition(":")[0])

@@ -1,6 +1,6 @@
 """Mods: folders of scripts that sparkrun copies into a running container before the server starts. They are never run here.
 
-What one would do is told from the first words of its run.sh, where that lies beside the recipe.
+Their effect is described from the words of run.sh, if it is beside the recipe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import first, one_line
 
 SCRIPT = "run.sh"
-#: words of a script that say what it does
+#: the effect of a script, by its words
 DOES = {
     "patch": "patches files of the image",
     "git": "applies changes from a git repository",
@@ -37,7 +37,7 @@ MOST_SHOWN, UP = 8, 4
 
 
 def refuse(given: Any, recipe: Path, report: Report) -> None:
-    """Raises Refused for mods that were not answered, saying what they would do and the ways out."""
+    """Raise Refused for mods without an answer, with their effects and the ways out."""
     names = texts(given, "mods")
     if not names:
         return
@@ -68,7 +68,7 @@ def _commands(script: str) -> list[str]:
 
 
 def _script(name: str, folder: Path) -> str | None:
-    """The mod's script, below the recipe's folder or one above it; None where it is not there or not readable."""
+    """Return the mod's script, from the recipe's folder or a parent; None if it is missing or not readable."""
     if why_not_a_file(name.replace("/", "-")) or ".." in name.split("/") or name.startswith("/"):
         return None
     last = name.rpartition("/")[2]

@@ -10,21 +10,23 @@ from sparkwright.project.importing.foreign import mapping, text
 from sparkwright.project.importing.report import DROP, Report
 from sparkwright.visible import one_line
 
-#: how a Spark's processor is called
+#: names of a Spark's architecture
 ARM = ("arm64", "aarch64")
 TAKE = "take"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What conditions ask of: how many hosts, and over how many of them each layer is split."""
+    """The values that the conditions of overrides refer to."""
 
+    #: number of hosts
     hosts: int
+    #: number of hosts over which each layer is split
     tensor: int
 
 
 def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, Any]:
-    """The recipe with the values of those whose condition holds. One that cannot be told is asked about."""
+    """Return the recipe with the values whose condition holds; the user is asked about conditions that are unknown here."""
     rows = data.get("overrides") or []
     if not isinstance(rows, list):
         raise Refused("`overrides` must be a list.")

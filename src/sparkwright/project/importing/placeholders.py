@@ -1,4 +1,4 @@
-"""`{placeholders}` of a command template, filled from the recipe's own defaults, else asked.
+"""The `{placeholders}` of a command template, filled from the recipe's defaults or the user's answers.
 
 Source: sparkrun 0.4.2 core/recipe.py: `{{` and `}}` are escapes only where the template has a `{{`.
 """
@@ -15,7 +15,7 @@ _ESCAPED = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
 
 
 def filled(template: str, values: Mapping[str, str], report: Report) -> str:
-    """The template with its values; one that has none is asked for as `placeholder.NAME`."""
+    """Return the template with its values; the user is asked for a missing one as `placeholder.NAME`."""
 
     def one(match: re.Match[str]) -> str:
         name = match[1]

@@ -1,4 +1,4 @@
-"""From a recipe of others in its one form to a recipe of ours: checked as if a person had written it."""
+"""Convert a foreign recipe to a sparkwright recipe, checked as if a person had written it."""
 
 from __future__ import annotations
 
@@ -28,29 +28,36 @@ from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.visible import one_line
 
-#: images without a registry that others build on their own machine
+#: names of locally built images, without a registry
 LOCAL = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
-#: what sparkrun takes in place of the image that eugr's recipes build (core/recipe.py of 0.4.2); its tag moves every night
+#: sparkrun's substitutes for images that eugr's recipes build (core/recipe.py of 0.4.2); the tag moves every night
 STANDS_FOR = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
 NAME_CHARS = 60
 
 
 @dataclass
 class Taken:
-    """text: the recipe's file; "" while questions are open. name: the file's. image_digest: what the source pinned it to.
-    hosts: how many serve it together."""
+    """An imported recipe."""
 
+    #: name of the recipe's file
     name: str
+    #: the file's content; "" while questions are open
     text: str
     report: Report
+    #: digest that the source pinned the image to
     image_digest: str = ""
+    #: number of hosts that serve it together
     hosts: int = 1
 
 
 def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
-    """The recipe's file. name: as the user wants it, "" for its own. origin: where it is from, for the file's first line.
+    """Return the recipe.
 
-    Raises Refused for what is no recipe here, with the sentence that says why.
+    Args:
+        name: the user's choice, "" for its own name.
+        origin: its source, for the file's first line.
+
+    Raises Refused, with the reason, for a source that cannot become a recipe.
     """
     _answered_image(found, report)
     serving = command.read(found, report)
@@ -98,9 +105,9 @@ def taken(found: Foreign, name: str, report: Report, origin: str) -> Taken:
 def _served_name(
     serving: Serving, section: Mapping[str, Any], source_name: str, selection: Model, report: Report
 ) -> dict[str, Any]:
-    """The flag that keeps the name under which clients ask for the model; empty where it stays without one.
+    """Return the flag that keeps the model's name in requests; empty if it stays without one.
 
-    Without the flag an engine takes the model as it is written, which here would be the folder in which it is mounted.
+    Without the flag an engine uses the model as it is written, which here would be its mounted folder.
     """
     flag = serving.imports.served_name
     if not flag or section.get(flag) or not source_name or source_name == selection.to_yaml()["mount"]:
@@ -110,7 +117,7 @@ def _served_name(
 
 
 def _probes(serving: Serving, section: dict[str, Any], report: Report) -> None:
-    """What its flags promise to clients, and nothing of the source proves."""
+    """Note the probes for what its flags promise to clients and nothing in the source verifies."""
     own = serving.engine.probe_flags
     flags_of = {probe: (flag, *own.needs.get(probe, ())) for probe, flag in own.promises.items()}
     if probes := [probe for probe, names in flags_of.items() if all(section.get(name) for name in names)]:
@@ -122,7 +129,10 @@ def _probes(serving: Serving, section: dict[str, Any], report: Report) -> None:
 
 
 def _task(found: Foreign, serving: Serving, section: dict[str, Any], report: Report) -> str:
-    """What it does where its flags say that it generates no text; "" where it does, or they don't say."""
+    """Return the task of a server whose flags rule out text generation; "" if they do not.
+
+    Asks the user if the name does not tell the task.
+    """
     excluded = serving.engine.task_flags.excludes.get(GENERATE, {})
     telling = [f"--{name} {section[name]}" for name, values in excluded.items() if section.get(name) in values]
     if not telling:
@@ -140,20 +150,20 @@ def _task(found: Foreign, serving: Serving, section: dict[str, Any], report: Rep
 
 
 def slug(text: str) -> str:
-    """A name for a file and a container."""
+    """Return a name for a file and a container."""
     plain = re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:NAME_CHARS].strip("-._")
     return plain if len(plain) > 1 else f"imported-{plain}".rstrip("-")
 
 
 def _checked(text: str, name: str) -> None:
-    """As `recipe.load` checks a file."""
+    """Check the recipe's text as `recipe.load` checks a file."""
     source = document.parse(text, Path(f"recipes/{name}.yml"))
     file = check(RecipeFile, source)
     rules.refuse(parallel_rules.applied(file, source) if file.parallel is not None else file, source)
 
 
 def _answered_image(found: Foreign, report: Report) -> None:
-    """An image that was given is taken unasked, too: it is the way out of mods, and of packages that are installed."""
+    """Use an image from the answers even if it was not asked for: it is the way out of mods and of installed packages."""
     answer = report.given("image")
     if answer:
         instead = f"image {found.image}" if found.image not in ("", answer) else "image"
@@ -162,7 +172,7 @@ def _answered_image(found: Foreign, report: Report) -> None:
 
 
 def _image(found: Foreign, imports: Imports, report: Report) -> tuple[str, str]:
-    """(REPOSITORY:TAG, digest): what the recipe names, else the release that the engine's tables are of."""
+    """Return REPOSITORY:TAG and the digest: those of the source, else the release that the engine's tables belong to."""
     written = found.image.strip()
     if not written:
         report.add(

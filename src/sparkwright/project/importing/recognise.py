@@ -1,4 +1,4 @@
-"""Which format a text is of, and its reader."""
+"""Detection of a text's format, and its reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = (
 )
 
 
-#: kinds of files in which people keep a server's start, by the file's ending
+#: other kinds of files that start a server, by their ending
 ENDINGS = {
     **dict.fromkeys((".service", ".container", ".timer"), "a systemd unit"),
     **dict.fromkeys((".sh", ".bash"), "a shell script"),
@@ -26,12 +26,12 @@ ENDINGS = {
     ".env": "a file of variables",
     ".py": "a Python program",
 }
-#: the same by the first line of all
+#: the same by the first line
 SHEBANGS = (
     (re.compile(r"#!.{0,80}\b(?:ba|z|da)?sh\b"), "a shell script"),
     (re.compile(r"#!.{0,80}\bpython"), "a Python program"),
 )
-#: the same by the first line that is no comment
+#: the same by the first line that is not a comment
 FIRST_LINES = (
     (re.compile(r"\[(?:Unit|Service|Install|Container)\]"), "a systemd unit"),
     (re.compile(r"set -[a-z]|export [A-Z_]{1,60}="), "a shell script"),
@@ -56,9 +56,12 @@ def _other_kind(text: str, path: Path) -> str:
 
 
 def read(text: str, path: Path, report: Report) -> Foreign:
-    """What a text describes. path: of its file, for messages and for what lies beside it.
+    """Read a text in any of the known formats.
 
-    Raises Refused for what is none of the formats, and as their readers do.
+    Args:
+        path: the text's file, for messages and for files beside it.
+
+    Raises Refused if it has none of the formats, and as their readers do.
     """
     if docker_line.is_one(text):
         return docker_line.read(text, report)

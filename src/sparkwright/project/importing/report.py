@@ -1,4 +1,4 @@
-"""What became of each part of a recipe that was taken in, and what is still to be answered."""
+"""The report of an import: the outcome for each part of the source, and the open questions."""
 
 from __future__ import annotations
 
@@ -14,50 +14,56 @@ from sparkwright.visible import one_line
 Sort = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
 #: in the report's order
 SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
-#: an answer that takes out what is asked about
+#: the answer that drops a part
 DROP = "drop"
-#: an answer that leaves it as it is
+#: the answer that keeps it unchanged
 KEEP = "keep"
-#: a second model becomes one of the recipe's `models`
+#: the answer that makes a second model one of the recipe's `models`
 PIN = "pin"
 SHOWN_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """what: a key, a flag or an option. why: what was made of it, or why it is gone."""
+    """A row of the report."""
 
     sort: Sort
+    #: a key, a flag or an option
     what: str
+    #: what it became, or why it was dropped
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What only a person can say. key: the name for `--answer KEY=VALUE`. choices: the answers there are; empty for any."""
+    """A question that only the user can answer."""
 
+    #: the name for `--answer KEY=VALUE`
     key: str
     sentence: str
+    #: possible answers; empty for any
     choices: tuple[str, ...] = ()
 
 
 @dataclass
 class Report:
-    """Filled in while a recipe is read. answers: what was answered, by the questions' keys."""
+    """The report of one import, filled in while the source is read."""
 
+    #: the user's answers, by the questions' keys
     answers: Mapping[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
+    #: keys of the questions and answers that were used
     heard: set[str] = field(default_factory=set)
 
     def add(self, sort: Sort, what: str, why: str = "") -> None:
-        """One more row; the same one is not repeated."""
+        """Add a row, unless the same row exists."""
         row = Row(sort, one_line(secret_patterns.text(what), at_most=SHOWN_CHARS), secret_patterns.text(why))
         if row not in self.rows:
             self.rows.append(row)
 
     def ask(self, key: str, sentence: str, choices: Iterable[str] = ()) -> str:
-        """The answer to a question; empty while there is none, and then it is among the questions.
+        """Return the answer to a question; if there is none, add the question and return "".
 
         Raises Refused for an answer that is none of the choices.
         """
@@ -72,19 +78,19 @@ class Report:
         return answer
 
     def given(self, key: str) -> str:
-        """An answer that may be given unasked; empty for none."""
+        """Return an answer that may be given without a question; empty for none."""
         self.heard.add(key)
         return self.answers.get(key, "")
 
     def refuse_unheard(self) -> None:
-        """Raises Refused for an answer to a question that nobody asks."""
+        """Raise Refused for an answer to a question that was not asked."""
         spare = sorted(set(self.answers) - self.heard)
         if spare and not self.questions:
             fix = f"Questions: {', '.join(sorted(self.heard))}." if self.heard else "Nothing is asked."
             raise Refused(f"`--answer {one_line(spare[0], at_most=80)}=...` answers no question.", fix=fix)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON data."""
         return {
             "rows": [{"sort": row.sort, "what": row.what, "why": row.why} for row in self.rows],
             "questions": [

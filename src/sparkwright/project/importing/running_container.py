@@ -1,4 +1,4 @@
-"""A container that runs on a host, as it was made: kept as it is, for a deploy that finds nothing to change replaces nothing."""
+"""A container that runs on a host, as it was created: kept unchanged, so that a deploy finds nothing to replace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from sparkwright.project.importing.foreign import Foreign
 from sparkwright.project.importing.report import Report
 from sparkwright.project.importing.shell_words import assignments, unwrapped
 
-#: how `container_settings` hides a secret
+#: `container_settings` replaces secrets by this
 HIDDEN = "***"
 
 
 def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
-    """settings: what the module `container_settings` returned. host: its name."""
+    """Return the container as a foreign recipe.
+
+    Args:
+        settings: the result of the module `container_settings`.
+        host: the host's name.
+    """
     found = Foreign(
         kind=f"the container {settings['name']} of {host}",
         name=str(settings["name"]),
@@ -43,7 +48,7 @@ def read(settings: Mapping[str, Any], host: str, report: Report) -> Foreign:
 
 
 def _drop_hidden(found: Foreign, report: Report) -> None:
-    """Leave out labels and volumes that held a secret; of a word that held one say so."""
+    """Remove labels that held a secret, and report words that held one."""
     why = "its value stays on the host: a recipe holds no secret"
     labels = found.options.get("labels") or {}
     for name in [name for name, value in labels.items() if HIDDEN in str(value)]:

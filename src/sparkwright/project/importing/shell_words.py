@@ -1,4 +1,4 @@
-"""A command line of others as words. Nothing of it is run: what only a shell could do is refused by name."""
+"""Splitting of a foreign command line into words. Nothing is run: anything that needs a shell is refused by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.project.importing.foreign import MOST_CHARS, MOST_WORDS
 from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
-#: what a shell acts on, by what it is called
+#: shell syntax, with its names
 OPERATORS = {
     "|": "a pipe",
     "&": "`&` or `&&`",
@@ -26,7 +26,7 @@ SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
 
 
 def split(line: str) -> list[str]:
-    """The words of one command. Raises Refused for several commands, and for what a shell would have to run or fill in."""
+    """Return the words of one command. Raises Refused for several commands, and for anything that a shell would run or expand."""
     if len(line) > MOST_CHARS:
         raise Refused(f"the command line is longer than {MOST_CHARS} characters.")
     joined = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
@@ -41,14 +41,14 @@ def split(line: str) -> list[str]:
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """The words of a command that a shell was given as text (`bash -c "vllm serve ..."`), without `exec`."""
+    """Return the words of a command given to a shell as text (`bash -c "vllm serve ..."`), without `exec`."""
     if len(words) >= 3 and words[0] in SHELLS and words[1].startswith("-") and words[1].endswith("c"):
         words = split(words[2])
     return words[1:] if words[:1] == ["exec"] else words
 
 
 def assignments(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The variables that stand before a command (`A=1 vllm serve ...`, also after `env`), and the command."""
+    """Return the variables before a command (`A=1 vllm serve ...`, also after `env`), and the command."""
     rest = words[1:] if words[:1] == ["env"] else list(words)
     found: dict[str, str] = {}
     while rest and _ASSIGNMENT.match(rest[0]):
@@ -58,12 +58,12 @@ def assignments(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def variables(word: str) -> list[str]:
-    """The shell's variables that a word names, as $HOME or ${HOME}."""
+    """Return the shell variables in a word, as $HOME or ${HOME}."""
     return _VARIABLE.findall(word)
 
 
 def _refuse_shell(line: str) -> None:
-    """Raises Refused for the first thing outside of quotes that is not a word."""
+    """Raise Refused for the first shell syntax outside of quotes."""
     quote, skip = "", False
     for n, letter in enumerate(line):
         if skip:

@@ -20,17 +20,17 @@ from sparkwright.project.importing.shell_words import assignments, split, unwrap
 from sparkwright.trust.network_words import HOST
 from sparkwright.visible import one_line
 
-#: of `recipe_version`, those that are known
+#: known values of `recipe_version`
 VERSIONS = ("1", "2")
 
-#: defaults that are called otherwise than a flag of vLLM, by the flag that they stand for
+#: defaults whose names differ from vLLM's flags
 CALLED = {
     "tensor_parallel": "tensor-parallel-size",
     "pipeline_parallel": "pipeline-parallel-size",
     "data_parallel": "data-parallel-size",
     "ctx_size": "ctx-size",
 }
-#: keys that run something, each with what it would do
+#: keys that run something, each with its effect
 HOOKS = {
     "pre_exec": "commands in the container before the server starts",
     "post_exec": "commands in the container after it started",
@@ -57,7 +57,7 @@ DROPPED = {
     "capabilities": "`expect.probes` proves what it can do",
     "unsupported_capabilities": "`expect.probes` proves what it can do",
 }
-#: keys that are read, or say nothing of what is served
+#: keys that are read, or do not affect the server
 READ = {
     *("recipe_version", "sparkrun_version", "name", "description", "metadata", "model", "model_revision", "runtime"),
     *("mode", "solo_only", "cluster_only", "min_nodes", "max_nodes", "container", "containers", "defaults", "env"),
@@ -65,7 +65,7 @@ READ = {
 }
 _TEXTS = ("name", "description", "model", "model_revision", "runtime", "mode", "container", "command")
 _OVERRIDE = partly(when=VARIABLES, defaults=VARIABLES, env=VARIABLES, container=scalar)
-#: of a file, before it is read
+#: shape of a file, checked before it is read
 SHAPE = {
     **partly(**dict.fromkeys((*_TEXTS, "recipe_version", "sparkrun_version"), scalar)),
     **partly(metadata=partly(description=scalar), defaults=VARIABLES, env=VARIABLES, containers=VARIABLES),
@@ -74,13 +74,13 @@ SHAPE = {
 
 
 def is_one(data: dict[str, Any]) -> bool:
-    """Whether a YAML file is of this format."""
+    """Return True if a YAML file has this format."""
     named = any(key in data for key in ("recipe_version", "sparkrun_version"))
     return named or (isinstance(data.get("model"), str) and ("container" in data or "command" in data))
 
 
 def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
-    """The recipe. Raises Refused for mods and hooks, naming what they would do and the ways out."""
+    """Return the recipe. Raises Refused for mods and hooks, with their effects and the ways out."""
     version = text(data.get("recipe_version"), "recipe_version") or "1"
     kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
     if version not in VERSIONS:
@@ -125,7 +125,7 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
 
 
 def _of_several(data: dict[str, Any], report: Report) -> str:
-    """The image where a recipe names several, by what each is for."""
+    """Return the image of a recipe that names several, by purpose; the user chooses one."""
     named = {
         key: text(value, f"containers.{key}") for key, value in mapping(data.get("containers"), "containers").items()
     }
@@ -141,7 +141,7 @@ def _launch(data: dict[str, Any]) -> overrides.Launch:
 
 
 def _hosts(data: dict[str, Any]) -> int:
-    """How many hosts it is for; 0 where it can do with one and with several."""
+    """Return the number of hosts that the recipe is for; 0 if it can use one or several."""
     least, most = (_number(data.get(key)) for key in ("min_nodes", "max_nodes"))
     if data.get("solo_only") is True or most == 1 or text(data.get("mode"), "mode") == "solo":
         return 1
@@ -180,7 +180,7 @@ def _hook(name: str, what: str, given: Any, report: Report) -> None:
 
 
 def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> list[str]:
-    """The flags that sparkrun makes of defaults where there is no command: by what the engine calls the same thing."""
+    """Return the flags that sparkrun makes of defaults if there is no command, under the engine's names."""
     name = RUNTIMES.get(found.engine, "")
     if not name:
         return []

@@ -1,4 +1,4 @@
-"""vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and what differs on a Spark.
+"""vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and overrides for the DGX Spark.
 
 Source: vllm-project/recipes@8959cf6, taxonomy.yaml and src/lib/command-synthesis.js (the order of arguments).
 """
@@ -26,17 +26,17 @@ from sparkwright.visible import one_line
 KIND = "vllm-project/recipes"
 #: a Spark in its vocabulary: the profile, its brand and its generation
 PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
-#: GB that a Spark has for one server: 128 less what the system takes
+#: GB that a Spark has for one server: 128 less the system's own use
 SPARK_GB = 112
 MOST_SPARKS = 8
 STRATEGY, STRATEGY_OF_SEVERAL = "single_node_tp", "multi_node_tp"
 TASKS = {"embedding": "embed", "embeddings": "embed", "rerank": "rerank", "reranking": "rerank", "reranker": "rerank"}
-#: keys that are read, or are for people
+#: keys that are read, or are only for people
 READ = {
     *("meta", "model", "variants", "omni", "hardware_overrides", "strategy_overrides", "features", "opt_in_features"),
     *("dependencies", "compatible_strategies", "guide"),
 }
-#: keys that nothing is made of
+#: keys that a recipe has no use for, each with the reason
 DROPPED = {
     "kv_offload_support": "where keys and values may be moved to: a Spark has one memory",
     "default_strategy": "a Spark has one GPU; its memory says over how many it is split",
@@ -55,7 +55,7 @@ _VARIANT = {
 }
 _DEPENDENCY = either("a text or a mapping", (WORD, scalar), (dict, partly(command=scalar)))
 _MODEL = partly(model_id=scalar, min_vllm_version=scalar, base_args=words, base_env=VARIABLES)
-#: of a file, before it is read
+#: shape of a file, checked before it is read
 SHAPE = {
     **partly(meta=partly(title=scalar, hardware={}, tasks=words), hardware_overrides=_BY_HARDWARE),
     "model": _MODEL,
@@ -66,12 +66,15 @@ SHAPE = {
 
 
 def is_one(data: dict[str, Any]) -> bool:
-    """Whether a YAML file is of this format."""
+    """Return True if a YAML file has this format."""
     return isinstance(data.get("model"), dict) and "variants" in data and "model_id" in data["model"]
 
 
 def read(data: dict[str, Any], report: Report) -> Foreign:
-    """The recipe for a Spark. Raises Refused for what vLLM-Omni serves, and for what no number of Sparks serves this way."""
+    """Return the recipe for a Spark.
+
+    Raises Refused for a recipe that vLLM-Omni serves, and for one that no number of Sparks can serve.
+    """
     meta, base = mapping(data.get("meta"), "meta"), mapping(data["model"], "model")
     if data.get("omni"):
         fix = "sparkwright proves a server by text, vectors or scores."
@@ -106,7 +109,7 @@ def read(data: dict[str, Any], report: Report) -> Foreign:
 
 
 def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]:
-    """The checkpoint: the one that names the Spark, the only one that fits, else what a person says."""
+    """Return the checkpoint: the one that names the Spark, the only one that fits, else the user's answer."""
     all_ = {name: mapping(value, f"variants.{name}") for name, value in mapping(data["variants"], "variants").items()}
     if not all_:
         raise Refused("`variants` is empty.")
@@ -128,7 +131,7 @@ def _variant(data: dict[str, Any], report: Report) -> tuple[str, dict[str, Any]]
 
 
 def _elsewhere(variant: dict[str, Any]) -> bool:
-    """Whether a variant is for other hardware than NVIDIA's."""
+    """Return True if a variant is for hardware other than the DGX Spark, or other than NVIDIA's."""
     only = texts(variant.get("supported_hardware"), "supported_hardware")
     brand = text(mapping(variant.get("precision_hardware"), "precision_hardware").get("brand"), "brand")
     return (bool(only) and PROFILE not in only) or brand.lower() not in ("", BRAND)
@@ -144,7 +147,7 @@ def _about(variant: dict[str, Any]) -> str:
 
 
 def _hosts(data: dict[str, Any], name: str, variant: dict[str, Any], report: Report) -> int:
-    """One Spark where its memory is enough, else as many as have it: a power of two, which attention heads divide by."""
+    """Return the number of Sparks: one if its memory is enough, else the next power of two, which attention heads divide by."""
     needed, hosts = _gb(variant), 1
     while hosts * SPARK_GB < needed:
         hosts *= 2
@@ -166,7 +169,7 @@ def _hosts(data: dict[str, Any], name: str, variant: dict[str, Any], report: Rep
 def _arguments(
     data: dict[str, Any], base: dict[str, Any], variant: dict[str, Any], strategy: str, report: Report
 ) -> tuple[list[str], dict[str, str]]:
-    """All arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
+    """Return all arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
     own = mapping(variant.get("hardware_overrides"), "hardware_overrides")
     general = mapping(data.get("hardware_overrides"), "hardware_overrides")
     selection = mapping(mapping(data.get("strategy_overrides"), "strategy_overrides").get(strategy), strategy)
@@ -191,7 +194,7 @@ def _arguments(
 
 
 def _dependencies(data: dict[str, Any], report: Report) -> None:
-    """Packages that it installs beside vLLM: an image that has them is needed, for nothing is installed in a container."""
+    """Ask for an image with the packages that it installs beside vLLM: nothing is installed in a container."""
     rows = [
         mapping(dependency, "dependencies")
         for dependency in data.get("dependencies") or ()

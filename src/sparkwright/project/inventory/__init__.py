@@ -1,1 +1,1 @@
-"""The hosts, their groups, and the patterns that name them."""
+"""Hosts, their groups, and the patterns that select them."""

@@ -1,4 +1,4 @@
-"""The clusters that groups.yml makes of groups, and what can't be one."""
+"""The clusters of groups.yml, and the checks of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.project.inventory.patterns import EVERYONE
 
 
 def found(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[str, ...]]) -> dict[str, Cluster]:
-    """The clusters by name. members: of each group. Raises Refused with file and line for one that can't be."""
+    """Return the clusters by name. members: hosts of each group. Raises Refused with file and line for an invalid one."""
     for rule in (_heads, _sizes, _members):
         for message, where, fix in rule(hosts, groups, members):
             raise Refused(message, where=where, fix=fix)
@@ -24,7 +24,7 @@ def found(hosts: Mapping[str, Own], groups: Groups, members: Mapping[str, tuple[
 
 
 def member(host: Host, clusters: Iterable[Cluster]) -> Host:
-    """A host as its cluster makes it: what it serves, the cluster says."""
+    """Return a host with its cluster and the cluster's recipe; unchanged if it is in none."""
     mine = next((cluster for cluster in clusters if host.name in cluster.members), None)
     if mine is None:
         return host

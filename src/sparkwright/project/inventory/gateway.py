@@ -12,27 +12,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gateway:
-    """name: its group's. host: where it runs. members: the hosts of the group, by name. file: what groups.yml says of it.
+    """A gateway of the inventory, which gives the models of a group one address."""
 
-    set_at: "file:line" of its keys, for messages.
-    """
-
+    #: the name of its group
     name: str
+    #: the host that it runs on
     host: str
+    #: names of the hosts of the group
     members: tuple[str, ...]
+    #: its section of groups.yml
     file: GatewayFile
+    #: "file:line" of its keys, for messages
     set_at: Mapping[str, str]
 
     @property
     def control_port(self) -> int:
-        """The port for its hosts."""
+        """The port at which its hosts control it."""
         return self.file.control_port or self.file.port + 1
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports that it takes on its host, by their keys."""
+        """The ports that it takes on its host, by key."""
         return {"port": self.file.port, "control_port": self.control_port}
 
     def where(self, key: str) -> str:
-        """ "file:line" of a key of it; of the gateway itself where the key is not written."""
+        """Return "file:line" of one of its keys; of the gateway itself if the key is not set."""
         return self.set_at.get(key, self.set_at[""])

@@ -1,4 +1,4 @@
-"""What `gateway:` of a group may hold."""
+"""Pydantic models of a group's `gateway:` section."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TlsFile(Strict):
 
 
 class GatewayLimits(Strict):
-    """How much the gateway takes at once."""
+    """Limits of the gateway: connections, sizes and times."""
 
     clients: int = Field(
         defaults.GATEWAY_CLIENTS,

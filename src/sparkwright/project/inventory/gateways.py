@@ -1,4 +1,4 @@
-"""The gateways that groups.yml describes, and what can't be one by the inventory alone."""
+"""The gateways of groups.yml, and the checks that need only the inventory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = tuple(GatewayFile.model_fields)
 
 
 def found(groups: Groups, members: Mapping[str, tuple[str, ...]]) -> dict[str, Gateway]:
-    """The gateways by their groups. members: of each group. Raises Refused with file and line for one that can't be."""
+    """Return the gateways by group. members: hosts of each group. Raises Refused with file and line for an invalid one."""
     gateways = {
         name: Gateway(name, group.gateway.host, members[name], group.gateway, _places(groups, name, group.gateway))
         for name, group in groups.checked.items()

@@ -1,7 +1,7 @@
-"""Where hosts are, at a glance into their files: nothing is checked yet, and connecting can begin.
+"""The addresses of hosts, read from their files before anything is checked, so that connecting can begin.
 
-What checks the files takes 70 ms to import, a third of a login. Whoever connects by a glance compares it with the checked host
-(`Host.way`) before anything is sent there.
+The code that checks the files takes 70 ms to import, a third of a login. A host read here is compared with the checked one
+(`Host.way`) before anything is sent to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUPS_FILE = "groups.yml"
 
 
 def hosts(project: Path, pattern: str) -> list[Host]:
-    """The hosts of a pattern that are reached over ssh, with nothing but their `way` and groups. None of them when unsure."""
+    """Return the hosts of a pattern that are reached over ssh, with only their `way` and groups; none of them if in doubt."""
     folder = project / "hosts"
     try:
         groups = _read(folder / GROUPS_FILE)
@@ -28,17 +28,17 @@ def hosts(project: Path, pattern: str) -> list[Host]:
         named = {**patterns.implied(found), **patterns.members(found, groups)}
         names = patterns.match(pattern, list(found), named) if pattern else []
     except (Refused, AttributeError, TypeError, KeyError):
-        return []  # the check will say what is wrong
+        return []  # the check reports the mistake
     return [found[name] for name in names if found[name].connection == "ssh" and _plain(found[name])]
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of hosts/ that are a host's. Raises Refused as `document.files` does."""
+    """Return the files of hosts/ that describe a host. Raises Refused as `document.files` does."""
     return [path for path in document.files(folder) if path.name != GROUPS_FILE]
 
 
 def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
-    """A host, or one for each recipe that it serves."""
+    """Return a host, or one for each recipe that it serves."""
     own = _read(path)
     host = _host(path, own, groups)
     lists = [own[key] for key in ("serves", "on_demand") if own.get(key) is not None]

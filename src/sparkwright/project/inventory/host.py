@@ -1,4 +1,4 @@
-"""What is known of a host, without what checks it: whoever connects to one needs no Pydantic."""
+"""A host of the inventory, apart from the models that check it: connecting to one needs no Pydantic."""
 
 from __future__ import annotations
 
@@ -13,56 +13,58 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Host:
-    """One host, or one of the servers of a host that `serves` several.
-
-    port: sshd's. serve_port: where the server is published, if not where the recipe says. where: its file, for messages. vars:
-    all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by `recipe`, `model_from`, `serve_port` or
-    `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its recipe's server. fabric: its end of the
-    fast link. cluster: the one that it is a member of.
-
-    on, server: of one of several servers, the machine's name and that of the server's container; `name` is then MACHINE/RECIPE.
-    turns: of one that is on demand, the containers that share memory by turns, its own among them, as they are listed.
-    """
+    """A host, or one of the servers of a host that `serves` several."""
 
     name: str
     address: str
     connection: str = "ssh"
     user: str | None = None
+    #: port of sshd
     port: int | None = None
     home: str | None = None
     recipe: str | None = None
+    #: published port of the server, if not the recipe's
     serve_port: int | None = None
     registry_mirror: str | None = None
     model_from: str | None = None
     groups: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    #: merged variables: all < groups < host
     vars: Mapping[str, Any] = field(default_factory=dict)
     secret_sources: Mapping[str, Source] = field(default_factory=dict)
+    #: variable of the laptop's environment with the key of its recipe's server
     key_variable: str = ""
+    #: its file, for messages
     where: str = ""
+    #: "file:line" that later mistakes are blamed on, by `recipe`, `model_from`, `serve_port` or `vars.NAME`
     set_at: Mapping[str, str] = field(default_factory=dict)
+    #: its end of the fast link
     fabric: Fabric | None = None
+    #: the cluster that it is a member of
     cluster: Cluster | None = None
+    #: for one of several servers, the machine's name; `name` is then MACHINE/RECIPE
     on: str = ""
+    #: for one of several servers, the name of its container
     server: str = ""
+    #: for a server on demand, all containers that share memory by turns, in the listed order
     turns: tuple[str, ...] = ()
 
     @property
     def machine(self) -> str:
-        """The machine's name, which several of its servers share."""
+        """The machine's name, shared by its servers."""
         return self.on or self.name
 
     @property
     def upstream(self) -> str:
-        """What a gateway calls its server: HAProxy takes no slash in a name."""
+        """The name of its server at a gateway: HAProxy allows no slash in a name."""
         return self.name.replace("/", ":")
 
     @property
     def title(self) -> str:
-        """Its name; of a member of a cluster with its rank."""
+        """Its name, with the rank of a cluster's member."""
         return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
 
     @property
     def way(self) -> tuple[str, str, str | None, int | None]:
-        """All that connecting depends on."""
+        """All values that a connection depends on."""
         return self.connection, self.address, self.user, self.port

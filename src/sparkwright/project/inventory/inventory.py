@@ -1,4 +1,4 @@
-"""The hosts there are, with what their groups give them."""
+"""The hosts of a project, with the settings of their groups."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from sparkwright.secret import Secret
 
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
-#: what is found wrong only beside another file
+#: settings whose mistakes are found only together with another file
 BLAMED = ("recipe", "model_from", "serve_port")
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """What one file, or one group of groups.yml, gives to a host. at: where it stands in its document."""
+    """The settings that one file, or one group of groups.yml, gives to a host."""
 
     file: Shared
     source: Document
+    #: its place in the document
     at: Place = ()
 
     def set_at(self) -> dict[str, str]:
@@ -54,17 +55,19 @@ class _Layer:
 
 @dataclass(frozen=True)
 class Inventory:
-    """hosts: by name; of a host that serves several recipes one for each, as MACHINE/RECIPE. groups: the hosts' names by group,
-    `all` among them. min_serving: of the groups that say it. clusters, gateways: by the name of their group.
+    """All hosts, groups, clusters and gateways of a project."""
 
-    machines: the hosts as their files describe them, by name, without a recipe where they serve several.
-    """
-
+    #: hosts by name; a host that serves several recipes is here once for each, as MACHINE/RECIPE
     hosts: Mapping[str, Host]
+    #: names of the hosts by group, `all` among them
     groups: Mapping[str, tuple[str, ...]]
+    #: by group, for the groups that set it
     min_serving: Mapping[str, int] = field(default_factory=dict)
+    #: clusters by the name of their group
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    #: gateways by the name of their group
     gateways: Mapping[str, Gateway] = field(default_factory=dict)
+    #: hosts as their files describe them, by name; without a recipe where they serve several
     machines: Mapping[str, Host] = field(default_factory=dict)
 
     @classmethod
@@ -91,24 +94,24 @@ class Inventory:
         return cls(hosts, patterns.members(hosts, groups.checked), floors, clusters, found_gateways, machines)
 
     def names(self) -> list[str]:
-        """Every host's name."""
+        """Return the names of all hosts."""
         return list(self.hosts)
 
     def match(self, pattern: str) -> list[Host]:
-        """The hosts of an Ansible pattern, in the inventory's order. Raises Refused when there is none."""
+        """Return the hosts of an Ansible pattern, in the inventory's order. Raises Refused if there are none."""
         named = {**patterns.implied(self.hosts), **self.groups}
         return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), named)]
 
     def machines_of(self, hosts: Iterable[Host]) -> list[Host]:
-        """The machines of these hosts, each once."""
+        """Return the machines of these hosts, each once."""
         return [self.machines[name] for name in dict.fromkeys(host.machine for host in hosts)]
 
     def servers_of(self, machine: str) -> list[Host]:
-        """All that a machine serves."""
+        """Return the hosts that stand for the servers of a machine."""
         return [host for host in self.hosts.values() if host.machine == machine]
 
     def secrets(self, host: Host) -> dict[str, Secret]:
-        """The host's secrets, read now. One whose environment variable or file is not there is left out.
+        """Read the host's secrets. One whose environment variable or file does not exist is left out.
 
         Raises Refused for one that is too short.
         """

@@ -1,4 +1,4 @@
-"""What hosts/*.yml and hosts/groups.yml may hold."""
+"""Pydantic models of hosts/*.yml and hosts/groups.yml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Home = Annotated[str, rule(_why_not_a_home)]
 
 
 class Shared(Strict):
-    """What a group gives to its hosts and a host may set itself. A host's own value wins."""
+    """Settings that a group gives to its hosts and a host may set itself. A host's own value wins."""
 
     user: str | None = Field(None, description="the ssh user (default: your ssh configuration)")
     port: int | None = Field(None, description="sshd's port (default: your ssh configuration)", ge=1, le=65535)
@@ -78,7 +78,7 @@ class FabricFile(Strict):
 
 
 class ClusterFile(Strict):
-    """What a group of hosts serves together."""
+    """A recipe that the hosts of a group serve together."""
 
     recipe: str = Field(description="the recipe that they serve together; it says `parallel`")
     head: str = Field(description="the host that answers requests; rank 0")
@@ -122,7 +122,7 @@ class HostFile(Shared):
 
     @property
     def several(self) -> bool:
-        """Whether it lists its recipes, instead of naming one."""
+        """True if it lists its recipes instead of naming one."""
         return self.serves is not None or self.on_demand is not None
 
 

@@ -1,4 +1,4 @@
-"""Names that mean nothing, or two things: groups, hosts and files of an inventory that no pattern and no other file can reach."""
+"""Checks of names: groups, hosts and files that have no meaning, or more than one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.inventory.patterns import EVERYONE
 
-#: signs that mean something in a pattern
+#: characters with a meaning in patterns
 SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
 SIGNS_SHOWN = "`, : ! & * ? [ ]` have a meaning in patterns"
 
@@ -31,25 +31,25 @@ class Own:
 
 @dataclass(frozen=True)
 class Groups:
-    """groups.yml, its groups by name."""
+    """The groups of groups.yml, by name."""
 
     checked: Mapping[str, GroupFile]
     source: Document
 
 
-#: what is wrong, where, and what to do
+#: message, "file:line" and fix
 Mistake = tuple[str, str, str]
 
 
 def refuse(hosts: Mapping[str, Own], groups: Groups) -> None:
-    """Raises Refused with file and line for the first such name."""
+    """Raise Refused with file and line for the first such name."""
     for rule in (_host_names, _groups_of, _members):
         for message, where, fix in rule(hosts, groups):
             raise Refused(message, where=where, fix=fix)
 
 
 def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
-    """Raises Refused for a host that copies its model from one that isn't there."""
+    """Raise Refused for a host that copies its model from a host that does not exist."""
     if host.model_from and host.model_from not in hosts:
         message = f"`model_from`: no host named '{visible.name(host.model_from)}'."
         raise Refused(message, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
@@ -71,7 +71,7 @@ def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
 
 
 def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
-    """Groups that hosts name. Several hosts of one group need no entry in groups.yml."""
+    """Yield mistakes in the groups that hosts name. A group that several hosts name needs no entry in groups.yml."""
     times = Counter(group for own in hosts.values() for group in set(own.file.groups))
     named = [
         (own.source.where("groups", n), group) for own in hosts.values() for n, group in enumerate(own.file.groups)

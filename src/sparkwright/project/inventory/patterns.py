@@ -14,16 +14,24 @@ EVERYONE = "all"
 
 
 def groups_of(name: str, named: Iterable[str], listed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """The groups of a host in their order: the later outranks the earlier, the host's own file them all, and `all` none.
+    """Return the groups of a host in order.
 
-    named: by its own file. listed: the hosts that each group of groups.yml lists.
+    A later group overrides an earlier one, and the host's own file overrides them all. `all`, which any group overrides, is left
+    out.
+
+    Args:
+        named: the groups that its own file names.
+        listed: the hosts that each group of groups.yml lists.
     """
     mine = [group for group, hosts in listed.items() if name in hosts]
     return tuple(dict.fromkeys(group for group in (*named, *mine) if group != EVERYONE))
 
 
 def last(values: Iterable[Any]) -> Any:
-    """What counts of a setting's values, those of `all` first, of the host's own file last; None: none says it."""
+    """Return the last value that is not None, or None.
+
+    values: those of a setting, of the group `all` first, of the host's own file last.
+    """
     found = None
     for value in values:
         found = found if value is None else value
@@ -31,14 +39,14 @@ def last(values: Iterable[Any]) -> Any:
 
 
 def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The hosts' names by group, `all` among them. groups: those that have an entry of their own."""
+    """Return the names of hosts by group, `all` among them. groups: those with an entry of their own."""
     names = dict.fromkeys([EVERYONE, *groups, *(group for host in hosts.values() for group in host.groups)])
     found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
     return {**found, EVERYONE: tuple(hosts)}
 
 
 def implied(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
-    """What a pattern may name too: a machine that serves several recipes, and as `/RECIPE` all that serve one."""
+    """Return the implied groups: a machine that serves several recipes, and as `/RECIPE` all hosts that serve a recipe."""
     found: dict[str, tuple[str, ...]] = {}
     for host in hosts.values():
         for name in ([host.on] if host.on else []) + ([f"/{host.recipe}"] if host.recipe else []):
@@ -47,9 +55,9 @@ def implied(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
 
 
 def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """The names a pattern means, in the order of hosts: unions first, then `&` cuts, then `!` takes away.
+    """Return the names that a pattern matches, in the order of hosts: unions first, then `&` intersects, then `!` removes.
 
-    Raises Refused for a name nobody has and for a pattern that leaves no host.
+    Raises Refused for an unknown name, and for a pattern that matches no host.
     """
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
     selection: set[str] = set()

@@ -1,4 +1,4 @@
-"""What no host and no group may say: a secret as a plain value, or the server's key as one secret among others."""
+"""Checks of hosts and groups: no secret as a plain value, and no server's key among the other secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUT_OF_URL = "Remove user and password from the URL."
 
 
 def refuse(file: Shared, source: Document, at: Place = ()) -> None:
-    """Raises Refused with file and line for the first thing that can't stand."""
+    """Raise Refused with file and line for the first mistake."""
     own = next((name for name in _key_variables() if name in file.secrets), "") if file.secrets else ""
     if own:
         fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
@@ -28,7 +28,12 @@ def refuse(file: Shared, source: Document, at: Place = ()) -> None:
 
 
 def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") -> Refused:
-    """The sentence about a secret that stands as a plain value. at: what the place is below. fix: if not a host's `secrets:`."""
+    """Return the error for a secret as a plain value.
+
+    Args:
+        place: its place below `at`.
+        fix: by default, a host's `secrets:`.
+    """
     name = next(item for item in reversed(place) if isinstance(item, str))
     fix = fix or (
         f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "

@@ -1,4 +1,4 @@
-"""Where a user's file says that a secret is."""
+"""The source of a secret, as a user's file names it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sparkwright.project.documents.validation import Strict
 
 
 class SecretSource(Strict):
-    """Where a secret comes from on the laptop: one of an environment variable, a file, a command's output."""
+    """The source of a secret on the laptop: one of an environment variable, a file, a command's output."""
 
-    NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
+    NAMES_A_SECRET: ClassVar[bool] = True  # messages about it never repeat the value
 
     env: str | None = Field(
         None, description="an environment variable of the laptop", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"

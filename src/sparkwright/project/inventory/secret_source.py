@@ -1,4 +1,4 @@
-"""A secret, read on the laptop from the place that a user's file names. What goes wrong is told without the secret."""
+"""A secret, read on the laptop from the source that a user's file names. Errors never hold the secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_BYTES = 64 * 2**10
 
 
 class Source(Protocol):
-    """One of an environment variable, a file, a command's output: see `models.SecretSource`."""
+    """The source of a secret: an environment variable, a file or a command's output, see `models.SecretSource`."""
 
     @property
     def env(self) -> str | None: ...
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 
 def of(host: Host) -> dict[str, Secret]:
-    """A host's secrets, read now. One whose environment variable or file is not there is left out.
+    """Read a host's secrets. One whose environment variable or file does not exist is left out.
 
     Raises Refused for one that is too short.
     """
@@ -43,9 +43,9 @@ def of(host: Host) -> dict[str, Secret]:
 
 
 def server_key(source: Source, where: str, name: str = "server_key") -> Secret:
-    """The key of a recipe's server, or a gateway's, read now. name: of the key in the file.
+    """Read the key of a recipe's server, or of a gateway. name: the key's name in the file.
 
-    Raises Refused with file and line when there is none, or no good one.
+    Raises Refused with file and line if there is none, or it is not valid.
     """
     found = read(name, source)
     if not found:
@@ -56,7 +56,8 @@ def server_key(source: Source, where: str, name: str = "server_key") -> Secret:
 
 
 def read(name: str, source: Source) -> Secret | None:
-    """The secret now; None when its environment variable is not set, or its file not there. Raises Failed, naming it."""
+    """Read a secret. Returns None if its environment variable is not set, or its file does not exist. Raises Failed with its
+    name."""
     if source.env is not None:
         value = os.environ.get(source.env)
         return Secret(value) if value else None
@@ -66,15 +67,15 @@ def read(name: str, source: Source) -> Secret | None:
 
 
 def refuse_short(name: str, secret: Secret | None, where: str) -> None:
-    """Raises Refused for a secret too short to be told from ordinary words: it could not be kept out of what is written."""
+    """Raise Refused for a secret that is too short to be masked: ordinary words would contain it."""
     if secret and len(secret.reveal()) < SHORTEST:
         message = f"the secret {name} is shorter than {SHORTEST} characters."
         raise Refused(message, where=where, fix="Masking it would garble ordinary words; use a longer one.")
 
 
 def named(source: Source) -> str:
-    """The place, for a sentence."""
-    if source.env is not None:  # some write the secret itself there
+    """Return the source in words, for a message."""
+    if source.env is not None:  # users may have put the secret itself there
         return f"the environment variable {'of that name' if is_secret('', source.env) else source.env}"
     return f"the file {source.file}" if source.file is not None else "the command"
 

@@ -1,4 +1,4 @@
-"""A host that serves several recipes: one target for each, with the machine's address and its own recipe, port and container."""
+"""A host that serves several recipes: a target for each, with the machine's address and its own recipe, port and container."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from sparkwright.project.inventory.models import ServedFile
 from sparkwright.project.inventory.name_rules import Mistake, Own
 from sparkwright.trust.names import STEP, why_not_a_file
 
-#: the keys of a host's file that list recipes: those beside each other, and those that share memory by turns
+#: the keys of a host's file that list recipes: served side by side, or sharing memory by turns
 SERVES, ON_DEMAND = "serves", "on_demand"
 
 
 @dataclass(frozen=True)
 class _Listed:
-    """An entry of `serves` or of `on_demand`. where: "file:line"."""
+    """An entry of `serves` or of `on_demand`."""
 
     file: ServedFile
     key: str
+    #: "file:line"
     where: str
 
 
 def targets(project: Path, host: Host, own: Own) -> list[Host]:
-    """One for each recipe that a host serves; the host itself where it has one. Raises Refused with file and line."""
+    """Return a target for each recipe that a host serves; the host itself if it has one recipe.
+
+    Raises Refused with file and line.
+    """
     if not own.file.several:
         return [host]
     listed = _listed(own)
@@ -49,7 +53,7 @@ def targets(project: Path, host: Host, own: Own) -> list[Host]:
 
 
 def refuse_members(owns: Mapping[str, Own], clusters: Mapping[str, Cluster]) -> None:
-    """Raises Refused for a member of a cluster that serves something else beside it."""
+    """Raise Refused for a member of a cluster that serves other recipes beside the cluster's."""
     for cluster in clusters.values():
         for name in cluster.members:
             if owns[name].file.several:
@@ -109,13 +113,16 @@ def _target(project: Path, host: Host, listing: _Listed) -> Host:
 
 
 def _container(path: Path, recipe: str) -> str:
-    """The name of a recipe's container. What is wrong in the recipe its check will say."""
+    """Return the name of a recipe's container. Mistakes in the recipe are found by its own check."""
     found = _part(path, "container").get("name")
     return found if isinstance(found, str) and STEP.fullmatch(found) else recipe
 
 
 def key_variable(path: Path) -> str:
-    """The environment variable with the key of a recipe's server; empty for none. What is wrong in it its check will say."""
+    """Return the environment variable with the key of a recipe's server; empty for none.
+
+    Mistakes in the recipe are found by its own check.
+    """
     try:
         if b"server_key" not in path.read_bytes():
             return ""

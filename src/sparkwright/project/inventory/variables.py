@@ -1,4 +1,4 @@
-"""The variables that the shipped playbooks read, and those of a user's that are one of them misspelt."""
+"""The variables that the shipped playbooks read, and the check for misspelt ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 
-#: what a host may set under `vars:`, with what is meant when it does not
+#: the variables that a host may set under `vars:`, with their defaults
 DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave
     "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
@@ -31,16 +31,16 @@ DEFAULTS: dict[str, Any] = {
     "anyway": False,  # start a configuration that took the host down; `--anyway`
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }
-#: variables that are a number of GiB
+#: variables in GiB
 AMOUNTS = frozenset({"guard_gib"})
-#: how alike two names must be for one to be taken for the other, misspelt
+#: similarity above which one name counts as a misspelling of another
 ALIKE = 0.75
-#: where a variable may be read; in hosts/ only within an expression
+#: files that may read a variable; in hosts/ only expressions do
 READERS = ("playbooks/**/*.yml", "templates/**/*")
 
 
 def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path) -> None:
-    """Raises Refused with the line of a variable that nothing reads and that is nearly the name of one that is read.
+    """Raise Refused with the line of a variable that nothing reads and whose name is close to one that is read.
 
     A switch of DEFAULTS must be true or false: a text would count as true.
     """
@@ -62,7 +62,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def _texts(project: Path) -> Iterator[str]:
-    """What may read a variable: playbooks, templates, and the expressions in the inventory's own values."""
+    """Yield the texts that may read a variable: playbooks, templates, and the expressions in the inventory's own values."""
     for pattern in READERS:
         yield from _read(sorted(project.glob(pattern)))
     for text in _read(sorted((project / "hosts").glob("*.yml"))):
@@ -75,4 +75,4 @@ def _read(paths: Iterable[Path]) -> Iterator[str]:
         try:
             yield document.text_of(path)
         except Refused:
-            continue  # whoever needs that file says what is wrong with it
+            continue  # the code that needs the file reports its error

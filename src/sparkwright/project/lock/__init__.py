@@ -1,1 +1,1 @@
-"""spark.lock: what a tag and a branch meant when they were pinned."""
+"""spark.lock: the digests of tags and the commits of branches at the time they were pinned."""

@@ -1,4 +1,5 @@
-"""spark.lock: what a tag and a branch meant when they were pinned. Written by the tool, committed by the user."""
+"""spark.lock: the digests of tags and the commits of branches when they were pinned. Written by the tool, committed by the user.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ from sparkwright.trust.names import PLATFORM
 NAME = "spark.lock"
 SCHEMA = 1
 WIDTH = 160
-#: as git, Mercurial and patch mark them
+#: conflict markers of git, Mercurial and patch
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
-#: a hundred models have 1 MB
+#: a lock with a hundred models has 1 MB
 MOST_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
 def model_key(model_id: str, revision: str, choice: str = "") -> str:
-    """OWNER/NAME@REVISION, as spark.lock names a model; with :FILE behind it where single files are served."""
+    """Return the key of a model in spark.lock: OWNER/NAME@REVISION, with :FILE appended for single files."""
     return f"{model_id}@{revision}:{choice}" if choice else f"{model_id}@{revision}"
 
 
@@ -131,25 +132,27 @@ class LockFile(Strict):
 
 @dataclass(frozen=True)
 class Lock:
-    """images: by "repository:tag". models: by "id@revision". Entries are plain JSON."""
+    """The content of spark.lock; its entries are plain JSON."""
 
+    #: entries by "repository:tag"
     images: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    #: entries by "id@revision"
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def image(self, ref: str) -> dict[str, Any] | None:
-        """What this tag meant, or None."""
+        """Return the entry of this tag, or None."""
         return self.images.get(ref)
 
     def model(self, model_id: str, revision: str, choice: str = "") -> dict[str, Any] | None:
-        """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
+        """Return the entry of this revision, or None. A revision that is a commit already is its own entry's key."""
         return self.models.get(model_key(model_id, revision, choice))
 
     def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
-        """The lock with this image pinned. Raises Refused when the entry can't be one."""
+        """Return the lock with this image pinned. Raises Refused if the entry is not valid."""
         return replace(self, images={**self.images, ref: entry("image", ref, found)})
 
     def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], choice: str = "") -> Lock:
-        """The lock with this model pinned. Raises Refused when the entry can't be one."""
+        """Return the lock with this model pinned. Raises Refused if the entry is not valid."""
         key = model_key(model_id, revision, choice)
         return replace(self, models={**self.models, key: entry("model", key, found)})
 
@@ -183,7 +186,7 @@ def load(project: Path) -> Lock:
 
 
 def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock keeps of a registry's answer about an image, or of a hub's about a model. kind: image or model.
+    """Return the lock's entry for a registry's answer about an image, or a hub's about a model. kind: image or model.
 
     Raises Refused when it can't be an entry.
     """
@@ -193,7 +196,7 @@ def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(model: type[Strict], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an answer that an entry has, and so of its rows: a newer host tells more."""
+    """Return the fields of an answer that an entry knows, also in its rows: a newer host reports more."""
     rows: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
     return {
         name: [_known(rows[name], row) if isinstance(row, Mapping) else row for row in value]
@@ -205,21 +208,21 @@ def _known(model: type[Strict], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Row(dict[str, Any]):
-    """A file of a model, or an image for one platform: one line, so that a diff shows those that changed."""
+    """A file of a model, or an image for one platform: written on one line, so that a diff shows the changed ones."""
 
 
 def _without_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a model as it was before chat files were read, where they were not."""
+    """Return a model's entry without `chat` if its chat files were not read: older locks have no such key."""
     return {key: value for key, value in entry.items() if key != "chat" or value is not None}
 
 
 def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An entry with its rows marked."""
+    """Return an entry with its rows marked."""
     return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists of plain values in one line or, where that is too long, several; a row never breaks."""
+    """Writes lists of plain values on one line, or on several if that is too long; a row is never broken."""
 
     best_width: int
 

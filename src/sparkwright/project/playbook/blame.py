@@ -1,4 +1,4 @@
-"""Where a mistake was written: on a line of the playbook, of the inventory that set the variable, or of a template."""
+"""The origin of a mistake: a line of the playbook, of the inventory that set the variable, or of a template."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ Where = Callable[..., str]
 
 
 class Blame:
-    """For one play on one host."""
+    """Finds the origins of mistakes in one play on one host."""
 
     def __init__(self, play: Play, host: Host) -> None:
         self._play = play
         self._host = host
 
     def place(self, *place: str | int) -> Where:
-        """A place of the playbook; only its line is known, not those of a text in it."""
+        """Return a place of the playbook; within a text at that place no line is known."""
         return lambda line=0: self._play.document.where(*place)
 
     def variable(self, name: str) -> Where:
-        """Where a variable of the play or of the host was set."""
+        """Return the place where a variable of the play or of the host was set."""
         if name in self._play.file.vars:
             return self.place(*self._play.place, "vars", name)
         return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
 
     @staticmethod
     def text(path: Path) -> Where:
-        """A line of a template."""
+        """Return a place in a template."""
         return lambda line=0: f"{shown(path)}:{line}" if line else shown(path)
 
     def argument(self, refused: Refused, place: Place, values: Mapping[str, Any], *, own: Mapping[str, Any]) -> Refused:
-        """A module's complaint about its arguments, with the line of the value that is wrong.
+        """Return a module's error about its arguments, with the line of the wrong value.
 
-        place: of the module in the playbook. values: its arguments as they are written. own: variables of task and blocks.
+        Args:
+            place: the module's place in the playbook.
+            values: its arguments as written.
+            own: variables of the task and its blocks.
         """
         module = place[-1]
         key = next(
@@ -55,7 +58,7 @@ class Blame:
         return Refused(message, where=self.variable(name)(), fix=refused.fix)
 
     def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
-        """The one variable that a value is made of, of the play or the host; empty where that is not to be told."""
+        """Return the one variable of the play or the host that a value is made of; empty if there is no such one."""
         name, seen = "", set(own)
         while expressions.is_open(value):
             options = expressions.names_in_value(value)

@@ -1,4 +1,4 @@
-"""From a play to a Plan for one host: everything checked, everything that files decide rendered."""
+"""Compile a play into a Plan for one host: everything checked, everything that files decide rendered."""
 
 from __future__ import annotations
 
@@ -39,9 +39,13 @@ def compile(
     project: Path,
     registered: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of this play for this host. names: what the laptop knows (see recipe.scope).
+    """Return the plan of this play for this host.
 
-    registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
+    Args:
+        names: the values that the laptop knows (see recipe.scope).
+        registered: results of earlier plays.
+
+    Raises Refused with file and line for a mistake.
     """
     file, blame = play.file, Blame(play, host)
     registers = _registers(file.tasks) | _registers(file.handlers) | set(registered or {})
@@ -78,7 +82,7 @@ def compile(
 
 @dataclass(frozen=True)
 class _Inherited:
-    """What a block gives to its tasks."""
+    """The keywords that a block gives to its tasks."""
 
     become: bool = False
     tags: tuple[str, ...] = ()
@@ -107,7 +111,7 @@ class _Compiler:
         )
 
     def _left_out(self, step: Step, condition: Any, place: Place) -> bool:
-        """Whether it is an include that what is known of this host decides against: then its run has none of these tasks."""
+        """Return True for an include whose condition is known to be false for this host: its run has none of these tasks."""
         if step.when != ("False",) or not self.play.document.put_in(*place, "block"):
             return False
         options = condition if isinstance(condition, list) else [condition]
@@ -165,7 +169,7 @@ class _Compiler:
         )
 
     def _server(self, given: str | None, place: Place, local: Mapping[str, Any]) -> str:
-        """The container that a task is about: rendered, or an expression over what the host will know."""
+        """Return the container of a task: rendered, or an expression that the host evaluates."""
         at = self.blame.place(*place, "server")
         if not given or not self.names.decides(given, at, local):
             return given or ""
@@ -226,7 +230,7 @@ class _Compiler:
         return path
 
     def _conditions(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
-        """What is left to ask: a condition that files decide is decided here."""
+        """Return the conditions that only the host can decide; those that files decide are decided here."""
         left: list[str] = []
         names = self.names.beside(local)
         for text in map(str, [] if given is None else given if isinstance(given, list) else [given]):
@@ -261,7 +265,7 @@ class _Compiler:
 
 
 def _registers(items: list[dict[str, Any]]) -> set[str]:
-    """Every name that some task of these registers."""
+    """Return every name that these tasks register."""
     found: set[str] = set()
     for item in items:
         if isinstance(item, dict):

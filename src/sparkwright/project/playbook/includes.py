@@ -1,4 +1,4 @@
-"""`include: parts/x.yml`: tasks that several playbooks share, put in their place before anything else is read."""
+"""`include: parts/x.yml`: tasks shared by several playbooks, inserted before anything else is read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sparkwright.project.documents.validation import check, nearest
 from sparkwright.project.playbook.models import IncludeFile
 from sparkwright.visible import one_line
 
-#: files that one playbook includes, each time counted, and how deep lists of tasks stand in each other
+#: limits for the includes of one playbook, repeated ones counted, and for the nesting of task lists
 MOST_INCLUDES = 200
 DEEPEST = 24
 LISTS = ("tasks", "handlers", "block", "rescue", "always")
 
 
 def spliced(read: Document) -> Document:
-    """The document with a block of that file's tasks in the place of every include.
+    """Return the document with each include replaced by a block of the file's tasks.
 
-    Lines of what was included are lines of that file. Raises Refused for a file that is not there, or that includes itself.
+    Lines of an included task are those of its own file. Raises Refused for a missing file, or one that includes itself.
     """
     splicer = _Splicer(read, (read.path.resolve(),), 0, [])
     data = splicer.inside(read.data, ())
@@ -30,7 +30,13 @@ def spliced(read: Document) -> Document:
 
 
 class _Splicer:
-    """opened: the files that led here, for a circle among them. depth: of the lists around. included: every file so far."""
+    """Puts included files into the lists of a playbook.
+
+    Args:
+        opened: the files that led to this one, to find a circle.
+        depth: number of enclosing lists.
+        included: every file included so far.
+    """
 
     def __init__(self, read: Document, opened: tuple[Path, ...], depth: int, included: list[Path]) -> None:
         self.read = read
@@ -40,7 +46,7 @@ class _Splicer:
         self.grafts: dict[Place, Document] = {}
 
     def inside(self, value: Any, place: Place) -> Any:
-        """A list of plays or of tasks, each with its own lists looked through."""
+        """Return a list of plays or of tasks with its includes replaced, at every depth."""
         if not isinstance(value, list):
             return value
         if self.depth > DEEPEST:

@@ -1,4 +1,4 @@
-"""What a playbook may hold: Ansible's shape and words."""
+"""Pydantic models of a playbook, with Ansible's structure and words."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import ConfigDict, Field, field_validator
 from sparkwright.project.documents.validation import Strict
 from sparkwright.project.rollout_policy import why_no_size
 
-#: of tries, and of seconds between them
+#: limit for tries, and for the seconds between them
 MOST = 10**9
 
 Condition = bool | str | list[bool | str]
 
 
 class Common(Strict):
-    """What a task and a block both know."""
+    """The keywords of both tasks and blocks."""
 
     name: str = Field("", description="the task's name, shown on the screen")
     when: Condition | None = Field(None, description="expressions that must all be true")

@@ -1,4 +1,4 @@
-"""The names that a play's expressions may ask for: those the laptop knows, and those only the host will know."""
+"""The names that a play's expressions may use: those the laptop knows, and those only the host will know."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.protocol.expressions import ExpressionError
 
 #: names that only the host knows
 HOST_SIDE = frozenset({"facts", "failed_result"})
-#: names whose values are data of the recipe: braces in them mean nothing
+#: names whose values are data of the recipe: braces in them are not expressions
 LITERAL = frozenset(
     {
         "recipe",
@@ -32,9 +32,16 @@ LITERAL = frozenset(
 
 
 class Names:
-    """known: with their values. open_vars: variables that wait for what the host will know. registers: results of tasks.
+    """The names that a play's expressions may use on one host.
 
-    Raises Refused for variables that refer to each other, or to what nobody will ever know.
+    Attributes:
+        known: names whose values the laptop knows.
+        open_vars: variables that depend on what only the host will know.
+
+    Args:
+        registers: results of tasks.
+
+    Raises Refused for variables that refer to each other, or to a name that will never have a value.
     """
 
     def __init__(
@@ -53,12 +60,12 @@ class Names:
         self._settle({**names, **extra}, {name: value for name, value in own.items() if name not in extra})
 
     def _settle(self, names: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open."""
+        """Render the play's and the host's variables as far as the laptop can; the rest stay open."""
         waiting = {name: v for name, v in names.items() if expressions.is_open(v) and name not in LITERAL}
         given = {name: value for name, value in names.items() if name not in waiting}
         self.known = {name: value for name, value in given.items() if name not in own}  # the play's own win
         waiting |= own
-        # one that is made of the host's of the same name asks for that
+        # a variable may be made of the host's variable of the same name
         while ready := [
             name
             for name, value in waiting.items()
@@ -88,21 +95,23 @@ class Names:
             raise Refused(f"vars.{name}: {error}.", where=self._blame.variable(name)()) from None
 
     def render(self, value: Any, names: Mapping[str, Any], at: Where) -> Any:
-        """A value with its expressions filled in. Raises Refused with its line."""
+        """Return a value with its expressions rendered. Raises Refused with its line."""
         try:
             return expressions.render(value, names)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=at(error.line)) from None
 
     def beside(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are known, with the variables of a task and its blocks."""
+        """Return the known names with the variables of a task and its blocks."""
         return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
 
     def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
-        """Whether what is known is all that a value asks for; what else it asks for goes down with the plan.
+        """Return True if a value needs only names that are known here. If not, the known names it needs are sent with the plan.
 
-        local: variables of the task and its blocks, which stay here. Raises Refused when nobody will ever know a name, and for a
-        local one beside a name that only the host knows.
+        Args:
+            local: variables of the task and its blocks, which stay here.
+
+        Raises Refused for a name that will never have a value, and for a local variable beside a name that only the host knows.
         """
         try:
             needed = expressions.names_in_value(value)
@@ -134,13 +143,16 @@ class Names:
             raise Refused(f"unknown variable `{name}`.", where=at(line), fix=nearest(name, known, many="Known keys"))
 
     def shipped(self) -> dict[str, Any]:
-        """The laptop's values that open expressions ask for, and no others."""
+        """Return the laptop's values that open expressions use, and no others."""
         options = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
         return {name: self.known[name] for name in sorted(options) if name in self.known}
 
 
 def cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
-    """The way from a name back to itself, that name first and last; empty when there is none. needs: of each name the others."""
+    """Return the path from a name back to itself, with that name first and last; empty if there is none.
+
+    needs: the names that each name depends on.
+    """
     left = dict(needs)
     while ready := [name for name in left if not needs[name] & left.keys()]:
         for name in ready:

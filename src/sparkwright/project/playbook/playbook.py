@@ -1,4 +1,4 @@
-"""A playbook as it stands in its file: plays, with the line of everything."""
+"""A playbook as its file has it: plays, with the line of everything."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from sparkwright.protocol import expressions
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about a run. who: user@laptop. wait_s: for a lock that somebody else holds.
-
-    extra: variables that win over everybody's, as rollback of `--no-rollback`.
-    """
+    """The command line's options for a run."""
 
     check: bool = False
     diff: bool = False
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     start_at_task: str = ""
+    #: user@laptop
     who: str = ""
+    #: seconds to wait for a lock that another run holds
     wait_s: float = 0
+    #: variables that override all others, as rollback of `--no-rollback`
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Play:
-    """One play. place: where it stands in the document."""
+    """A play."""
 
     file: PlayFile
     document: Document
+    #: its place in the document
     place: Place
 
     @property
@@ -59,7 +60,7 @@ class Play:
         return self.file.max_fail_percentage
 
     def uses(self, names: Iterable[str]) -> bool:
-        """Whether any expression of this play asks for one of these names."""
+        """Return True if any expression of this play uses one of these names."""
         return not self._asked_for.isdisjoint(names)
 
     @functools.cached_property
@@ -67,12 +68,12 @@ class Play:
         return _names(self.file.model_dump())
 
     def has_task(self, module: str) -> bool:
-        """Whether any task of this play, in blocks too, runs this module."""
+        """Return True if any task of this play, in blocks too, runs this module."""
         return any(module in step for step in self._steps())
 
     @property
     def acts_in_check(self) -> bool:
-        """Whether a task of it acts in check mode too (`check_mode: false`)."""
+        """Return True if one of its tasks acts in check mode too (`check_mode: false`)."""
         return any(step.get("check_mode") is False for step in self._steps())
 
     def _steps(self) -> Iterator[Mapping[str, Any]]:
@@ -81,8 +82,9 @@ class Play:
 
 @dataclass(frozen=True)
 class Playbook:
-    """path: its file."""
+    """The plays of a playbook."""
 
+    #: its file
     path: Path
     plays: tuple[Play, ...]
 
@@ -101,7 +103,7 @@ def load(path: Path) -> Playbook:
 
 
 def _names(value: Any, key: str = "") -> set[str]:
-    """The names in templates, and in what stands bare under `when`, `until` and their like."""
+    """Return the names in templates, and in the bare expressions of `when`, `until` and similar keys."""
     if isinstance(value, dict):
         return set().union(*(_names(child, str(name)) for name, child in value.items()))
     if isinstance(value, list | tuple):
@@ -116,7 +118,7 @@ def _names(value: Any, key: str = "") -> set[str]:
 
 
 def _all_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Tasks and blocks, and what stands in the blocks."""
+    """Yield tasks and blocks, and the steps inside the blocks."""
     for step in steps:
         yield step
         for part in ("block", "rescue", "always"):

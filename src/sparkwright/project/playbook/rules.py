@@ -1,4 +1,4 @@
-"""What no playbook may say: tasks of a wrong shape, and a secret as a plain value, among variables or arguments."""
+"""Checks of a playbook: the shape of its tasks, and no secret as a plain value among variables or arguments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ IN_A_FILE = "Put it into a file on the host with mode 0600, and name that file."
 
 
 def refuse(read: Document) -> None:
-    """Raises Refused with file and line for the first secret that stands in a play."""
+    """Raise Refused with file and line for the first secret in a play."""
     for at, place in _secrets(read.data, ()):
         raise rules.refusal(place, read, at, fix="" if place[0] == "vars" else IN_A_FILE)
 
 
 def refuse_steps(read: Document, items: list[Any], place: Place) -> None:
-    """Raises Refused with file and line for the first task, of a list at a place, whose keys hold what they can't."""
+    """Raise Refused with file and line for the first task of a list with an invalid value of a key."""
     for n, item in enumerate(items):
         here = (*place, n)
         check(BlockFile if isinstance(item, dict) and "block" in item else TaskFile, read, item, at=here)
@@ -35,7 +35,7 @@ def refuse_steps(read: Document, items: list[Any], place: Place) -> None:
 
 
 def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
-    """Where each stands: its play or task, and the place in that."""
+    """Yield the place of each secret: its play or task, and the place within that."""
     for n, item in enumerate(items if isinstance(items, list) else ()):
         if not isinstance(item, dict):
             continue
@@ -48,5 +48,8 @@ def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
 
 
 def _counts(place: Place, item: Any) -> bool:
-    """An argument's own name says what a module does with it, as `key`; a variable's name, and the looks of a value, count."""
+    """Return True if a module's argument counts as a secret: by its looks, or as a variable.
+
+    The argument's own name does not count: as `key`, it tells what the module does with it.
+    """
     return "env" in place or is_secret("", reduce(getitem, place, item))

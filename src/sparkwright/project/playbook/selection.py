@@ -1,4 +1,4 @@
-"""Which tasks run: --tags, --skip-tags, --start-at-task, as Ansible reads them."""
+"""Select tasks by --tags, --skip-tags and --start-at-task, as Ansible does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPECIAL = ("all", "tagged", "untagged", "always", "never")
 
 
 def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
-    """The steps that are left. Raises Refused for a tag or a task name that nothing has."""
+    """Return the steps to run. Raises Refused for an unknown tag or task name."""
     everything = tasks_of(steps)
     known = {tag for task in everything for tag in task.tags}
     for tag in (*options.tags, *options.skip_tags):
@@ -25,7 +25,7 @@ def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
 
 
 def wanted(tags: tuple[str, ...], options: Options) -> bool:
-    """Ansible's rule for one task."""
+    """Return True if a task with these tags runs, by Ansible's rules."""
     selection, skipped = options.tags or ("all",), options.skip_tags
     own = set(tags)
     runs = (
@@ -40,7 +40,7 @@ def wanted(tags: tuple[str, ...], options: Options) -> bool:
 
 
 def words(given: list[str] | str) -> tuple[str, ...]:
-    """Tags, or names of handlers, as a list or as `a, b`."""
+    """Return tags, or names of handlers, given as a list or as `a, b`."""
     found = given.split(",") if isinstance(given, str) else given
     return tuple(word for word in map(str.strip, found) if word)
 
@@ -59,7 +59,7 @@ def _filter(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step
 
 
 def _from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
-    """The steps from the task of this name on; a block that holds it begins there."""
+    """Return the steps from the task of this name on; a block that holds the task starts there."""
     if name not in names:
         raise Refused(f"no task named {name!r}.", fix=nearest(name, names, many="Tasks"))
     for n, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""What every module takes, without importing one: a fifth of the planning was the import of code that only hosts run."""
+"""The arguments of every module, without importing one: a fifth of the planning was the import of code that only hosts run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sparkwright.protocol.signature import Signature
 
 
 def takes(module: str) -> Signature:
-    """The signature of a module of `registry.NAMES`."""
+    """Return the signature of a module of `registry.NAMES`."""
     return signature.from_json(_kept()[module])
 
 
 @functools.lru_cache(maxsize=1)
 def _kept() -> dict[str, Any]:
-    """Of every module, from the laptop's cache; read off the modules themselves when those are not what it was made of."""
+    """Return the signatures of all modules: from the laptop's cache, or from the modules if the code has changed since."""
     path = host_side.cache() / "signatures.json"
     try:
         kept = json.loads(path.read_bytes())

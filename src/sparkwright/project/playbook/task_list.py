@@ -1,4 +1,4 @@
-"""`--list-tasks`: the playbook read aloud, without a host."""
+"""`--list-tasks`: the tasks of a playbook, without a host."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sparkwright.modules import registry
 from sparkwright.project.playbook.playbook import Options, Play, Playbook
 from sparkwright.project.playbook.selection import wanted, words
 
-#: the lists of a block, and what they are called in JSON
+#: the lists of a block, with their keys in JSON
 PARTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
 def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:
-    """The plays with the tasks that the options leave, as JSON: a task has its name, module and tags, a block its lists."""
+    """Return the plays with their selected tasks as JSON: a task has its name, module and tags, a block its lists."""
     return [_play(play, options) for play in book.plays]
 
 
 def lines(plays: list[dict[str, Any]]) -> Iterator[str]:
-    """The same for a person: a line a play, a line a task, blocks indented, with tags."""
+    """Yield the same as text: a line for each play and task, blocks indented, with tags."""
     for play in plays:
         yield f"{play['name']} ({play['hosts']})"
         yield from _lines(play["tasks"], 1)

@@ -1,6 +1,6 @@
-"""Recipes: one way to serve one model, and what that means on one host.
+"""Recipes: one way to serve one model, and its container on a host.
 
-`recipe.serving`, which asks all that is known of the engine, is imported where it is used: many a play needs nothing of it.
+`recipe.serving`, which imports everything about the engine, is imported where it is used: many plays do not need it.
 """
 
 from sparkwright.project.inventory.variables import DEFAULTS

@@ -1,4 +1,4 @@
-"""Which folder of compile caches a recipe's container gets on a host; none where the recipe keeps them itself, or wants none."""
+"""The folder of compile caches for a recipe's container on a host; none if the recipe keeps them itself, or wants none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from sparkwright.trust.image_name import digest_of
 
 
 def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
-    """The key of the folder; empty for none, and while image or model are not pinned. model: see `scope.pinned_model`.
+    """Return the key of the folder; empty for none, and while image or model are not pinned.
 
-    command: see `container_spec`. All of which what is compiled may depend on is in the key: image, model, arguments,
-    environment, files, who runs it.
+    The key covers everything that compiled files may depend on: image, model, arguments, environment, files, user.
+
+    Args:
+        model: see `scope.pinned_model`.
+        command: see `container_spec`.
     """
     caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
     if caches is None or not recipe.file.container.compile_caches or not digest or not commit:
@@ -34,7 +37,7 @@ def key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: 
 
 
 def options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
-    """The options of `docker run` for them, as the host gives them to the container. home: of the host's user."""
+    """Return the options of `docker run` for the caches, as the host sets them. home: the home folder of the host's user."""
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
         return []

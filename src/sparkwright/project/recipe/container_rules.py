@@ -1,4 +1,4 @@
-"""Options of a recipe's container that can't stand together: Docker refuses them at the start, or ignores one of them."""
+"""Rules for the options of a recipe's container: combinations that Docker refuses at the start, or partly ignores."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.trust import container_words, network_words, process_words, security_words
 
-#: what is wrong, where in the file, and what to do
+#: message, place in the file, and fix
 Mistake = tuple[str, Place, str]
 
 
 def mistakes(file: Any, source: Document) -> Iterator[Mistake]:
-    """file: the RecipeFile."""
+    """Yield the mistakes in a recipe's container. file: the RecipeFile."""
     for rule in _RULES:
         yield from rule(file)
 
 
 def on_host_network(file: Any) -> bool:
-    """Whether the container has no addresses of its own: its server listens on the host's."""
+    """Return True if the container has no addresses of its own: its server listens on the host's."""
     return bool(network_words.parts(file.container.network)[0] == network_words.HOST)
 
 
@@ -30,7 +30,7 @@ def _unreachable(file: Any) -> Iterator[Mistake]:
 
 
 def _ports_of_the_host(file: Any) -> Iterator[Mistake]:
-    """On the host's network there is nothing to publish: the server listens where its engine is told to."""
+    """Yield ports on the host's network: nothing is published there, as the server listens on the host itself."""
     if not on_host_network(file):
         return
     if "ports" in file.container.model_fields_set and file.container.ports:

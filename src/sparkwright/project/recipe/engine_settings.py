@@ -1,4 +1,4 @@
-"""A recipe as one engine will run it: its flags after what is expected of them, and what is wrong with them."""
+"""A recipe as its engine will run it: the flags, adjusted to the expectations, and the findings about them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from sparkwright.trust.container_words import mount_point
 
 @dataclass(frozen=True)
 class Serving:
-    """flags: as they are rendered. expected: what the log must say of chunked prefill. note: why that differs from the recipe.
-
-    version: of the engine, None when neither lock nor caller knows it.
-    """
+    """A recipe's settings as its engine will run them, with the findings about them."""
 
     engine: Engine
+    #: flags as they are rendered
     flags: Mapping[str, Any]
+    #: chunked prefill that the log must report
     expected: Wanted
+    #: why that differs from the recipe
     note: str
     findings: tuple[Finding, ...]
     architecture: Kind
+    #: version of the engine; None when neither lock nor caller knows it
     version: Version | None
 
     @property
@@ -39,7 +40,7 @@ class Serving:
         return [finding for finding in self.findings if finding.severity == "error"]
 
     def to_json(self) -> dict[str, Any]:
-        """As playbooks see it, under the name `engine`."""
+        """Return the settings as playbooks see them, under the name `engine`."""
         return {
             "name": self.engine.name,
             "flags": dict(self.flags),
@@ -54,9 +55,12 @@ class Serving:
 def serving(
     recipe: Recipe, pinned: Mapping[str, Any], *, model: Mapping[str, Any] | None = None, version: Version | None = None
 ) -> Serving:
-    """What follows from a recipe and the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
+    """Return the engine settings that follow from a recipe and the lock's entries.
 
-    model, version: a model's config.json and an engine's version to take instead of the lock's.
+    Args:
+        pinned: the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
+        model: a model's config.json to use instead of the lock's.
+        version: an engine's version to use instead of the lock's.
     """
     image_entry, model_entry = pinned.get("image") or {}, pinned.get("model") or {}
     engine, expect = recipe.engine, recipe.file.expect

@@ -1,4 +1,4 @@
-"""Files that a recipe puts into its container: rendered here, carried by what stands in them."""
+"""Files that a recipe puts into its container: rendered here and named by their content."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sparkwright.protocol import expressions
 from sparkwright.trust.file_words import FOLDER
 from sparkwright.trust.secret_names import token_line
 
-#: of one file
+#: limit for one file
 MOST_BYTES = 1 << 20
 SECRET = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
 
 
 def contents(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
-    """What stands in the recipe's files, by their paths in the container. names: for templates.
+    """Return the contents of the recipe's files, by their paths in the container. names: for templates.
 
     Raises Refused with file and line for one that is missing, too large, no text, cannot be rendered, or holds a secret.
     """
@@ -30,12 +30,13 @@ def contents(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest(content: str) -> str:
-    """Names what stands in a file."""
+    """Return the digest that names a file's content."""
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
-    """The options of `docker run` that mount files as a deploy leaves them below the home folder of the host's user."""
+    """Yield the options of `docker run` that mount the files, as a deploy leaves them below the home folder of the host's user.
+    """
     for path, named in sorted(digests.items()):
         yield "--mount", f"type=bind,source={home}/.local/state/sparkwright/{FOLDER}/{named},target={path},readonly"
 
@@ -74,5 +75,5 @@ def _rendered(path: Path, text: str, names: Mapping[str, Any]) -> str:
 
 
 def _secrets(text: str) -> Iterator[int]:
-    """The lines that hold a secret, from 1."""
+    """Return the numbers of the lines that hold a secret, from 1."""
     return (n for n, line in enumerate(text.splitlines(), 1) if token_line(line))

@@ -1,4 +1,4 @@
-"""What recipes/*.yml may hold."""
+"""Pydantic models of recipes/*.yml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
 from sparkwright.visible import one_line
 
-#: files of a repository that a tokenizer does without
+#: files of a repository that a tokenizer does not need
 WEIGHTS = (
     "*.safetensors",
     "*.safetensors.index.json",
@@ -36,7 +36,7 @@ Pattern = Annotated[str, rule(why_not)]
 
 
 class _Source(Strict):
-    """Where a model comes from and where it stands."""
+    """A model on the hub, and its folder on the host."""
 
     id: Annotated[str, rule(model_files.why_not_an_id)] = Field(
         description="its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8"
@@ -52,7 +52,7 @@ class _Source(Strict):
 
 
 class Model(_Source):
-    """The model: where it comes from and where it stands."""
+    """The model: its source on the hub, and its folder on the host."""
 
     file: str = Field("", description='for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"')
     mmproj: str = Field("", description="for llama.cpp: the same for the file that reads images and sound")
@@ -65,7 +65,7 @@ class Model(_Source):
 
     @property
     def chosen(self) -> str:
-        """What tells this choice of files from others of the same repository; empty for the whole of it."""
+        """The key of this choice of files among others of the same repository; empty for the whole repository."""
         return "+".join(filter(None, (self.file, self.mmproj, self.draft)))
 
 
@@ -75,16 +75,16 @@ class SecondModel(_Source):
     file: str = Field("", description="for llama.cpp: its GGUF file, or a pattern that means one")
 
     def ignored(self, role: Role) -> list[str]:
-        """Patterns of files that are not downloaded: of a tokenizer nothing else of its repository, unless patterns choose."""
+        """Return the patterns of files that are not downloaded: for a tokenizer, by default, the weights."""
         return self.ignore or ([*WEIGHTS] if role == "tokenizer" and not self.allow else [])
 
     def chosen(self, role: Role) -> str:
-        """The end of its key in spark.lock: the same repository may be the model of another recipe, with other files."""
+        """Return the end of its key in spark.lock: the repository may be another recipe's model, with other files."""
         return "+".join(filter(None, (role, self.file)))
 
 
 class _Container(Strict):
-    """What docker run is told beside image and command, in its words."""
+    """The options of `docker run` besides image and command, in Docker's words."""
 
     name: words.ContainerName = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
@@ -116,7 +116,7 @@ else:
 
 
 class FileSource(Strict):
-    """What stands in a file of the container: a template that is rendered, or a file of the project as it is."""
+    """The content of a file in the container: a template that is rendered, or a file of the project as it is."""
 
     template: str = Field("", description="a file of templates/, rendered as the others")
     file: str = Field("", description="a file of the project, taken as it is; a path from the project's folder")
@@ -131,14 +131,14 @@ class FileSource(Strict):
 
 
 class Load(Strict):
-    """What clients are promised, proved after each verification."""
+    """The load that clients are promised, proved after each verification."""
 
     context: words.Tokens = Field(description='tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
     streams: int = Field(1, description="how many such prompts at once", ge=1, le=64)
 
 
 class Expect(Strict):
-    """What must be true once it runs."""
+    """The conditions that must be true once the server runs."""
 
     tok_per_s: float | None = Field(
         None, description="decode rate of one stream; less than half of it is a failure", gt=0
@@ -184,7 +184,7 @@ class Expect(Strict):
 
 
 class ParallelFile(Strict):
-    """How the model is split over the hosts of a cluster; tensor times pipeline is how many there are."""
+    """The split of the model over the hosts of a cluster; tensor times pipeline is the number of hosts."""
 
     tensor: int = Field(1, description="each layer over so many hosts: a single stream gets faster", ge=1, le=64)
     pipeline: int = Field(1, description="the layers over so many hosts in turn: for many streams", ge=1, le=64)
@@ -262,7 +262,7 @@ class RecipeFile(Strict):
 
     @property
     def served_by(self) -> Engine:
-        """Its engine, as its section describes it."""
+        """The engine, as the recipe's section describes it."""
         return replace(engine.of(self.engine).of_section(self.flags), task=self.task)
 
     @property
@@ -272,5 +272,5 @@ class RecipeFile(Strict):
         return found
 
     def with_flags(self, flags: Mapping[str, Any], **changes: Any) -> RecipeFile:
-        """The same with other flags. changes: of other keys."""
+        """Return the recipe with other flags. changes: other values of further keys."""
         return self.model_copy(update={self.engine: dict(flags), **changes})

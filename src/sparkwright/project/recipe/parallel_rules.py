@@ -1,4 +1,4 @@
-"""What a recipe may say that is served from several hosts, and what its container has by that alone."""
+"""Rules for a recipe that is served from several hosts, and the container settings that follow from that."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sparkwright.trust import network_words
 
 
 def applied(file: RecipeFile, source: Document) -> RecipeFile:
-    """The recipe on the host's network: its members reach each other at the hosts' own addresses.
+    """Return the recipe on the host's network: its members use the hosts' own addresses.
 
-    Raises Refused with file and line for the first thing that can't stand beside `parallel`.
+    Raises Refused with file and line for the first setting that conflicts with `parallel`.
     """
     for message, place, fix in _mistakes(file, source):
         raise Refused(message, where=source.where(*place), fix=fix)
@@ -34,7 +34,7 @@ def _mistakes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if split.tensor * split.pipeline == 1:
         yield "`parallel` splits the model over one host.", ("parallel",), "Remove it, or write `tensor: 2`."
     if not own.served:
-        return  # said of every recipe of such an engine
+        return  # reported for every recipe of such an engine
     if own.parallel is None:
         message = f"`parallel` cannot be used with {own.title}: it serves from one host only."
         yield message, ("parallel",), "Remove it, or choose another engine."
@@ -51,7 +51,7 @@ def _network(file: RecipeFile) -> Iterator[Mistake]:
 
 
 def _set_elsewhere(file: RecipeFile, source: Document, parallel: Parallel) -> Iterator[Mistake]:
-    """Flags and variables that a cluster sets for each of its members."""
+    """Yield the recipe's flags and variables that a cluster sets for each of its members."""
     for name, why in parallel.SET_BY.items():
         if name in file.flags:
             place = flag_place(source, name)

@@ -1,4 +1,4 @@
-"""A recipe, and the container it asks for on a host."""
+"""A recipe, and its container on a host."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ from sparkwright.trust.image_name import pinned
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 
-#: what a client's setup calls a key that comes from no variable
+#: the variable in a client's setup for a key that comes from none
 KEY_VARIABLE = "SPARK_KEY"
-#: endings of files with weights, whatever the engine
+#: endings of files with weights, of all engines
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
-#: what makes a name of a file a pattern
+#: characters that make a file name a pattern
 PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """name: its file's name. file: what stands in it. source: the document, for lines in messages."""
+    """A recipe, read from its file and checked."""
 
+    #: its file's name
     name: str
+    #: its content
     file: RecipeFile
+    #: the document, for lines in messages
     source: document.Document
 
     @property
@@ -56,7 +59,7 @@ class Recipe:
 
     @property
     def split(self) -> Split | None:
-        """How the model is split over several hosts; None where it is not."""
+        """The split of the model over several hosts; None for one host."""
         about = self.file.parallel
         return Split(about.tensor, about.pipeline) if about else None
 
@@ -73,7 +76,7 @@ class Recipe:
         return self.engine.flags.served_names(self.file.flags, model)
 
     def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags that name single files of the model; the patterns, while the lock does not say what they mean.
+        """Return the flags that name single files of the model; as patterns while the lock does not resolve them.
 
         locked: as for `memory`.
         """
@@ -87,11 +90,11 @@ class Recipe:
         return {flag: pattern for flag, pattern in given.items() if pattern}
 
     def with_models(self, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> dict[str, Any]:
-        """Flags that name the second models by their paths in the container.
+        """Return the flags with the second models by their paths in the container.
 
         Args:
-            flags: Under their own names.
-            pinned: The lock's entries of the second models, by role; without one a pattern stands for its file.
+            flags: under their own names.
+            pinned: the lock's entries of the second models, by role; without one a pattern stands for its file.
         """
         found, chooses = dict(flags), self.engine.files
         for role, model in self.file.models.items():
@@ -105,12 +108,12 @@ class Recipe:
 
     @property
     def memory_utilization(self) -> float:
-        """The share of memory the engine will want, 0 to 1; see `memory`."""
+        """The share of memory that the engine takes, 0 to 1; see `memory`."""
         return self.memory({}).share
 
     @property
     def engine_port(self) -> int:
-        """The port the server listens on inside its container. Raises Refused, with the line, for what is none."""
+        """The port on which the server listens inside its container. Raises Refused, with the line, for an invalid one."""
         self._refuse_misfit(self.engine.flags.PORT)
         return self.engine.flags.port(self.file.flags)
 
@@ -137,11 +140,11 @@ class Recipe:
         return memory.split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
-        """ "file:line" of a flag, by its own name."""
+        """Return "file:line" of a flag, by its own name."""
         return self.source.where(*rules.flag_place(self.source, flag))
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as playbooks see it. server_key: the environment variable to write for it where a client is set up."""
+        """Return the recipe as playbooks see it. server_key: the environment variable that stands for it in a client's setup."""
         key = self.file.server_key
         about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
         others = {title for title in engines.TITLES if title != self.file.engine}
@@ -172,13 +175,13 @@ class Recipe:
 
     @property
     def open_to_network(self) -> bool:
-        """Whether anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
+        """True if anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
         addresses = rules.addresses(self.file)
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
     @property
     def published(self) -> int:
-        """The container's port behind the first published one, where the server is asked; 0 where none is, or not for TCP."""
+        """The container's port behind the first published one, which answers requests; 0 if there is none, or not for TCP."""
         if on_host_network(self.file):
             return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
@@ -186,18 +189,18 @@ class Recipe:
 
     @property
     def key_secret(self) -> str:
-        """The name under which the server's key travels with a run."""
+        """The name of the secret with the server's key in a run."""
         return f"server_key of {self.name}"
 
     def secrets(self) -> dict[str, Secret]:
-        """The server's key, read now from its source. Raises Refused with file and line when there is none, or no good one."""
+        """Read the server's key from its source. Raises Refused with file and line if there is none, or it is not valid."""
         if self.file.server_key is None:
             return {}
         return {self.key_secret: secret_source.server_key(self.file.server_key, self.source.where("server_key"))}
 
 
 def names(project: Path) -> list[str]:
-    """The recipes of a project."""
+    """Return the names of a project's recipes."""
     return sorted(path.stem for path in document.files(project / "recipes"))
 
 
@@ -220,7 +223,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 
 
 def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
-    """The recipes of a project, and why each of the others can't be read, with file and line."""
+    """Return the recipes of a project that can be read, and for each of the others the error with file and line."""
     found, refused = [], []
     for name in names(project):
         try:
@@ -231,7 +234,10 @@ def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
-    """The port of the host on which the server answers. Raises Refused where the host wants another than its network gives."""
+    """Return the host's port on which the server answers.
+
+    Raises Refused if the host sets a port that its network does not allow.
+    """
     if on_host_network(recipe.file):
         if host.serve_port not in (None, recipe.engine_port):
             message = f"`serve_port: {host.serve_port}` has no meaning with the recipe's `network: host`."
@@ -252,10 +258,12 @@ def container_spec(
     files: Mapping[str, str],
     share: Share | None = None,
 ) -> ContainerSpec:
-    """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
+    """Return the container of this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    command: the words after the image, without those for the server's key. files: see ContainerSpec. share: of a member of a
-    cluster.
+    Args:
+        command: the words after the image, without those for the server's key.
+        files: see ContainerSpec.
+        share: the settings of a member of a cluster.
     """
     file, box = recipe.file, recipe.file.container
     models = (file.model, *file.models.values())
@@ -270,7 +278,7 @@ def container_spec(
     if share is not None:
         same |= {name: _added(same[name], value) for name, value in share.options.items()}
         same["env"] = {**share.env, **box.env}
-        same["restart"] = "no"  # one that came back alone would meet the others' old group and hang
+        same["restart"] = "no"  # a rank restarted alone would meet the others' old group and hang
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
@@ -286,7 +294,7 @@ def container_spec(
 
 
 def _place(host: Host) -> dict[str, str]:
-    """The labels with which a member's container says what it is."""
+    """Return the labels of a member's container: cluster, rank and members."""
     cluster = host.cluster
     if cluster is None:
         return {}
@@ -295,7 +303,7 @@ def _place(host: Host) -> dict[str, str]:
 
 
 def _added(own: Any, more: Any) -> Any:
-    """An option's value with what a cluster adds to it; what can't be added to is replaced."""
+    """Return an option's value with a cluster's additions; a value that can't be added to is replaced."""
     if isinstance(own, Mapping):
         return {**more, **own}
     if isinstance(own, tuple | list):
@@ -304,23 +312,23 @@ def _added(own: Any, more: Any) -> Any:
 
 
 def _ports(recipe: Recipe, host: Host) -> list[str]:
-    """Where the server answers; nowhere for a worker of a cluster."""
+    """Return the ports where the server answers; none for a worker of a cluster."""
     if host.cluster is not None and host.name != host.cluster.head:
         return []
     return _listening(recipe) if on_host_network(recipe.file) else _published(recipe.file, host)
 
 
 def _listening(recipe: Recipe) -> list[str]:
-    """Where a server on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
+    """Return the port of a server on the host's network. Docker publishes nothing there, but records the setting."""
     address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
     shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
     return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]
 
 
 def _published(file: RecipeFile, host: Host) -> list[str]:
-    """The recipe's ports at their addresses, the first published where the host wants it.
+    """Return the recipe's ports with their addresses, the first one at the host's `serve_port`.
 
-    Raises Refused when another of them is published there.
+    Raises Refused if another of them uses that port.
     """
     found = []
     for n, (port, address) in enumerate(zip(file.container.ports, rules.addresses(file), strict=True)):

@@ -1,4 +1,4 @@
-"""What no recipe may say, whatever the engine: secrets where everybody reads them, two answers to one question."""
+"""Rules for every recipe, whatever the engine: no secret where everybody can read it, no setting given twice."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sparkwright.visible import one_line
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
 USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside `{0}:`."
-#: where a host keeps caches, below the home of its user (host/records/own_folders.py)
+#: the host's folder for caches, below its user's home (host/records/own_folders.py)
 OWN_FOLDER = "~/.local/share/sparkwright"
-#: of `expect.depths`, tokens
+#: limits of `expect.depths`, tokens
 LEAST_DEPTH, MOST_DEPTH = 1024, 1 << 20
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
 def refuse(file: RecipeFile, source: Document) -> None:
-    """Raises Refused with file and line for the first thing that can't stand."""
+    """Raise Refused with file and line for the first mistake."""
     for rule in (
         _engine,
         _described,
@@ -56,7 +56,10 @@ def refuse(file: RecipeFile, source: Document) -> None:
 
 
 def flag_place(source: Document, name: str) -> tuple[str, ...]:
-    """Where a flag stands in a recipe, by its own name, however it is spelled there; where the flags stand, if it does not."""
+    """Return the place of a flag in a recipe, however it is spelled there; the flags' section if it is not set.
+
+    name: the flag's own name.
+    """
     section = _section(source)
     written = spelling(engine.of(section).flags, _written(source), name)
     return (section, written) if written else (section,)
@@ -73,7 +76,7 @@ def _written(source: Document) -> list[str]:
 
 
 def addresses(file: RecipeFile) -> list[str]:
-    """The address of each published port, as docker takes it; "" for all. On the host's network the engine's own."""
+    """Return the address of each published port, as Docker takes it; "" for all. On the host's network, the engine's own."""
     if on_host_network(file):
         return [str(engine.of(file.engine).flags.value(file.flags, "host") or "")]
     default = "127.0.0.1" if file.publish == "loopback" else ""
@@ -81,12 +84,12 @@ def addresses(file: RecipeFile) -> list[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only programs of the host itself reach this address."""
+    """Return True if only programs on the host itself can reach this address."""
     return address.startswith(LOOPBACK)
 
 
 def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """One engine, one section, of the same name."""
+    """Yield mistakes in the engine and its section: a recipe has one of each, with the same name."""
     here = [name for name in engine.TITLES if name in file.model_fields_set]
     own = engine.of(file.engine)
     other = next((name for name in here if name != file.engine), "")
@@ -108,7 +111,7 @@ def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _described(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """The section of an engine that its recipe describes."""
+    """Yield mistakes in the section of an engine that its recipe describes."""
     for place, why in engine.of(file.engine).mistakes(file.flags):
         dotted = one_line(".".join(map(str, (file.engine, *place))), at_most=200)
         flag = why.startswith("is unknown") and len(place) == 1
@@ -117,7 +120,7 @@ def _described(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Single files for an engine that serves them, and for no other."""
+    """Yield mistakes in `model.file`, `mmproj` and `draft`, which only an engine that serves single files takes."""
     chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
     for name in ("file", "mmproj", "draft"):
         if chooses is None and getattr(file.model, name):
@@ -136,7 +139,7 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Second models that the engine has no use for, that a flag names too, or that share a folder."""
+    """Yield second models that the engine cannot use, that a flag names too, or that share a folder."""
     own, chooses = engine.of(file.engine), engine.of(file.engine).files
     for role, model in file.models.items():
         place, given = own.flags.MODEL_FLAGS.get(role), own.flags.named(file.flags)
@@ -158,7 +161,7 @@ def _models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
-    """A second model's folder, on the host or in the container, that is another's too, or lies in it."""
+    """Yield a second model's folder, on the host or in the container, that overlaps another model's."""
     others = {"model": file.model, **{f"models.{name}": model for name, model in file.models.items() if name != role}}
     for option in ("dir", "mount"):
         own = posixpath.normpath(getattr(file.models[role], option))
@@ -170,7 +173,7 @@ def _shared_place(file: RecipeFile, role: Role) -> Iterator[Mistake]:
 
 
 def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Flags with which the server would do something else than `task` says, and expectations that mean nothing then."""
+    """Yield flags that contradict `task`, and expectations that have no meaning for it."""
     own, task = file.served_by, file.task
     given = {} if own.needs_description else own.flags.named(file.flags)
     for name, wanted in own.task_flags.needs.get(task, {}).items():
@@ -190,7 +193,7 @@ def _task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Probes of what the server does not do, and those that cannot pass without a flag that is missing."""
+    """Yield probes that do not apply to the server, and those that cannot pass because a flag is missing."""
     own, task = file.served_by, file.task
     given = {} if own.needs_description else own.flags.named(file.flags)
     for n, options in enumerate(file.expect.probes):
@@ -208,7 +211,7 @@ def _probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """A promise that the server cannot keep, whatever the memory."""
+    """Yield a promised load, or a depth, that the server cannot serve, whatever its memory."""
     promised = file.expect.load
     if file.expect.depths and file.task != GENERATE:
         yield f"`expect.depths` has no meaning with `task: {file.task}`.", ("expect", "depths"), "Remove it."
@@ -251,7 +254,7 @@ def _ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """The server's key where everybody reads it, or beside a file that would hide it."""
+    """Yield a server's key that everybody can read, or beside a file that would hide it."""
     own = file.served_by
     key, fix = own.key, USE_SERVER_KEY.format(file.engine)
     if key is None:
@@ -292,7 +295,7 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Two published ports that can't both be opened: docker creates such a container and can't start it."""
+    """Yield two published ports that can't both be opened: Docker creates such a container and can't start it."""
     for end in range(1, len(file.container.ports) + 1):
         twice = container_words.published_twice(file.container.ports[:end])
         if twice:
@@ -318,7 +321,7 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """A folder of the host to which the container may write, and in which another mount's source lies.
+    """Yield a host folder that the container may write to, and that holds the source of another mount.
 
     The container could put a link in its place, and its next start would mount whatever that names. The host compares the real
     paths before each start (host/containers/mount_sources.py).
@@ -339,7 +342,7 @@ def _nested(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _lies_in(folder: str, outer: str) -> bool:
-    """Whether a folder of the host is below another, as far as their names tell; one below the home is below the root folder."""
+    """Return True if a folder of the host is below another, judged by their names. The home is below the root folder."""
     inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
     if above == "/":
         return inside != "/"
@@ -347,7 +350,7 @@ def _lies_in(folder: str, outer: str) -> bool:
 
 
 def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Files of the container where they would hide something, or be written into a folder of the host."""
+    """Yield files that would hide something in the container, or be written into a folder of the host."""
     box: Any = file.container
     key = file.served_by.key if file.server_key is not None else None
     mounts = {container_words.mount_point(file.model.mount): "the model's folder"}
@@ -370,7 +373,7 @@ def _placed(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """`publish` that is written, and a port's own address that says otherwise."""
+    """Yield ports whose own address contradicts `publish`."""
     if "publish" not in file.model_fields_set or on_host_network(file):
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):

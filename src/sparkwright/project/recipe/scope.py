@@ -1,4 +1,4 @@
-"""The names a playbook or template may use for one host, known on the laptop."""
+"""The names that a playbook or template may use for one host, as far as the laptop knows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.parallel import Share
     from sparkwright.project.recipe.engine_settings import Serving
 
-#: what a recipe adds
+#: names that a recipe adds
 RECIPE_NAMES = (
     "recipe",
     "engine",
@@ -32,9 +32,9 @@ RECIPE_NAMES = (
     "beside",
     "recipe_files",
 )
-#: what the recipe and the lock give together
+#: names that the recipe and the lock give together
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
-#: of /dev/shm where neither recipe nor host says how large it is: Docker's default
+#: size of /dev/shm if neither recipe nor host sets it: Docker's default
 USUAL_SHM = "64m"
 
 
@@ -144,23 +144,26 @@ def scope(
 
 
 def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> dict[str, Any]:
-    """What a server takes of the memory, as the host's budget takes it: its engine's memory model, its /dev/shm, its start."""
+    """Return a server's input for the host's memory budget: its engine's memory model, its /dev/shm, the key of its start."""
     host = container.get("ipc") == "host"
     shm = {"host": True} if host else {"size_bytes": size_bytes(str(container.get("shm_size") or USUAL_SHM))}
     return {**memory.to_json(), "shm": shm, "start": start_key(container, commit)}
 
 
 def _share(recipe: Recipe, host: Host) -> Share | None:
-    """What a member of a cluster is started with beside the recipe. Raises Refused where recipe and host don't fit together."""
+    """Return the settings that a member of a cluster needs besides the recipe; None for a host that serves alone.
+
+    Raises Refused if recipe and host don't fit together.
+    """
     if host.cluster is None and recipe.split is None:
         return None
     return seat.share(recipe, host)
 
 
 def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The model at one revision, with all that fetching it again takes; the server's further models under `models`.
+    """Return the model at one revision, with everything needed to fetch it again; further models under `models`.
 
-    second: the lock's entries of those, by role.
+    second: their entries in the lock, by role.
     """
     further = [
         {"role": role, **_fetched(model, second.get(role) or {})} for role, model in recipe.get("models", {}).items()
@@ -174,7 +177,7 @@ def _fetched(model: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, A
 
 
 def _commits(model: Mapping[str, Any]) -> list[str]:
-    """The commits of a server's models, its own first."""
+    """Return the commits of a server's models, its own first."""
     return [str(item["commit"]) for item in (model, *model.get("models", ()))]
 
 
@@ -187,9 +190,9 @@ def _serve(
     model: Mapping[str, Any],
     needs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What starting and verifying this very server takes beside its container; kept with the last good state.
+    """Return the settings to start and verify this very server, besides its container; kept with the last verified state.
 
-    log: what its log must say. baseline_key: what makes two measurements of it comparable.
+    log: what its log must say. baseline_key: the key by which two of its measurements are comparable.
     """
     expect = recipe.file.expect
     return {
@@ -225,13 +228,13 @@ def _serve(
 
 
 def _depths(recipe: Recipe, served: Serving) -> list[int]:
-    """The depths at which the recipe wants the decode rate, as far as the server's context reaches."""
+    """Return the depths at which the recipe wants the decode rate, within the server's context."""
     longest = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
     return [depth for depth in recipe.file.expect.depths if longest is None or depth <= longest]
 
 
 def home_of(host: Host, user: str) -> str:
-    """The home folder a plan counts on; `preflight` compares it with the real one (docs/decisions/0002)."""
+    """Return the home folder that a plan assumes; `preflight` compares it with the real one (docs/decisions/0002)."""
     if host.home:
         return host.home
     if host.connection == "local":

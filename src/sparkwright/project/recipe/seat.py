@@ -1,4 +1,4 @@
-"""A host's place in a cluster: whether recipe, cluster and host fit together, and what the member is started with."""
+"""A host's place in a cluster: the checks of recipe, cluster and host, and the settings of the member."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sparkwright.project.recipe.recipe import Recipe
 
 
 def share(recipe: Recipe, host: Host) -> Share:
-    """What a member is started with beside its recipe.
+    """Return the settings that a member of a cluster needs besides the recipe.
 
-    Raises Refused where recipe, cluster and host don't fit together.
+    Raises Refused if recipe, cluster and host don't fit together.
     """
     cluster, split, parallel = host.cluster, recipe.split, recipe.engine.parallel
     if cluster is None:
@@ -39,7 +39,7 @@ def share(recipe: Recipe, host: Host) -> Share:
 
 
 def refuse_unfit(recipe: Recipe, cluster: Cluster) -> None:
-    """Raises Refused where a recipe and a cluster don't fit together, whichever the member."""
+    """Raise Refused if a recipe and a cluster don't fit together, for any member."""
     split, parallel, count = recipe.split, recipe.engine.parallel, len(cluster.members)
     if split is None or parallel is None:
         message = f"the recipe {recipe.name} is for one host, and the cluster {cluster.name} has {count}."
@@ -55,7 +55,7 @@ def refuse_unfit(recipe: Recipe, cluster: Cluster) -> None:
 
 
 def _refuse_alone(recipe: Recipe, host: Host) -> NoReturn:
-    """A recipe for several hosts, on a host that serves alone."""
+    """Raise Refused for a recipe for several hosts on a host that serves alone."""
     where, host_count = host.set_at.get("recipe", host.where), recipe.split.hosts if recipe.split else 0
     message = f"the recipe {recipe.name} is for {host_count} hosts (`parallel`), and {host.name} serves alone."
     way = f"{{hosts: [{host.name}, ...], cluster: {{recipe: {recipe.name}, head: {host.name}}}}}"

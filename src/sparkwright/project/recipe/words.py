@@ -1,4 +1,4 @@
-"""Types of a recipe's values that docker has to understand: a wrong one is refused with its line, before any host is asked."""
+"""Types of a recipe's values for Docker: a wrong one is refused with its line, before any host is contacted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def _by(why_not: Callable[[T], str]) -> AfterValidator:
-    """A rule that says why a value is refused, in a sentence; empty: it is not."""
+    """Return a validator from a function that returns why a value is refused, or ""."""
 
     def check(value: T) -> T:
         if reason := why_not(value):
@@ -66,7 +66,7 @@ def _first(reasons: Iterable[str]) -> str:
 
 
 def _text(value: object) -> object:
-    """Without quotes YAML reads 22:22 as a number, to the base of 60."""
+    """Refuse a number: without quotes YAML reads 22:22 as one, to the base of 60."""
     if isinstance(value, int | float):
         raise ValueError('quote it: "8000:8000".')
     return value
@@ -83,7 +83,7 @@ _DAY = "write a day as YYYY-MM-DD."
 
 
 def _tokens(value: object) -> object:
-    """ "100k" as 100,000 and "128K" as 131,072, as vLLM reads its lengths; anything else as it is."""
+    """Return "100k" as 100,000 and "128K" as 131,072, as vLLM reads its lengths; any other value unchanged."""
     number, unit = (value[:-1], value[-1:]) if isinstance(value, str) else ("", "")
     if unit in ("k", "K") and number.isdecimal() and len(number) < 10:
         return int(number) * (1000 if unit == "k" else 1024)
@@ -112,13 +112,13 @@ def _not_an_engine(name: str) -> str:
     return f"'{one_line(name, at_most=80)}' is not an engine. {nearest(name, engine.TITLES)}{ENGINES}"
 
 
-#: after the name that is probably meant
+#: appended to the nearest name
 ENGINES = f" Engines: {', '.join(sorted(engine.TITLES))}."
 EngineName = Annotated[str, _by(_not_an_engine), Field(json_schema_extra={"enum": [*engine.TITLES]})]
 
 
 def _named_by(name: str) -> AfterValidator:
-    """The names of flags are the engine's own from here on."""
+    """Return a validator that renames flags to the engine's own names."""
 
     def named(flags: dict[str, Any]) -> dict[str, Any]:
         own = engine.of(name)
@@ -128,7 +128,7 @@ def _named_by(name: str) -> AfterValidator:
 
 
 def _known_to(name: str) -> Any:
-    """A schema has the flags that are known."""
+    """Return a field whose schema lists the engine's known flags."""
 
     def known(schema: dict[str, Any]) -> None:
         own = engine.of(name)
@@ -144,7 +144,7 @@ OpenaiSection = Annotated[dict[str, Any], _known_to("openai")]
 
 
 def docker_options() -> dict[str, Any]:
-    """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
+    """Return the options of `docker run` from protocol/container.py as fields: type, rule, default and meaning."""
     kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
     return {
         name: (_checked(kinds[name], option), Field(getattr(usual, name), description=option.about))
@@ -154,7 +154,7 @@ def docker_options() -> dict[str, Any]:
 
 
 def _checked(kind: Any, option: DockerOption) -> Any:
-    """The type of an option's value, of a list each with the rule of its own."""
+    """Return the type of an option's value with its rule; for a list, with the rule of its items."""
     if kind == tuple[str, ...]:
         return tuple[Annotated[str, _by(option.why_not)], ...]
     return Annotated[kind, _by(option.why_not)]

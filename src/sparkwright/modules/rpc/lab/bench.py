@@ -18,7 +18,7 @@ from sparkwright.measure.workload import Load
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB
 
-#: what helps where the guard stopped the server
+#: advice after the guard stopped the server
 AGAIN = "Measure with a smaller `--depth`, or give it a shorter context or a smaller share of the memory."
 
 
@@ -94,7 +94,7 @@ class Bench(Module["Bench.Args"]):
 class _Memory:
     """Memory of the host while a load is served."""
 
-    #: MemAvailable
+    #: lowest MemAvailable
     lowest_bytes: int
 
 

@@ -8,7 +8,7 @@ from sparkwright.protocol.result import Result, arg
 
 
 class BenchCells(Module["BenchCells.Args"]):
-    """Which cells of an experiment are finished on this host. It changes nothing.
+    """List the cells of an experiment that are finished on this host. It changes nothing.
 
     Returns: cells (the finished ones by key).
     """

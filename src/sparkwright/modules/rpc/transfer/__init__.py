@@ -1,1 +1,1 @@
-"""Modules by which one host hands an image or a model to another."""
+"""Modules that copy an image or a model from one host to another."""

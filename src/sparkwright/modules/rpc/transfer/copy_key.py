@@ -72,7 +72,7 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
 
 
 def lines_left(context: Context) -> int:
-    """How many lines of transfers stand in ~/.ssh/authorized_keys, under way or left behind."""
+    """Return the number of transfer lines in ~/.ssh/authorized_keys, in use or left behind."""
     try:
         return sum(row.endswith(MARK) for row in _file(context).read_bytes().split(b"\n"))
     except OSError:
@@ -89,7 +89,7 @@ def remove_lines(context: Context) -> None:
 
 
 def _text(args: CopyKey.Args, found: bytes) -> bytes:
-    """The file as it should be."""
+    """Return the content that the file should have."""
     now = time.strftime("%Y%m%d%H%M").encode()
     rows = found.removesuffix(b"\n").split(b"\n") if found else []
     rows = [row for row in rows if not _is_of(row, args.public_key) and not _expired(row, now)]
@@ -105,21 +105,21 @@ def _is_of(row: bytes, public_key: str) -> bool:
 
 
 def _expired(row: bytes, now: bytes) -> bool:
-    """Whether a transfer has left this line behind."""
+    """Return True if a transfer left this line behind."""
     until = EXPIRY.search(row)
     return row.startswith(b"restrict") and row.endswith(MARK) and (until is None or until[1] < now)
 
 
 @contextmanager
 def _alone(context: Context) -> Iterator[None]:
-    """Two transfers that begin at once would each write what the other had not read."""
+    """Lock the file: of two transfers that start at once, each would overwrite what the other wrote."""
     with open(context.state.folder() / "authorized_keys.lock", "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """In one step; whose file it was, and who may read it, stays."""
+    """Replace the file atomically, with its owner and mode."""
     was: os.stat_result | None = None
     with contextlib.suppress(FileNotFoundError):
         was = path.stat()

@@ -14,12 +14,12 @@ NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
 
 
 class InspectImage(Module["InspectImage.Args"]):
-    """What a host knows of an image, and how other hosts may reach it. Changes nothing, asks no registry.
+    """Report what a host knows about an image, and how other hosts can reach it. Changes nothing, asks no registry.
 
-    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
-    free_bytes (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first),
-    impostor (the Id of an image that has the name and is not proved to be it), names (of all images here), intake (the
-    shell command that takes an archive of at most so many bytes in here).
+    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform, free_bytes
+    (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first), impostor (the Id
+    of an image that has the name and is not proved to be it), names (of all images here), intake (the shell command that takes an
+    archive of at most so many bytes in here).
     """
 
     @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class InspectImage(Module["InspectImage.Args"]):
 
 
 def _addresses() -> list[str]:
-    """This host's IPv4 addresses on networks of its own, the fastest first: two Sparks' ConnectX before the office's."""
+    """Return the host's IPv4 addresses on its own networks, the fastest first: two Sparks' ConnectX before the office's."""
     import psutil
 
     up = {name: stat for name, stat in psutil.net_if_stats().items() if stat.isup and not name.startswith(NOT_OURS)}

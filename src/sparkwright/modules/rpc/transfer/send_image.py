@@ -22,8 +22,8 @@ CONNECT_S = 3
 SAVE_S = 3600  # an engine with overlay2 lays the whole image out before its first byte
 CHUNK_BYTES = 2**20
 SSH_FAILED = 255
-SILENCE_S = 600.0  # the other engine takes nothing: it may unpack a layer
-ENDED_S = 1800.0  # from the last byte until it has the image
+SILENCE_S = 600.0  # the other engine may stop reading while it unpacks a layer
+ENDED_S = 1800.0  # from the last byte until the other side has the image
 LAST_BYTES, LAST_CHARACTERS = 64 * 2**10, 400
 PIPE_S = 5.0  # a child of ssh's may keep its pipe
 ALIAS = "sparkwright-copy"
@@ -81,7 +81,7 @@ def _closed(host: str, port: int) -> str:
 
 @contextmanager
 def _key_file(key: Secret) -> Iterator[str]:
-    """A path that ssh can read the key from: memory, on no disk, gone with this process."""
+    """Yield a path from which ssh reads the key: in memory, on no disk, gone with this process."""
     handle = os.memfd_create("key")
     try:
         os.fchmod(handle, 0o600)
@@ -114,7 +114,10 @@ def _ssh(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
 
 
 def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, str]:
-    """Bytes sent, and why ssh itself failed; empty when it did not. Raises Failed when the other side refused the stream."""
+    """Send the image. Returns the bytes sent, and why ssh itself failed; empty if it did not.
+
+    Raises Failed if the other side refused the stream.
+    """
     pipe, together = subprocess.PIPE, subprocess.STDOUT
     pack = list(image_stream.PACKERS[args.packer][0])
     try:
@@ -123,7 +126,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     except FileNotFoundError as error:
         return 0, f"{error.filename} is not on this host"
     assert packing.stdin is not None and packing.stdout is not None
-    packing.stdout.close()  # ssh alone holds it: when ssh ends, packing gets to know
+    packing.stdout.close()  # only ssh keeps it open: packing fails when ssh ends
     sent, listener = 0, _Listener(sending)
     try:
         with closing(_saved(args, context)) as pieces:
@@ -138,7 +141,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     except BrokenPipeError:
         pass  # the other side went away: its exit code says why
     except BaseException:
-        sending.kill()  # before it could take the end of the stream for the end of the image
+        sending.kill()  # before the end of the stream is taken for the end of the image
         raise
     finally:
         packing.kill() if sending.poll() is not None else None
@@ -152,7 +155,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
 
 
 class _Listener:
-    """Hears what ssh and the other side say, of which the end is kept, and ends ssh when the other side stops taking."""
+    """Reads the output of ssh and of the other side, keeps its end, and ends ssh if the other side stops reading."""
 
     def __init__(self, sending: subprocess.Popen[bytes]) -> None:
         self._sending = sending
@@ -163,7 +166,7 @@ class _Listener:
 
     @contextmanager
     def waits(self) -> Iterator[None]:
-        """For as long as something is being sent."""
+        """End ssh if a write makes no progress within the time limit."""
         timer = threading.Timer(SILENCE_S, self._give_up, (f"no progress for {SILENCE_S:g} s",))
         timer.daemon = True
         timer.start()
@@ -173,7 +176,7 @@ class _Listener:
             timer.cancel()
 
     def end(self) -> str:
-        """Wait for the end; returns the last line."""
+        """Wait for the end and return the last line."""
         try:
             self._sending.wait(ENDED_S)
         except subprocess.TimeoutExpired:
