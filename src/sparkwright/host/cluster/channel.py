@@ -48,8 +48,12 @@ COME_S = 10.0
 
 
 class Channel:
-    """note: takes a sentence. hidden: knows the secrets, which no other host gets to see. stopped: whether somebody asked this
-    run to stop.
+    """A member's side of a cluster's runs: it joins the head and meets the other members at barriers.
+
+    Args:
+        note: called with a sentence for the user.
+        hidden: the redactor that knows the secrets; other hosts never receive them.
+        stopped: returns True once this run was asked to stop.
     """
 
     def __init__(
@@ -138,9 +142,9 @@ class Channel:
             return self._meeting.shared(key)
 
     def failed_elsewhere(self) -> str:
-        """Why this run can't succeed any more, where another member failed or is lost; empty when there is no reason.
+        """Return the reason why this run can no longer succeed (another member failed or is lost), or "" without one.
 
-        Always empty once this run has failed itself: then it restores what was there before, whatever the others do.
+        Always empty once this run has failed itself: then it restores the previous state, whatever the others do.
         """
         with self._changed:
             failure = self._meeting.failures.get(FORWARD)
@@ -181,7 +185,8 @@ class Channel:
         return one_line(self._hidden.text(text), at_most=TEXT_CHARACTERS)
 
     def _bounded(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """What is shared, as the others get it."""
+        """Return what this member shares as the others receive it: secrets hidden, size bounded. Raises Failed if it is too
+        large."""
         try:
             shared: dict[str, Any] = bounds.clean(self._hidden.value(data), SHARED_DEPTH)
         except ValueError as error:

@@ -24,7 +24,12 @@ class Lost(Exception):
 
 
 class Connection:
-    """beat_s: seconds between two signs of life. session: None until both sides have proved what they are."""
+    """A connection to another member's run: buffered lines in both directions, and keep-alives.
+
+    Args:
+        beat_s: seconds between two keep-alives.
+        session: None until both sides have authenticated.
+    """
 
     def __init__(self, sock: socket.socket, beat_s: float, session: Session | None = None) -> None:
         self.sock, self.session = sock, session
@@ -83,7 +88,7 @@ class Connection:
 
     @property
     def waiting(self) -> bool:
-        """Whether something waits to be sent."""
+        """Return True if unsent data is left."""
         return bool(self._out)
 
     def beat(self) -> None:
@@ -104,7 +109,7 @@ class Connection:
         return self._beat_s * SILENT
 
     def _unread(self) -> bool:
-        """Whether something has arrived all the same: this process itself may have stood still."""
+        """Return True if unread data has arrived: this process itself may have been suspended."""
         return bool(readable([self.sock]))
 
 

@@ -123,7 +123,7 @@ class Coordinator:
             self._fallen(connection, str(error))
 
     def _known(self, connection: Connection) -> bool:
-        """Whether it has not been let go of."""
+        """Return True if the connection is still pending or a member's; False once it was dropped."""
         return connection in self._pending or connection in self._ranks
 
     def _take(self, connection: Connection, line: bytes) -> None:
@@ -151,7 +151,7 @@ class Coordinator:
             self._message(self._ranks[connection], message)
 
     def _joined(self, connection: Connection) -> None:
-        """From here on this is the member."""
+        """Register the connection as its rank's member, and send it all past events."""
         for past in self._events:
             connection.say(past)
         del self._pending[connection]

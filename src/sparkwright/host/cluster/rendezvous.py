@@ -1,7 +1,7 @@
-"""What the runs of a cluster's members agree on: who has come, who has arrived where with what, what failed.
+"""The shared state of a cluster's runs: members that joined, barriers with the data shared at them, and failures.
 
-The head puts all that happens into one order and tells it to every member; each keeps a Meeting of it. So all come to the same
-outcome of a barrier: complete or failed, whichever was first.
+The head orders all events and sends them to every member; each member applies them to its own Meeting. So all members see the
+same outcome of a barrier: complete or failed, whichever came first.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """text: a sentence that names the member. refused: that member had touched nothing."""
+    """The failure of a member."""
 
+    #: a sentence that names the member
     text: str
+    #: that member had changed nothing
     refused: bool = False
 
 
@@ -113,27 +115,27 @@ class Meeting:
 
     @property
     def complete(self) -> bool:
-        """Whether the runs of all members have come."""
+        """Return True if the runs of all members have joined."""
         return len(self.joined) == len(self._cluster.members)
 
     def settled(self, key: Key) -> bool:
-        """Whether a barrier has its outcome."""
+        """Return True if the outcome of a barrier is known."""
         return key in self._settled or self._why_not(key) is not None
 
     def failure(self, key: Key) -> Failure | None:
-        """Why a settled barrier failed; None: all have arrived."""
+        """Return the failure of a settled barrier, or None if all members arrived."""
         return self._settled[key] if key in self._settled else self._why_not(key)
 
     def shared(self, key: Key) -> dict[str, Any]:
-        """What the members that have arrived told there, by their names, in the order of ranks."""
+        """Return the data shared at a barrier by the members that arrived, by host name in the order of ranks."""
         return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
 
     def arrived(self, key: Key, rank: int) -> bool:
-        """Whether a member has arrived there."""
+        """Return True if a member has arrived at a barrier."""
         return rank in self._shared.get(key, {})
 
     def missing(self, key: Key | None) -> str:
-        """Who has not arrived there, in words; None: who has not come at all."""
+        """Return the members that have not arrived at a barrier, in words; with None, those that have not joined."""
         there = self.joined if key is None else self._shared.get(key, {}).keys()
         return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in there)
 
@@ -152,7 +154,7 @@ class Meeting:
                     self._settled[key] = why
 
     def _why_not(self, key: Key) -> Failure | None:
-        """Why a barrier that is not complete can't be any more."""
+        """Return the failure that keeps a barrier from completing, or None."""
         return next(self._reasons(key), None)
 
     def _reasons(self, key: Key) -> Iterator[Failure]:

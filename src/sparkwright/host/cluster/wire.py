@@ -1,7 +1,7 @@
-"""What goes over the wire between the runs of a cluster's members: lines of JSON that only members can have written.
+"""The wire protocol between the runs of a cluster's members: authenticated lines of JSON.
 
-Both sides prove that they know the one-time token of the deploy, over a nonce of each; the token itself is never sent. Every line
-after that is `MAC JSON`: an HMAC-SHA256 under a key of this connection and direction, over a body that counts the lines.
+Both sides prove that they know the deploy's one-time token, with a nonce from each; the token itself is never sent. Every later
+line is `MAC JSON`: an HMAC-SHA256 with a key of this connection and direction, over a body that includes a line counter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROOF = {"proof": _HEX}
 
 
 class WireError(ValueError):
-    """What came is not what a member of this deploy writes; the message is the end of a sentence."""
+    """A line that a member of this deploy would not write; the message is the end of a sentence."""
 
 
 class Lines:
@@ -72,7 +72,7 @@ class Session:
         return line + b"\n"
 
     def opened(self, line: bytes) -> dict[str, Any]:
-        """What the next line says. Raises WireError for one that the other side did not write now and here."""
+        """Authenticate the next line and return its message. Raises WireError for a forged, repeated or missing line."""
         mac, _, body = line.partition(b" ")
         if not hmac.compare_digest(mac, hmac.digest(self._in, body, "sha256").hex().encode()):
             raise WireError("a line is not authentic")
@@ -84,9 +84,12 @@ class Session:
 
 
 class Handshake:
-    """What both sides prove to each other, and derive the keys of their lines from.
+    """The handshake of a connection: the source of both sides' proofs and of the keys for their lines.
 
-    nonce: of the head. rank, answer: the member's, and its nonce.
+    Args:
+        nonce: the head's nonce.
+        rank: the member's rank.
+        answer: the member's nonce.
     """
 
     def __init__(self, cluster: Cluster, nonce: str, rank: int, answer: str) -> None:
@@ -97,7 +100,7 @@ class Handshake:
         return hmac.digest(token.reveal().encode(), _json([what, *self._about]), "sha256")
 
     def proof(self, token: Secret, side: str) -> str:
-        """What a side shows of the token."""
+        """Return a side's proof that it knows the token."""
         return self.keyed(token, f"proof of the {side}").hex()
 
 

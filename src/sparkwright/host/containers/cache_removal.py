@@ -15,14 +15,17 @@ from sparkwright.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cache on the host. name: its key, or KEY/aside. kept: why it stays; empty when it may go. used_s: since the epoch."""
+    """A compile cache on the host."""
 
+    #: its key, or KEY/aside
     name: str
     container: str
     image: str
     model: str
     size_bytes: int
+    #: seconds since the epoch
     used_s: float
+    #: why it must stay; empty when it may be removed
     kept: str = ""
     why_aside: str = ""
 

@@ -1,6 +1,6 @@
-"""Which processes belong to a container, as the kernel says it: each process names its cgroup, and that names the container.
+"""The container of a process, from its cgroup in the kernel.
 
-Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2: the 64 hex digits are its id.
+Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2; ID is 64 hex digits.
 """
 
 from __future__ import annotations

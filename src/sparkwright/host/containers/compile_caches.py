@@ -77,7 +77,7 @@ def _keys_in(found: Path) -> list[str]:
 
 
 def read(state: StateFolder, key: str) -> Kept:
-    """What is known of a key; nothing, where its file is gone or damaged."""
+    """Read the record of a key; an empty record if its file is missing or damaged."""
     fields = {name: value for name, value in (state.read(f"{RECORDS}/{key}") or {}).items() if name in Kept.__slots__}
     return replace(Kept(key), **{**fields, "key": key})
 
@@ -131,7 +131,7 @@ def _key_in(source: str) -> tuple[str, str]:
 
 
 def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
-    """What `POST /containers/create` is told beside the rest: "Mounts", and the variables as "Env"; nothing without caches."""
+    """Return the additional fields for `POST /containers/create`, "Mounts" and "Env"; empty without caches."""
     caches = engine.of_labels(spec.labels).caches
     if not spec.caches or caches is None:
         return {}
@@ -265,7 +265,7 @@ def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str
 
 
 def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
-    """Whether the last start of this container found a cache."""
+    """Return True if the last start of this container found a cache."""
     key = mounted(container)
     found = read(context.state, key) if key else Kept("")
     return found.warm and found.container_id == container.get("Id")
@@ -299,7 +299,7 @@ def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None
 
 
 def _holds(above: Path) -> bool:
-    """Whether one of the folders in a folder of ours holds anything."""
+    """Return True if any subfolder is not empty, or cannot be read."""
     try:
         return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in above.iterdir())
     except FileNotFoundError:

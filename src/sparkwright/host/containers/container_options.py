@@ -132,7 +132,10 @@ def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Ch
 
 
 def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """How the server is asked, where its recipe describes that, key by key. Its label can't be changed on a container."""
+    """Return the differences in how checks query the server, as its recipe describes it, key by key.
+
+    The description is a label, and labels of a container cannot be changed.
+    """
     before, after = (engine.of_labels(item).description for item in (container["Config"].get("Labels"), spec.labels))
     names = sorted(before.keys() | after.keys())
     why = "how checks ask the server"
@@ -144,7 +147,7 @@ def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
 
 
 def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Whether the key is the one that is wanted. A change says no more of it: neither the key nor its fingerprint."""
+    """Return the change if the server's key is not the wanted one; it reveals neither the key nor its fingerprint."""
     found, wanted = key_fingerprint(container), spec.server_key.removeprefix(KEPT)
     if found == wanted and bool(found) == bool(spec.server_key):
         return []

@@ -1,4 +1,4 @@
-"""What several modules ask of the engine about containers, and how its refusals read."""
+"""Common queries about containers, and the Docker Engine's refusals as sentences."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def running_rows(context: Context) -> list[dict[str, Any]]:
 
 
 def running(client: docker.DockerClient, name: str) -> bool:
-    """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
+    """Return True if a container of this name is running, or restarting in a crash loop."""
     found = inspect(client, name)
     return found is not None and found["State"]["Status"] in ("running", "restarting")
 
 
 def identity(container: dict[str, Any]) -> dict[str, Any]:
-    """What has to be written down of a container before its policy and its life are taken: id, name, policy, running."""
+    """Return the fields to record before a container is stopped: id, name, policy, running."""
     policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
     name = container["Name"].lstrip("/")
     return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
 
 
 def started_s(container: dict[str, Any]) -> float:
-    """When the container's last start began, seconds since the epoch; a day after it for one that never started."""
+    """Return the time of the container's last start, seconds since the epoch; one day after the epoch if it never started."""
     return moment(str(container["State"].get("StartedAt") or "")) or 86400.0
 
 
@@ -80,8 +80,9 @@ def moment(text: str) -> float | None:
 
 
 def url_of(container: dict[str, Any]) -> str:
-    """Where a container's server answers on this host; empty when it publishes no port. On the host's network Docker publishes
-    nothing, and keeps what a deploy or the script told it.
+    """Return the URL of a container's server on this host; empty without a port.
+
+    On the host's network Docker publishes no port, but keeps the binding that the container was created with.
     """
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for row in rows or ():
@@ -106,7 +107,7 @@ def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] 
 
 
 def publishes(container: dict[str, Any], port: int | None) -> bool:
-    """Whether a container was made to have this port of the host."""
+    """Return True if the container was created with a binding to this port of the host."""
     bindings = (container["HostConfig"].get("PortBindings") or {}).values()
     return any(row["HostPort"] == str(port) for rows in bindings for row in rows or ())
 
@@ -116,7 +117,7 @@ CONTAINER = "container "
 
 
 def who_listens(client: docker.DockerClient, port: int) -> str:
-    """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
+    """Return the container or process that holds a TCP port of the host, in words; empty if none is visible."""
     holder = publishing(client, port)
     process = listening_process(port) if holder is None or not _published(holder) else ""
     if process and holder is None and (forwarder := port_forwarders.of_port(port)):
@@ -137,12 +138,12 @@ def _left_by(client: docker.DockerClient, port: int) -> str:
 
 
 def _published(container: dict[str, Any]) -> bool:
-    """Whether the engine itself holds its ports, or will again; on the host's network its server does, or nobody."""
+    """Return True if the engine itself holds the container's ports, or will again; on the host's network the server does."""
     return bool(container["HostConfig"].get("NetworkMode") != "host" or container["State"].get("Restarting"))
 
 
 def listening_process(port: int) -> str:
-    """What listens on a TCP port of this host, in words; empty when nothing is seen to."""
+    """Return the process that listens on a TCP port of this host, in words; empty if there is none."""
     import psutil
 
     try:
@@ -170,9 +171,12 @@ def _sandbox_of(words: list[str]) -> str:
 
 
 def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file", *, ours: bool = False) -> str:
-    """What to do about a port that is taken. holder: who has it, as `who_listens` says it. another: what sets it.
+    """Return the fix for a port that is taken.
 
-    ours: whether it is a container that sparkwright created, which a deploy may replace.
+    Args:
+        holder: who holds it, as returned by `who_listens`.
+        another: the setting that selects another port.
+        ours: the holder is a container of sparkwright, which a deploy may replace.
     """
     if holder.startswith(port_forwarders.TITLE):
         return f"{port_forwarders.FIX}; nothing else frees it."
@@ -185,7 +189,7 @@ def to_free_a_port(holder: str, another: str = "`serve_port:` in the host's file
 
 
 def to_stop_a_rank(name: str) -> str:
-    """What to do about a rank that an earlier start left behind: a worker takes longer to end than Docker waits."""
+    """Return the fix for a rank left by an earlier start: a worker takes longer to stop than Docker's default timeout."""
     return f"On the host: `docker stop -t 30 {name}`."
 
 

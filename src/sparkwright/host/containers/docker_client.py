@@ -26,7 +26,13 @@ def errors() -> ModuleType:
 
 
 class Client:
-    """Stands for a docker.DockerClient. url: as DOCKER_HOST. timeout_s: of one answer. version: of the engine's API."""
+    """A lazy substitute for docker.DockerClient.
+
+    Args:
+        url: as in DOCKER_HOST.
+        timeout_s: for one answer.
+        version: of the engine's API.
+    """
 
     def __init__(self, url: str, timeout_s: int, version: str) -> None:
         self.url, self.timeout_s, self.version = url, timeout_s, version
@@ -50,7 +56,7 @@ class Api:
         self._client = client
 
     def info(self) -> dict[str, Any]:
-        """What the engine says of itself."""
+        """Return the engine's system information."""
         return self._answer("/info") or self._sdk.info()
 
     def version(self) -> dict[str, Any]:
@@ -102,7 +108,10 @@ class Api:
         return self._client.sdk.api
 
     def _answer(self, path: str, *names: str) -> dict[str, Any] | None:
-        """What is answered with 200; None for whatever the SDK has to ask. Raises its error for an engine that is silent."""
+        """Return an answer with status 200, or None if the SDK must send the request instead.
+
+        Raises requests' ReadTimeout, as the SDK does, if the engine does not answer in time.
+        """
         client = self._client
         if not all(names):
             return None
@@ -115,7 +124,7 @@ class Api:
             return None
 
     def _late(self, path: str) -> Exception:
-        """What the SDK raises for an engine that is silent."""
+        """Return the exception that the SDK raises when the engine does not answer in time."""
         from requests import ReadTimeout, Request
 
         options = Request("GET", f"http+docker://localhost{path}")
