@@ -1,4 +1,4 @@
-"""What can be seen of a slow server from its host, gathered for `engine.causes`."""
+"""Measurements on the host that explain a slow server, for `engine.causes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.trust import bounds
 
 
 def gpu_query(context: Context) -> str:
-    """What nvidia-smi prints for a sample; "" when it can't."""
+    """Return nvidia-smi's output for one sample; "" if it fails."""
     try:
         answer = context.machine.run(gpu.QUERY, timeout_s=5)
     except SparkwrightError:
@@ -27,7 +27,7 @@ def gpu_query(context: Context) -> str:
 
 
 def log(context: Context, container: str) -> EngineState | None:
-    """What the engine's log says of its last start; None without a container or a log."""
+    """Return the engine's state from the log of its last start; None without a container or a log."""
     if not container:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What `file` and `template` share: reading what stands there, and writing it in one step."""
+"""Reading and atomically writing files, for the modules `file` and `template`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from sparkwright.protocol.result import Change
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What stands at a path. kind: file, directory, link, other or absent. mode: as "0644"."""
+    """The state of a path."""
 
     path: Path
+    #: file, directory, link, other or absent
     kind: str = "absent"
+    #: such as "0644"
     mode: str = ""
     owner: str = ""
     group: str = ""
+    #: None if it is not a file, or not readable
     content: str | None = None
 
     @classmethod
@@ -45,7 +48,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What should stand there. Empty or None: as it is."""
+    """The wanted state of a path. Empty or None: keep what it has."""
 
     kind: str
     mode: str = ""

@@ -35,18 +35,19 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """root: what stands before /proc and /etc ("" on a real host). hub_url: where models come from.
+    """The host's paths and addresses, real or simulated."""
 
-    sandbox: a simulated Spark; every report says so. env: what commands inherit.
-    """
-
+    #: prefix of /proc and /etc; "" on a real host
     root: str = ""
     home: Path = field(default_factory=Path.home)
     docker_host: str = ""
     ollama_url: str = "http://127.0.0.1:11434"
+    #: source of models
     hub_url: str = "https://huggingface.co"
     architecture: str = field(default_factory=lambda: os.uname().machine)
+    #: a simulated Spark; every report says so
     sandbox: bool = False
+    #: environment of commands
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -86,7 +87,10 @@ class Machine:
         return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
 
     def _environment(self, program: str) -> dict[str, str]:
-        """What a program inherits. sudo, and what it starts, is looked for where root's programs are, and nowhere else."""
+        """Return the environment of a program.
+
+        sudo and the program it starts are only looked up in root's folders.
+        """
         return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:

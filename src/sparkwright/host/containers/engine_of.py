@@ -1,4 +1,4 @@
-"""Which engine a container runs: its label says so."""
+"""The engine that a container runs, from its labels."""
 
 from __future__ import annotations
 

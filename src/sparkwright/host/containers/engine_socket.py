@@ -20,7 +20,7 @@ HEAD_BYTES = 64 * 2**10
 
 
 def speaks(docker_host: str) -> bool:
-    """Whether this engine can be asked without the SDK: over a unix socket, or plain HTTP."""
+    """Return True if this engine can be queried without the SDK: over a unix socket or plain HTTP."""
     return urlsplit(docker_host or DEFAULT).scheme in ("unix", "tcp", "http")
 
 
@@ -76,7 +76,10 @@ def _to_its_end(stream: http.Stream) -> Iterator[bytes]:
 
 
 def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """What stands in the engine's frames: 8 bytes before each, of which the first tells the stream, the last 4 the length."""
+    """Yield the contents of the engine's log frames.
+
+    Each frame begins with 8 bytes: the stream in the first, the length in the last 4. Raises ValueError for anything else.
+    """
     rest, left = bytearray(), 0
     for piece in pieces:
         rest += piece
@@ -132,5 +135,5 @@ def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 
 def silent(error: Exception) -> str:
-    """What is said of an engine whose client raised this: docker's own and requests' errors are no sentences."""
+    """Return the error message for an engine that did not answer: errors of docker and requests are no sentences."""
     return f"no answer from the Docker Engine: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""How the Docker Engine spells what a spec says, and how two spellings of the same become one."""
+"""The Docker Engine's spelling of a spec's values, and one normal form for equal spellings."""
 
 from __future__ import annotations
 
@@ -61,9 +61,10 @@ def env(pairs: list[str] | None) -> dict[str, str]:
 
 
 def is_ours(row: Mapping[str, Any]) -> bool:
-    """Whether sparkwright created a container, by its own labels, or by what it mounts of sparkwright's folders.
+    """Return True if sparkwright created a container: it has our labels, or mounts a folder of sparkwright.
 
-    row: the container's inspect, or its row in the list of all.
+    Args:
+        row: the container's inspect, or its row in the list of all containers.
     """
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))

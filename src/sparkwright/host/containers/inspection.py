@@ -1,4 +1,4 @@
-"""What the Docker Engine says of a container or an image, checked before anything reads it."""
+"""The Docker Engine's inspect of a container or an image, validated before use."""
 
 from __future__ import annotations
 

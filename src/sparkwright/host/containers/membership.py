@@ -1,4 +1,4 @@
-"""What a container's labels say of its place in a cluster."""
+"""A container's place in a cluster, from its labels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LA
 
 
 class Membership(NamedTuple):
-    """members: the hosts' names by rank. A server of its own has no cluster, and is its only member."""
+    """A member of a cluster, by its labels. A server of its own has no cluster, and is its only member."""
 
     cluster: str = ""
     rank: int = 0
+    #: host names, in the order of ranks
     members: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

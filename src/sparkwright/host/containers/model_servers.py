@@ -1,4 +1,4 @@
-"""Which running containers are model servers, whoever started them: those that list their models as OpenAI's API does."""
+"""The running containers that are model servers, whoever started them: those that list models like OpenAI's API."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ MOST_CONTAINERS, MOST_MODELS = 64, 16
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One container. engine: as its label says, else as the answer does. models: the names that it serves; empty when it asks
-    for a key first. port: of the host. model_dir: see `Running`.
-    """
+    """A container that serves models."""
 
     id: str
     name: str
     image: str
+    #: from its label, else from its answer
     engine: str
+    #: on the host
     port: int
+    #: served names; empty if the server requires a key
     models: list[str]
+    #: see `Running.model_dir`
     model_dir: str
 
 
@@ -77,7 +79,7 @@ def _found(about: Running, kind: str, port: int, models: list[str]) -> Server:
 
 
 def _address(container: dict[str, Any], port: int) -> str:
-    """Where this host reaches a published port."""
+    """Return the address at which this host reaches a published port."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for row in rows or ():
             if row.get("HostPort") == str(port) and row.get("HostIp") not in (None, "", "0.0.0.0", "::"):

@@ -99,9 +99,12 @@ def _refuse(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
 
 
 def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
-    """What containers that sparkwright started may write to, with their names, but for those of the server itself.
+    """Return the folders that sparkwright's containers may write to, with the containers' names.
 
-    Nothing where the engine can't be asked. name: of the server's container.
+    Containers of the server itself are left out. Empty if the engine cannot be queried.
+
+    Args:
+        name: of the server's container.
     """
     server = name.removesuffix(containers.PREVIOUS).removesuffix(containers.INTERIM)
     own = {server, server + containers.PREVIOUS, server + containers.INTERIM}
@@ -142,9 +145,10 @@ def _resolved(path: Path) -> Path:
 
 
 def _why_not_ours(context: Context, source: Path) -> str:
-    """Why a source below one of sparkwright's own folders is no plain file or folder there; empty where it is, or lies elsewhere.
+    """Return the reason why a source in one of sparkwright's folders is not a plain file or folder; empty if it is, or lies
+    elsewhere.
 
-    Each folder on the way is opened from the one above it, and no link is followed.
+    Each folder is opened from its parent, and no link is followed.
     """
     top = next((path for path in own_folders.of(context.machine.home) if source.is_relative_to(path)), None)
     if top is None or not top.is_dir():

@@ -28,19 +28,22 @@ Reader = Callable[[ContainerSpec, Inspect, Inspect], Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """wanted: None when it is not compared. found: what the container has, in the same spelling. why: what a difference means.
-
-    open: left out, it is not compared: the engine's configuration decides. key, section, asked: its name in the engine's
-    HostConfig or Config and the value to create with, None for none, for one that stands there.
-    """
+    """An option of a container: how to create it, compare it and explain a difference."""
 
     field: str
+    #: the spec's value; None if it is not compared
     wanted: Reader
+    #: the container's value, in the same spelling
     found: Reader
+    #: the meaning of a difference
     why: str = ""
+    #: its name in the engine's HostConfig or Config
     key: str = ""
+    #: "HostConfig" or "Config"
     section: str = "HostConfig"
+    #: the value to create with; None to leave it out
     asked: Callable[[ContainerSpec], Any] = lambda spec: None
+    #: not compared if the spec leaves it out: the engine's configuration decides
     open: bool = False
 
 
@@ -94,7 +97,10 @@ def _shown(name: str) -> str:
 def _own(
     found: Mapping[str, str], wanted: Mapping[str, str], image: Inspect, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """What of a container's variables or labels is asked for, or not its image's. Of an image that is gone nothing is known."""
+    """Return the container's variables or labels that the spec sets, or that differ from its image's.
+
+    If the image is gone, only those that the spec sets.
+    """
     return {k: v for k, v in found.items() if k in wanted or (image and inherited.get(k) != v)}
 
 
@@ -181,9 +187,10 @@ def _found_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> di
 
 
 def _found_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """What is mounted. Of a container that somebody else started and sparkwright adopted, a writable mount is no difference.
+    """Return the container's volumes, with those of an adopted container as read-only where the spec wants that.
 
-    It is not stopped for that: it gets the read-only mount when it is replaced for something else.
+    A container that someone else started is not stopped only because a mount is writable: it gets the read-only mount when it is
+    replaced for another reason.
     """
     found = engine.volumes_alike(container["HostConfig"].get("Binds"))
     if engine.is_ours(container):

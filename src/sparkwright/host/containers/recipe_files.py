@@ -27,7 +27,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def mounted(container: Mapping[str, Any]) -> dict[str, str]:
-    """What a container has mounted of these: digests by paths in it."""
+    """Return the recipe files that a container has mounted: digests by path in the container."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     rows = ((str(mount.get("Target")), _digest_in(str(mount.get("Source")))) for mount in mounts)
     return {path: digest for path, digest in rows if digest}
@@ -48,7 +48,7 @@ def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Chang
 def contents(
     state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What stands in the files that are wanted and in those that are mounted, by digest; one that is not known is left out."""
+    """Return the contents of the wanted and the mounted files, by digest; unknown ones are left out."""
     digests = {*spec.files.values(), *mounted(container).values()}
     return {digest: text for digest in digests if (text := _text(state, digest, given)) is not None}
 

@@ -19,9 +19,11 @@ NEVER = "0001-"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """container: its inspect. made_from: the inspect of its image; empty when the image is gone."""
+    """A container as it runs, with the inspect of its image."""
 
+    #: its inspect
     container: dict[str, Any]
+    #: the inspect of its image; empty if the image is gone
     made_from: dict[str, Any]
 
     @property
@@ -34,7 +36,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where it answers on this host; empty when it publishes no port."""
+        """Its URL on this host; empty if it publishes no port."""
         return containers.url_of(self.container)
 
     @property
@@ -44,7 +46,7 @@ class Running:
 
     @property
     def loopback(self) -> bool:
-        """Whether only programs of the host reach it."""
+        """True if only programs of the host can reach it."""
         rows = [
             item for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for item in some or ()
         ]
@@ -90,13 +92,13 @@ class Running:
 
 
 def start_of(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Which start of which container it is: id, started (as the engine says it), restarts (by its policy)."""
+    """Return the identity of a container's start: id, started (in the engine's spelling), restarts (by its policy)."""
     started = str(container["State"].get("StartedAt") or "")
     return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
 
 
 def ended_ago(container: Mapping[str, Any]) -> str:
-    """How long ago a container ended, in words; "never started" for one that did not."""
+    """Return the time since a container exited, in words; "never started" if it was not started."""
     text = str(container["State"].get("FinishedAt") or "")
     if text.startswith(NEVER):
         return "never started"

@@ -103,9 +103,12 @@ def tidy(context: Context, name: str) -> None:
 
 
 def readable_by_its_owner(user: str, security: Iterable[str], dropped: Iterable[str] = ()) -> bool:
-    """Whether a container reads a file that is this user's alone. user: who runs it. security: the engine's options.
+    """Return True if a container can read a file that only this user may read.
 
-    dropped: the capabilities that it is not to have; root needs one to read what is another's.
+    Args:
+        user: the container's user.
+        security: the engine's security options.
+        dropped: capabilities that the container does not get; root needs one to read another user's file.
     """
     if any(item.startswith("name=userns") for item in security):
         return False

@@ -20,7 +20,7 @@ LARGEST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where a gateway of this host takes requests."""
+    """The endpoint at which a gateway of this host takes requests."""
 
     port: int
     tls: bool = False  #: the certificate's name is the clients' business: it is not checked
@@ -29,15 +29,16 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 when nobody answered; then error says why."""
+    """A gateway's answer."""
 
+    #: 0 without an answer; `error` has the reason
     status: int
     data: Any = None
     error: str = ""
 
     @property
     def message(self) -> str:
-        """What an error says."""
+        """The error's message."""
         about = self.data.get("error") if isinstance(self.data, dict) else None
         text = about.get("message") if isinstance(about, dict) else about
         return self.error or (text if isinstance(text, str) else "") or f"status {self.status}"

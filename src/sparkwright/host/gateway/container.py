@@ -129,7 +129,7 @@ def wait_running(name: str, digest: str, context: Context) -> None:
 
 
 def _why(lines: list[str]) -> str:
-    """What HAProxy says is wrong: its alerts, else its last lines."""
+    """Return HAProxy's alerts, else the last lines of its output."""
     answered = [line.strip() for line in lines if line.strip()]
     alerts = [line for line in answered if "[ALERT]" in line] or answered[-SHOWN_LINES:]
     return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."

@@ -66,8 +66,10 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
 
 
 def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
-    """How many requests of this host's server the gateways count. One that forgot the drain, for it was started anew, is told
-    again."""
+    """Return the number of running requests to this host's server, as the gateways count them.
+
+    Drain it again at a gateway that was restarted and has lost the drain.
+    """
     key, total = own_key.kept(state), 0
     for gateway in gateways:
         with contextlib.suppress(Unheard):

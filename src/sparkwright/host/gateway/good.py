@@ -74,7 +74,7 @@ def _folder(context: Context, digest: str) -> Path:
 
 
 def _same(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states are the same gateway; which container it was does not matter."""
+    """Return True if two states describe the same gateway, in whichever container."""
     return first["digest"] == other["digest"] and _essence(first) == _essence(other)
 
 

@@ -31,7 +31,7 @@ STOP_S = 10
 
 
 def container_of(name: str) -> str:
-    """What the interim server of a container is called."""
+    """Return the name of a container's interim server."""
     return name + containers.INTERIM
 
 
@@ -49,12 +49,12 @@ def remember(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
 
 
 def kept(state: StateFolder) -> dict[str, Any]:
-    """What was written down, and not ended yet; empty where there is nothing."""
+    """Return the record of the interim server that is not ended yet; empty without one."""
     return state.read(NAME) or {}
 
 
 def why_not(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
-    """Why the gateways would not send the requests of this model to an interim server; empty where they would."""
+    """Return the reason why the gateways would not route this model's requests to an interim server; empty if they would."""
     key = own_key.kept(state)
     for gateway in gateways:
         try:

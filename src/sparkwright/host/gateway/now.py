@@ -1,4 +1,4 @@
-"""What the gateway of a host is at this moment. No container engine is asked: HAProxy answers on its own socket."""
+"""The current state of a host's gateway, from HAProxy's own socket; no container engine is needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inspect(state: StateFolder) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any]) -> str:
-    """What is wrong with it, in a sentence; empty for nothing. A model without a server is the server's matter."""
+    """Return what is wrong with the gateway, in a sentence, or "". A model without a server is reported for its server."""
     if not found["running"]:
         return "the gateway is down"
     if found["changed"]:

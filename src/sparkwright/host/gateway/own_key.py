@@ -30,5 +30,5 @@ def made(state: StateFolder) -> str:
 
 
 def hashed(key: str) -> str:
-    """What a gateway knows of a key; empty for none."""
+    """Return the hash that a gateway stores of a key; empty for an empty key."""
     return hashlib.sha256(key.encode()).hexdigest() if key else ""

@@ -42,7 +42,7 @@ OWN = (operations.STATES,)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a gateway's files and sockets are."""
+    """The folders of a gateway's files and sockets."""
 
     files: Path
     sockets: Path

@@ -42,7 +42,7 @@ class Gateway:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Gateway:
-        """From a plan, or a record. Raises KeyError, TypeError or ValueError."""
+        """Create it from a plan or a record. Raises KeyError, TypeError or ValueError."""
         words = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
         return cls(*words, str(data.get("certificate") or ""))
 

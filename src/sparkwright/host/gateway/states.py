@@ -1,7 +1,7 @@
-"""Which servers are drained, and which interim ones serve, for the HAProxy that takes over: a reload would undo both.
+"""Server states for HAProxy's reload: drained servers and serving interim servers, which a reload would reset.
 
-HAProxy takes a server's port from such a file before that of its configuration, so only these are in it, with the port of the
-configuration that comes. It is there for the time of a reload: an older one would drain who was returned long ago.
+HAProxy prefers the port in this file over the one in its configuration, so only these servers are in it, with the port of the
+next configuration. The file exists only during a reload: an outdated one would drain servers that have been returned since.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class _File:
         return None
 
     def _short(self) -> None:
-        """What is compressed may be shorter than a block."""
+        """Start to decompress a file shorter than a block, if it is compressed."""
         self._unpacker = _unpacker(self._begin)
         if self._unpacker is not None:
             data, self._begin, self._known, self._tar = self._begin, b"", True, _Tar(self._left, nested=False)

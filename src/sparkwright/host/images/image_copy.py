@@ -81,7 +81,11 @@ def copy(
 
 
 def in_containerd(info: Mapping[str, Any]) -> bool:
-    """Whether an engine keeps images in containerd's store, whose Ids are hashes of manifests. info: the engine's own."""
+    """Return True if an engine keeps images in containerd's store, where Ids are hashes of manifests.
+
+    Args:
+        info: the engine's system information.
+    """
     rows = info.get("DriverStatus") or ()
     return any(row[0] == "driver-type" and str(row[1]).startswith("io.containerd.snapshotter") for row in rows)
 

@@ -35,7 +35,7 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
 
 
 def inspect(api: Any, ref: str) -> dict[str, Any]:
-    """What the engine says of an image by a name or an Id; empty when it has none."""
+    """Return the engine's inspect of an image, by name or Id; empty if there is none."""
     try:
         return inspection.image(api.inspect_image(ref))
     except docker_client.errors().ImageNotFound:
@@ -43,14 +43,18 @@ def inspect(api: Any, ref: str) -> dict[str, Any]:
 
 
 def proves(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
-    """Whether a local image, of its inspect, is this digest. See `find`."""
+    """Return True if a local image has this digest. See `find`.
+
+    Args:
+        image: its inspect.
+    """
     if not image:
         return False
     return image["Id"] in (digest, *ids) or (not ids and digest in digests_of(image))
 
 
 def platform_of(image: Mapping[str, Any]) -> str:
-    """What an image is made for, of its inspect, as linux/arm64."""
+    """Return an image's platform, such as linux/arm64, from its inspect."""
     return f"{image.get('Os') or 'linux'}/{image.get('Architecture')}"
 
 
@@ -60,8 +64,10 @@ def digests_of(image: Mapping[str, Any]) -> list[str]:
 
 
 def name_of(api: Any, ref: str, image_id: str) -> str:
-    """What to call the image of this Id: the reference as it is written where the engine takes that, so that a person finds
-    it in `docker ps`; a tag that names another image is passed over, and the Id itself always does."""
+    """Return a name for the image with this Id, as users see it in `docker ps`.
+
+    The reference as written, if the engine resolves it to this image; a tag that names another image is skipped; else the Id.
+    """
     name = Name.parse(ref)
     names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
     return next((item for item in names if inspect(api, item).get("Id") == image_id), image_id)

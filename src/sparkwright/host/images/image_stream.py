@@ -14,7 +14,7 @@ PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def tools() -> list[str]:
-    """Which of the programs are on this host."""
+    """Return the names of the programs that are installed on this host."""
     return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
 
 

@@ -1,7 +1,7 @@
-"""What a `docker load` changed beside what it was meant to bring, undone.
+"""Undoing the side effects of a `docker load`.
 
-Its archive names its images itself: it can bring any tag, and take one that is in use on the host. So the names are listed
-before a load and compared after it. What somebody else pulled, tagged or built meanwhile is told apart by the engine's events.
+An archive names its images itself: it can bring any tag, and move one that is in use on the host. So all names are listed before
+a load and compared after it. The engine's events reveal what someone else pulled, tagged or built meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ OWN_DOING = ("pull", "tag", "import", "build")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The images of an engine at one moment. tags: REPOSITORY:TAG -> Id. nameless: Ids that have no tag and no digest.
+    """The images of an engine at one moment."""
 
-    at: seconds since the epoch by the engine's host, as the engine reads them: within one second it tells before from after.
-    """
-
+    #: REPOSITORY:TAG -> Id
     tags: Mapping[str, str] = field(default_factory=dict)
+    #: Ids without a tag or a digest
     nameless: Sequence[str] = ()
+    #: seconds since the epoch on the engine's host, with fractions, as its events API reads them
     at: str = "0"
 
 

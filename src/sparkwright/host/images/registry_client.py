@@ -1,4 +1,4 @@
-"""What a registry tells about an image that the engine does not pass on: manifests, configs, sizes."""
+"""A registry's information about an image that the engine does not pass on: manifests, configs, sizes."""
 
 from __future__ import annotations
 

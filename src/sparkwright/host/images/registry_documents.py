@@ -1,4 +1,4 @@
-"""What a registry's documents say of an image: an index, a manifest, a config. Pure; every part is checked before it is believed.
+"""A registry's documents about an image: index, manifest, config. Pure; every part is validated before use.
 
 Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
 """
@@ -62,7 +62,7 @@ def distribution(answer: Any, what: str) -> dict[str, Any]:
 
 
 def is_index(document: dict[str, Any]) -> bool:
-    """Whether a document lists manifests by platform."""
+    """Return True if a document is an index: it lists manifests by platform."""
     return "manifests" in document
 
 

@@ -1,4 +1,4 @@
-"""What a registry, or an engine that asks one, says when it will not, as sentences."""
+"""Errors of a registry, or of an engine that queries one, as sentences."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def challenge_of(header: str) -> tuple[str, dict[str, str]]:
 
 
 def same_owner(registry: str, realm: str) -> bool:
-    """Whether a realm may have a registry's login: the same host, one below it, or one beside it in its own domain."""
+    """Return True if a realm may receive a registry's login: the same host, a subdomain of it, or a sibling in its domain."""
     registry, realm = registry.lower(), realm.lower()
     domain = registry.partition(".")[2]
     if realm == registry or realm.endswith(f".{registry}"):
@@ -194,7 +194,7 @@ def token_of(raw: bytes, what: str) -> str:
 
 
 def errors_of(raw: bytes) -> str:
-    """What a registry's error says, in its own words, in one line."""
+    """Return a registry's error message, in one line; empty if it has none."""
     try:
         found = checked(bounds.parsed(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error")
     except (ValueError, Failed):
@@ -204,7 +204,8 @@ def errors_of(raw: bytes) -> str:
 
 
 def credentials(registry: str) -> tuple[str, str] | None:
-    """What docker itself would log in with; None for nobody. Raises Failed when its credential helper refuses."""
+    """Return the user and password that docker would log in with, or None. Raises Failed if its credential helper fails or hangs.
+    """
     from docker.errors import DockerException
 
     fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."

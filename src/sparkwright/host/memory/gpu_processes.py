@@ -15,23 +15,26 @@ NUMBER = re.compile("[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """pid: as the host counts. bytes: None where the driver does not tell it."""
+    """A compute process on the GPU."""
 
+    #: in the host's pid namespace
     pid: int
     name: str
+    #: None if the driver does not report it
     bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """error: why the list is not to be had or not to be read, "" when it is all there is."""
+    """The compute processes that nvidia-smi lists."""
 
     processes: tuple[GpuProcess, ...] = ()
+    #: why the list is missing or incomplete; "" if it is complete
     error: str = ""
 
 
 def inspect(context: Context) -> Listed:
-    """What nvidia-smi lists now. Never raises."""
+    """Return the compute processes that nvidia-smi lists now. Never raises."""
     try:
         answer = context.machine.run(QUERY, timeout_s=5)
     except SparkwrightError as error:

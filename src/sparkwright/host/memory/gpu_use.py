@@ -1,4 +1,4 @@
-"""Whether a container computes on the GPU: its processes beside those of nvidia-smi, else what its engine's log says."""
+"""A container's use of the GPU: its processes among those of nvidia-smi, else the device named in its engine's log."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ class DeviceLog:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """mine: the container's processes on the GPU. unseen: why none could be seen; empty when nvidia-smi lists none of it."""
+    """A container's use of the GPU, with the evidence."""
 
+    #: its processes on the GPU
     mine: tuple[GpuProcess, ...] = ()
     listed: Listed = Listed()
+    #: why its processes could not be listed; empty if nvidia-smi lists none of them
     unseen: str = ""
     log: DeviceLog = DeviceLog()
 
     @property
     def verdict(self) -> Literal["gpu", "no gpu", "unknown"]:
-        """What is so: where no process is seen, the log counts."""
+        """The verdict; without a visible process, the log decides."""
         if self.mine or self.log.gpu:
             return "gpu"
         return "unknown" if self.unseen and not self.log.cpu else "no gpu"
 
     @property
     def why(self) -> str:
-        """What tells it, as a clause."""
+        """The evidence for the verdict, as a clause."""
         if self.mine:
             return ", ".join(map(words, self.mine))
         if self.log.gpu:
@@ -67,7 +69,7 @@ class Use:
 
 
 def inspect(name: str, context: Context) -> Use:
-    """What a running container uses. Never raises."""
+    """Return a running container's use of the GPU. Never raises."""
     listed = gpu_processes.inspect(context)
     pids, error = _pids(name, context)
     mine = tuple(process for process in listed.processes if process.pid in pids)
@@ -89,7 +91,7 @@ def _pids(name: str, context: Context) -> tuple[set[int], str]:
 
 
 def _device_log(name: str, context: Context) -> DeviceLog:
-    """What the log of the last start says of its device."""
+    """Return the log lines of the last start that name its device."""
     gpu = cpu = ""
     try:
         book = engine_of.named(context.docker(), name).log
@@ -102,7 +104,7 @@ def _device_log(name: str, context: Context) -> DeviceLog:
 
 
 def _first(rows: Iterable[Line], line: str) -> str:
-    """What a line holds of the first row that it matches."""
+    """Return the part of a line that the first matching row matches; empty if none does."""
     return next((found.group().strip() for row in rows if (found := row.match(line))), "")
 
 

@@ -1,4 +1,4 @@
-"""What a server gives back of the shared memory when it stops."""
+"""The memory that a server releases when it stops."""
 
 from __future__ import annotations
 

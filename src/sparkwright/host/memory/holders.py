@@ -1,8 +1,8 @@
-"""Who holds the memory of a host, and what frees it.
+"""The holders of a host's memory, and how to free it.
 
-A process holds what is its own (resident, not shared with files) and what nvidia-smi says the GPU keeps for it; on a GB10 only
-these figures per process exist, the GPU's totals are N/A. Processes of a container are told by their cgroup. What the kernel's
-own counts leave over is memory of the driver that no process owns.
+A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it; on a GB10 only
+these figures per process exist, the GPU's totals are N/A. A cgroup reveals the container of a process. Memory that the kernel
+does not account for belongs to the driver, not to any process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "K
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """own_bytes: resident and not of a file. gpu_bytes: what the GPU keeps for it. container: its id, or empty."""
+    """A process with the memory it holds."""
 
     pid: int
     name: str
     user: str
+    #: resident, without files
     own_bytes: int
+    #: on the GPU
     gpu_bytes: int
+    #: its id; empty without one
     container: str
 
     @property
@@ -66,7 +69,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def of_container(context: Context, container_id: str) -> int | None:
-    """What the processes of a container hold, bytes; None when none is seen (it runs elsewhere, or in a sandbox)."""
+    """Return the bytes that a container's processes hold; None if none is visible (it runs elsewhere, or in a sandbox)."""
     held = [process.bytes for process in processes_of(context) if process.container == container_id]
     return sum(held) if held else None
 
@@ -89,7 +92,7 @@ def processes_of(context: Context) -> list[Process]:
 
 
 def _gpu_bytes(context: Context) -> dict[int, int]:
-    """What the GPU keeps for each process; empty where nvidia-smi is not there or says nothing."""
+    """Return the GPU memory of each process, bytes; empty if nvidia-smi is missing or returned no data."""
     found: dict[int, int] = defaultdict(int)
     for process in gpu_processes.inspect(context).processes:
         found[process.pid] += process.bytes or 0

@@ -45,18 +45,18 @@ class Held:
 
     @property
     def server_bytes(self) -> int:
-        """What the servers that go hold: a dead one holds less than was recorded, and nothing of what others have."""
+        """Bytes held by the servers that will be stopped; an exited one holds less than was recorded."""
         rest = self.taken_bytes - self.model_bytes - _sum(self.stays.values())
         return min(_sum(self.goes.values()), max(0, rest))
 
     @property
     def model_bytes(self) -> int:
-        """What Ollama's models hold, as far as their sizes are known."""
+        """Bytes held by Ollama's models, as far as their sizes are known."""
         return _sum(self.models)
 
     @property
     def freed_bytes(self) -> int | None:
-        """What will be available beyond what is now; None where that is not known."""
+        """Bytes that will be released; None if unknown."""
         if self.unknown:
             return None
         return self.server_bytes + (0 if self.models_stay else self.model_bytes)

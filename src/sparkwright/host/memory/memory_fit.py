@@ -68,7 +68,7 @@ def taken_now(context: Context, name: str = "all that is held now") -> Row:
 
 
 def engine_bytes(context: Context, server: Server) -> int:
-    """What a server takes in all, on both sides; 0 where nothing is known of it."""
+    """Return the bytes that a server needs in total, for the GPU and the host; 0 if unknown."""
     return of(context, server, 0).of("server")
 
 
@@ -89,7 +89,7 @@ def _warm(context: Context, key: str) -> bool:
 
 
 def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[int, str]:
-    """What its /dev/shm may hold, bytes, and how that is known; 0 where the plan does not tell."""
+    """Return the possible size of the server's /dev/shm in bytes, and the source of that figure; 0 if the plan has none."""
     if not shm.get("host"):
         return int(shm.get("size_bytes") or 0), "shm_size" if shm.get("size_bytes") else ""
     try:
@@ -102,10 +102,12 @@ def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[in
 
 
 def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
-    """What a task registers of a budget that fits, for the screen and for the guard of the start.
+    """Return the data to register for a budget that fits, for the screen and for the guard of the start.
 
-    budget: its JSON, with `fix`: what helps should it not be kept. expected_lowest_bytes: the lowest that was available during
-    the last verified start of the same image, model and arguments; missing where there was none.
+    Returns:
+        budget: its JSON, with `fix`: what to change if the start exceeds it. expected_lowest_bytes: the lowest available memory
+            during the
+        last verified start of the same image, model and arguments; missing without one.
     """
     lower = server.memory.largest(found.total_bytes, server.memory.engine_bytes(found.total_bytes) - LESS_BYTES)
     fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
@@ -128,7 +130,7 @@ def refusal(context: Context, server: Server, found: Budget, message: str, data:
 
 
 def fix_of(server: Server, found: Budget, *, never: bool) -> str:
-    """What makes it fit: less of what can be freed, or the largest share or context that fits."""
+    """Return the change that makes the server fit: free memory, or the largest share or context that fits."""
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     if reserve >= found.total_bytes:
         return f"Lower `reserve_gib` (`vars:` of the host): {reserve / GIB:g} GiB is more than the host has."
@@ -144,7 +146,8 @@ def fix_of(server: Server, found: Budget, *, never: bool) -> str:
 
 
 def needed(server: Server, found: Budget) -> str:
-    """What the start needs, as a clause: "114.5 GiB needed (101.7 on the GPU's side, 7.0 on the host's, 4 GiB reserve)"."""
+    """Return the memory that the start needs, as a clause: "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4
+    reserve)"."""
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     engine = found.of("server")
     if not engine:

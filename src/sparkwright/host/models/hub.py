@@ -38,12 +38,13 @@ class DiskFull(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model at a commit, and who hands it out: a hub, or a peer that speaks as one. also: other addresses of that peer."""
+    """A model at a commit, at a hub or at a peer that serves the same protocol."""
 
     url: str
     id: str
     commit: str
     token: Secret | None = None
+    #: further addresses of the peer
     also: tuple[str, ...] = ()
 
     @property
@@ -57,11 +58,11 @@ class Source:
         return replace(self, url=left[0], also=tuple(left[1:]))
 
     def address(self, path: str) -> str:
-        """Where a file of it is."""
+        """Return the URL of one of its files."""
         return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
 
     def headers(self) -> dict[str, str]:
-        """What a request for it carries."""
+        """Return the headers for a request."""
         return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
 
 
@@ -209,7 +210,7 @@ def explained(source: Source) -> Iterator[None]:
 
 
 def _short(error: BaseException) -> str:
-    """What a server said, which may be a page of it."""
+    """Return a server's error message in one line, shortened: it may be a whole page."""
     return one_line(str(error).strip().rstrip("."), at_most=300)
 
 

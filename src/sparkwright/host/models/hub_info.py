@@ -1,4 +1,4 @@
-"""What a hub says of a model, read up to a bound and judged before anything is made of it: the lock entry, and config.json."""
+"""A hub's information about a model, read up to a limit and validated before use: the lock entry, and config.json."""
 
 from __future__ import annotations
 

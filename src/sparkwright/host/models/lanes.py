@@ -18,7 +18,7 @@ class SourceQueue:
         self._guard = threading.Lock()
 
     def take(self, size: int) -> Source:
-        """Where to fetch a file of this many bytes."""
+        """Return the address for a file of this many bytes."""
         with self._guard:
             selection = min(self._under_way, key=lambda source: self._under_way[source])
             self._under_way[selection] += size
@@ -39,7 +39,11 @@ class SourceQueue:
 
 
 def by_address(files: Sequence[Mapping[str, Any]], came_from: Mapping[str, str]) -> dict[str, int]:
-    """How many bytes each address gave. came_from: the URL of each file, by path; of one that came from two, the last."""
+    """Return the number of bytes that each address delivered.
+
+    Args:
+        came_from: the URL of each file, by path; of a file from two addresses, the last.
+    """
     found: dict[str, int] = {}
     for file in files:
         if url := came_from.get(file["path"]):

@@ -32,21 +32,20 @@ OnBytes = Callable[[int], None]
 
 @dataclass
 class Manifest:
-    """What was proved about a folder.
-
-    rows: path -> [*stamp, hash]; a file that changed has to be proved again. One of an earlier version, whose stamp has no
-    ctime, is proved once more. indexes: path of a safetensors
-    index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
-    staged: what waits to take its place, as rows are. kept: rows and about as they were before another revision came, for as
-    long as a rollback may need them.
-    """
+    """The verified files of a model's folder."""
 
     state: StateFolder
     folder: Path
+    #: path -> [*stamp, hash]; a changed file has to be hashed again, and so has one recorded by an earlier version, whose stamp
+    #: has no ctime
     rows: dict[str, list[Any]]
+    #: path of a safetensors index -> [its stamp, the files it names]
     indexes: dict[str, list[Any]] = field(default_factory=dict)
+    #: the model's id and commit, and the paths of all its files
     about: dict[str, Any] = field(default_factory=dict)
+    #: files in the staging folder, in the form of rows
     staged: dict[str, list[Any]] = field(default_factory=dict)
+    #: files and about of the previous revision, for as long as a rollback may need them
     kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -131,7 +130,7 @@ class Manifest:
         self.state.remove(_name(self.folder))
 
     def knows(self, file: Mapping[str, Any]) -> bool:
-        """Whether this file was proved, and has not changed since."""
+        """Return True if this file was verified and has not changed since."""
         now = stamp(self.folder / file["path"])
         return now is not None and self.rows.get(file["path"]) == [*now, wanted(file)]
 
@@ -140,7 +139,7 @@ class Manifest:
         return [path for path, row in self.rows.items() if not self._stands(path, row)]
 
     def _stands(self, path: str, row: list[Any]) -> bool:
-        """Whether a file has the stamp of its row, or as much of it as an earlier version wrote down."""
+        """Return True if a file has the stamp of its row, or its first part as recorded by an earlier version."""
         now, known = stamp(self.folder / path), row[:-1]
         return now is not None and known != [] and now[: len(known)] == known
 
@@ -150,7 +149,7 @@ class Manifest:
         return str(self.about.get("commit", ""))
 
     def is_complete(self) -> bool:
-        """Whether every file of its commit was proved and has not changed since. Costs a stat each."""
+        """Return True if every file of its commit was verified and has not changed since. Costs a stat each."""
         paths = self.about.get("paths") or ()
         return bool(paths and self.commit) and all(self._stands(path, self.rows.get(path, [])) for path in paths)
 
@@ -182,7 +181,7 @@ class Manifest:
             self.rows[file["path"]] = [*now, wanted(file)]
 
     def unnamed(self, files: Files) -> list[str]:
-        """What an index of shards names and the folder has not. An index is read once, then known by its stamp."""
+        """Return the files that an index of shards names and the folder lacks. An index is read once, then known by its stamp."""
         found = []
         for path in (file["path"] for file in files if file["path"].endswith(INDEX)):
             now = stamp(self.folder / path)

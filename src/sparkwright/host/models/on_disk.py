@@ -22,14 +22,14 @@ MOST_ENTRIES, MOST_FILES = 500, 5000
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """id: the model that it is taken for. place: "own", the recipe's folder; "folder", another; or "hub cache", whose files are
-    links into another folder.
-    size_bytes: of its files, weights among them.
-    """
+    """A model found on the host's disk."""
 
+    #: the model that the folder's name matches
     id: str
     dir: str
+    #: "own": the recipe's folder; "folder": another; "hub cache": its files are links into another folder
     place: str
+    #: of all files, including weights
     size_bytes: int
 
 

@@ -23,7 +23,7 @@ RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 
 def token(secrets: Mapping[str, Secret]) -> Secret | None:
-    """What a copy of a model is asked for with."""
+    """Return the token that authorizes copying a model."""
     return peer_client.token(secrets, COPY)
 
 

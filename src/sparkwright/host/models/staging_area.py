@@ -1,7 +1,7 @@
-"""Where files wait until all of them are proved; then they take their places together.
+"""The staging folder for downloaded files until all of them are verified; then they are moved into place together.
 
-A server that restarts in the middle of a download finds the old model, never half of each. The waiting room is inside the
-model's folder, so that taking a place is a rename. What is proved there is remembered: a run that is cut off reads it once.
+A server that restarts in the middle of a download finds the old model, never half of each. The staging folder is inside the
+model's folder, so that moving is a rename. Verified files are remembered: a resumed run does not hash them again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Staging:
         self._drop_links()
 
     def holds(self, file: Mapping[str, Any]) -> bool:
-        """Whether a file waits there in its full size."""
+        """Return True if a file is there in its full size."""
         return bool(size_of(self.path / file["path"]) == file["size_bytes"])
 
     def right(self, file: Mapping[str, Any]) -> bool:
-        """Whether what waits there has the promised bytes; what has not is removed."""
+        """Return True if the staged file has the wanted hash; remove it otherwise."""
         come = self.path / file["path"]
         now, known = stamp(come), self.manifest.staged.get(file["path"])
         if now is not None and known == [*now, wanted(file)]:
@@ -75,5 +75,5 @@ class Staging:
                     path.unlink()
 
     def partial_files(self) -> list[Path]:
-        """What is growing there, or was left in the middle."""
+        """Return the partial files, still growing or left by an interrupted transfer."""
         return list((self.path / ".cache").rglob("*.incomplete"))

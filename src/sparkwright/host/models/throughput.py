@@ -1,4 +1,4 @@
-"""How fast bytes come, lately, and how long the rest takes at that rate."""
+"""The recent rate of a transfer, and its remaining time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Throughput:
 
 
 def left(remaining_bytes: int, rate: float) -> str:
-    """How long the rest takes: "40 s left", "12 min left"; "" when nothing says."""
+    """Return the remaining time at this rate: "40 s left", "12 min left"; "" if unknown."""
     if rate <= 0 or remaining_bytes <= 0:
         return ""
     return f"{units.about(remaining_bytes / rate)} left"

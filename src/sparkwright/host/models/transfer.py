@@ -43,7 +43,7 @@ NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
 @dataclass
 class Attempt:
-    """How a child ended: stalled, failed (kind, message, fix), or neither."""
+    """The outcome of a transfer process: stalled, failed (kind, message, fix), or neither."""
 
     stalled: bool = False
     kind: str = ""
@@ -189,7 +189,7 @@ class Transfer:
     # -- proof ---------------------------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """What an earlier run left whole in the staging folder."""
+        """Verify the complete files that an earlier run left in the staging folder."""
         for file in self.missing.values():
             if self.staging.holds(file):
                 self._prove(file)
@@ -252,7 +252,7 @@ class Transfer:
         return self._done() if mode in file_transfer.SEQUENTIAL else self._base_bytes
 
     def _on_disk(self) -> tuple[int, ...]:
-        """What changes when a byte comes: the blocks that are written, never the size, which ranges make at once."""
+        """Return a value that changes with every byte received: allocated blocks, not sizes, which range requests set at once."""
         return (len(self.missing), len(self._hashing), *(_blocks(path) for path in self._at.values()))
 
     def _done(self) -> int:

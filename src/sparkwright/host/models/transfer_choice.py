@@ -128,7 +128,7 @@ class _Window:
         self._began_s: float | None = None
 
     def open(self) -> bool:
-        """Whether it still is; the first who asks opens it."""
+        """Return True while the window is open; the first call opens it."""
         with self._guard:
             if self._began_s is None:
                 self._began_s = time.monotonic()
