@@ -1,4 +1,4 @@
-"""What a module is: arguments in, a Result out, and the Context it works in.
+"""Base classes of modules: arguments in, a Result out, with the Context to work in.
 
 A module is one class in one file of modules/SUBJECT/, named after the file in CamelCase; registry.py finds it there. Its
 docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
@@ -9,11 +9,11 @@ Its arguments are the fields of its nested frozen dataclass `Args`; the laptop c
         @dataclass(frozen=True)
         class Args:
             path: str = arg("where; ~ is the user's home")
-        def read(self, args, context) -> Found: ...                   # look, never touch
+        def read(self, args, context) -> Found: ...                   # reads, never changes
         def differences(self, args, found) -> list[Change]: ...       # pure: tested as data
-        def act(self, args, found, changes, context) -> dict: ...     # make it so; what it returns is registered
+        def act(self, args, found, changes, context) -> dict: ...     # makes the changes; what it returns is registered
 
-A module that only looks, or waits, or proves something is a plain `Module` and implements `run` itself.
+A module that only reads, waits or verifies something is a plain `Module` and implements `run` itself.
 Heavy libraries (docker, hf_xet) are imported inside functions: the laptop imports modules for their `Args`.
 """
 
@@ -59,7 +59,7 @@ class StateModule(Module[A], Generic[A, F]):
 
     @abstractmethod
     def differences(self, args: A, found: F) -> list[Change]:
-        """What is not as wanted. Pure."""
+        """Return the differences between the wanted and the present state. Pure."""
 
     @abstractmethod
     def act(self, args: A, found: F, changes: list[Change], context: Context) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a program prints, read up to a size and a deadline."""
+"""Running a program, with limits on its output and its time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, mo
 
 
 def _fed(number: int, left: memoryview) -> memoryview:
-    """What of the input is still to be written; a program that no longer reads wants nothing more."""
+    """Write part of the input and return the rest; empty once the program has closed its stdin."""
     try:
         return left[os.write(number, left[:PIECE_BYTES]) :] if left else left
     except BlockingIOError:

@@ -60,14 +60,17 @@ ARGS = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Setting:
-    """content: its file, made from what stands there. shown: its value, for the diff; shown_of: that of a file. needs_file: what
-    to do where its file is missing and has to be there; empty for a file of its own."""
+    """A setting of a host: its file and the commands that apply it."""
 
     name: str
+    #: its value, for the diff
     shown: str
+    #: returns its file's new content, from the present one
     content: Callable[[str], str]
+    #: returns the value in a file's content, for the diff
     shown_of: Callable[[str], str | None]
     apply: Commands
+    #: the fix if its file is missing and must exist; empty if sparkwright creates the file
     needs_file: str = ""
 
 
@@ -88,7 +91,11 @@ def wanted(
 
 
 def undo(name: str, live: str) -> Commands:
-    """What makes the restored file count. live: the kernel's value before, where it has one."""
+    """Return the commands that apply a restored file.
+
+    Args:
+        live: the kernel's value before, if it has one.
+    """
     if name == SWAPPINESS:
         return (("sysctl", "-w", f"vm.swappiness={live}"),) if live.isdigit() else ()
     return {CLOCK: (RELOAD,), EARLYOOM: EARLYOOM_AGAIN, OLLAMA: OLLAMA_AGAIN}[name]

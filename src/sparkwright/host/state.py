@@ -31,13 +31,14 @@ SLACK_NS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """path: the folder. server: of several servers whose memory is meant, by its container's name.
+    """sparkwright's state folder on a host.
 
-    Every write is atomic and fsynced: a reader sees the old or the new, never half. Folders are 0700 and files 0600 whatever
-    the umask: who may write here may hold the host's lock or change its memory.
+    Every write is atomic and fsynced: a reader sees the old or the new content, never half. Folders are 0700 and files 0600
+    whatever the umask: write access here is enough to hold the host's lock or to change its records.
     """
 
     path: Path
+    #: the container's name of the server whose records are meant; empty for the only server
     server: str = ""
 
     @classmethod
@@ -74,7 +75,7 @@ class StateFolder:
         return self.folder(SERVERS, self.server) if self.server else self.folder()
 
     def _below(self, name: str) -> str:
-        """Where NAME.json stands below the folder."""
+        """Return the path of NAME.json below the folder, without its suffix."""
         of_server = self.server and name.partition("/")[0] in OF_SERVER
         return f"{SERVERS}/{self.server}/{name}" if of_server else name
 

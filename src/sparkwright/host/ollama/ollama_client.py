@@ -37,14 +37,14 @@ def in_gib(size_bytes: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. size_bytes: what it holds; None when that is not known. context_length: tokens; 0 when not said.
-
-    pinned: it never expires.
-    """
+    """A model in memory."""
 
     name: str
+    #: None if unknown
     size_bytes: int | None
+    #: tokens; 0 if unknown
     context_length: int = 0
+    #: it never expires
     pinned: bool = False
 
     @classmethod

@@ -28,16 +28,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """held: every model that is listed. present: the Ollamas that answered or hang. hanging: those that did not answer
-    in time: they load a model, or are stuck."""
+    """The Ollama instances of this host, and the models that they hold."""
 
+    #: all models listed
     held: tuple[Held, ...]
+    #: instances that answered or hang
     present: tuple[Place, ...]
+    #: instances that did not answer in time: they load a model, or are stuck
     hanging: tuple[Place, ...]
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is held, as far as Ollama says it; only memory proves it."""
+        """True if no model is listed and no instance hangs; only memory proves that nothing is held."""
         return not self.held and not self.hanging
 
 
@@ -92,7 +94,7 @@ def _ask_to_go(held: Sequence[Held], requested: dict[str, float]) -> None:
 
 
 def is_here(url: str) -> bool:
-    """Whether an address is one of this host: only then its models are in this host's memory."""
+    """Return True if a URL's host is this one: only then its models are in this host's memory."""
     import psutil
 
     name = urlsplit(url).hostname or "127.0.0.1"

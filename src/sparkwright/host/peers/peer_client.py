@@ -19,9 +19,9 @@ REACH_S, ANSWER_BYTES = 3.0, 4096
 
 
 def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
-    """What a copy is asked for with: the token made for it; between the members of a cluster, one that their own gives.
+    """Return the token that authorizes a copy: the one made for it, or, in a cluster, one derived from the cluster's token.
 
-    Their own never travels over HTTP: who hears this one can read what is copied, and nothing else.
+    The cluster's token itself never travels over HTTP: an eavesdropper can read the copied files, and nothing else.
     """
     if TOKEN in secrets or cluster.TOKEN not in secrets:
         return secrets.get(TOKEN)

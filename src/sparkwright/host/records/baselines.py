@@ -1,4 +1,4 @@
-"""What a host gave before: baselines, each under the key that makes figures comparable."""
+"""A host's baselines, each under the key that makes measurements comparable."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Baselines:
-    """state: where they are kept, on the host they are of."""
+    """The baselines of a host."""
 
+    #: the host's state folder
     state: StateFolder
 
     def read(self, key: Mapping[str, Any]) -> Baseline | None:
@@ -61,7 +62,7 @@ class Baselines:
         self.state.remove(name_of(FOLDER, key))
 
     def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
-        """Of the same model, the one whose key differs least."""
+        """Return the baseline of the same model whose key differs least; None without one."""
         found: list[Nearest] = []
         for path in sorted((self.state.path / FOLDER).glob("*.json")):
             kept = self.state.read(f"{FOLDER}/{path.stem}") or {}
@@ -73,7 +74,7 @@ class Baselines:
 
 
 def name_of(folder: str, key: Mapping[str, Any]) -> str:
-    """Where in the state folder what belongs to a key is kept."""
+    """Return the name in the state folder for a key's record."""
     return f"{folder}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 

@@ -1,4 +1,4 @@
-"""What the lab has measured on this host: one file a cell, so that what is finished is never measured twice.
+"""The lab's measurements on this host: one file per cell, so that a finished cell is never measured twice.
 
 ~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment, from its first command to its last cell.
 """

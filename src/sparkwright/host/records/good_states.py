@@ -58,12 +58,12 @@ def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = Fal
 
 
 def same(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states serve the same: container, settings and model revision; which container it was does not matter."""
+    """Return True if two states serve the same: container settings and model revision, in whichever container."""
     return essence(first) == essence(other)
 
 
 def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What a state serves: the container with its settings, and the model's commit; with further models each one's."""
+    """Return what a state serves: the container's spec and the model's commit, or the commits of all its models."""
     spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in UNESSENTIAL}
     commits = [model.get("commit") for model in models_of(state)]
     return spec, commits if len(commits) > 1 else next(iter(commits), None)

@@ -1,5 +1,6 @@
-"""What was done to a host's server: one JSON line an act, in ~/.local/state/sparkwright/history.jsonl; of several servers
-each has its own, below servers/NAME.
+"""The history of a host's server: one JSON line per action, in ~/.local/state/sparkwright/history.jsonl.
+
+With several servers on a host, each has its own file, below servers/NAME.
 
 time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
 arguments (protocol/started_with.py), changed (field, before, after), measured (figures with their units in their names), why

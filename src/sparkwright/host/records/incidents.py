@@ -105,7 +105,7 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
 
 
 def _samples(context: Context) -> str:
-    """What the guards of this run's starts saw of the memory."""
+    """Return the memory samples that the start guards of this run recorded."""
     paths = sorted((context.state.path / start_guard.FOLDER).glob(f"{context.run_id}-*"))
     if not paths:
         return "not available:  no start of this run was guarded\n"

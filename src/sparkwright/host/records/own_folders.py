@@ -56,9 +56,13 @@ def disk_bytes(path: Path) -> int:
 
 
 def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
-    """What containers, running or not, have mounted of this host: (container, source).
+    """Yield (container, source) for each of this host's paths that a container, running or not, has mounted.
 
-    without: names of containers that don't count. Raises Failed when the engine can't be asked.
+    Args:
+        without: names of containers to leave out.
+
+    Raises:
+        Failed: The engine cannot be queried.
     """
     api = context.docker().api
     for row in api.containers(all=True):

@@ -1,6 +1,6 @@
-"""What a server was before a run took its policy and its life: state "previous", written before the first act of a swap.
+"""The state "previous": a server as it was before a run changed its restart policy and stopped it.
 
-A run that is cut off anywhere leaves enough in it to bring the server back.
+Written before the first step of a replacement, so that the server can be restored wherever the run is cut off.
 """
 
 from __future__ import annotations

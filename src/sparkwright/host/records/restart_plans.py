@@ -1,9 +1,9 @@
-"""How each verified state is restarted without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
+"""Plans to restart each verified state without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
 
 restart_plans/NAME.json     {"runtime": the host's side it was compiled with, "plan": a Plan, without any secret}
 
-NAME is that of the verified state which the plan restarts, so a roll back finds the plan of the state it went back to. What a
-plan restarts it says itself: the container and the model that its `grant_restart` makes the last good state.
+NAME is the name of the verified state, so a rollback finds the plan of the state it returned to. The plan itself names the
+container and the model that its `grant_restart` makes the last verified state.
 """
 
 from __future__ import annotations

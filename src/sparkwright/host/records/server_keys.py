@@ -27,7 +27,7 @@ DIGITS = 16
 
 
 def any_kept(state: StateFolder) -> bool:
-    """Whether this host ever kept one."""
+    """Return True if this host has ever kept a key."""
     return (state.path / FOLDER).is_dir()
 
 
@@ -37,7 +37,11 @@ def kept(state: StateFolder) -> list[str]:
 
 
 def path_of(state: StateFolder, name: str, fingerprint: str, form: ServerKey | None = None) -> Path:
-    """Where the key of a server with this fingerprint is kept. form: how its engine reads it; None: as the usual one does."""
+    """Return the path of the key with this fingerprint.
+
+    Args:
+        form: the engine's format of a key file; None: the usual engine's.
+    """
     return state.path / FOLDER / f"{name}-{fingerprint}{(form or _forms()['']).suffix}"
 
 
@@ -98,6 +102,6 @@ def _files(state: StateFolder, name: str) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=1)
 def _forms() -> dict[str, ServerKey]:
-    """How engines read their keys, by the ending of the file; "" for the usual engine."""
+    """Return the engines' formats of a key file, by file suffix; "" for the usual engine."""
     keys = {name: key for name in engine.TITLES if (key := engine.of(name).key) is not None}
     return {key.suffix: key for key in keys.values()} | {"": keys[engine.USUAL]}

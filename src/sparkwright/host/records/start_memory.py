@@ -24,11 +24,13 @@ Match = Literal["start", "image"]
 
 @dataclass(frozen=True, slots=True)
 class StartMemory:
-    """One verified start. image: its digest. arguments: see protocol/started_with.py."""
+    """The memory figures of one verified start."""
 
     name: str
+    #: its digest
     image: str
     model: str
+    #: see protocol/started_with.py
     arguments: str
     #: nothing was compiled that this start could use again
     cold: bool
@@ -53,17 +55,17 @@ class StartMemory:
 
     @property
     def taken_bytes(self) -> int:
-        """What the server took in all, at least 0."""
+        """Bytes that the server took in total, at least 0."""
         return max(0, self.before_bytes - self.after_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """What the start took beyond that for a while."""
+        """Bytes that the start took temporarily beyond that."""
         return max(0, self.after_bytes - self.lowest_bytes)
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
-        """What tells one start from another; the newest of each is kept."""
+        """The identity of a start; the newest of each is kept."""
         return self.image, self.model, self.arguments, self.cold
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Which of the servers that share memory by turns is to be awake: turns.json, of the machine.
+"""The server to keep awake among those that take turns in the same memory: turns.json, of the machine.
 
-It is written before anything is stopped for it, so a run that is cut off leaves what the next command or check goes by. A server
-that was never proved is not named there until it is: nobody wakes it at night in place of one that was.
+It is written before anything is stopped, so that after a run was cut off the next command or check knows whose turn it is. A
+server that was never verified is not recorded until it is: no check wakes it in place of a verified one.
 """
 
 from __future__ import annotations

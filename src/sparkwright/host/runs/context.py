@@ -1,4 +1,4 @@
-"""What a module may use while it runs; modules call it `host.module.Context`."""
+"""The environment of a running module; modules call it `host.module.Context`."""
 
 from __future__ import annotations
 
@@ -74,21 +74,25 @@ class Engine:
 
 @dataclass
 class RunContext:
-    """machine: where this host's files, engine, Ollama and hub are. state: sparkwright's own folder on the host.
+    """The environment of a running module: the host, the state folder, events, secrets and the Docker Engine."""
 
-    emit: where events go. check: look, never change. facts: what the `facts` module found. secrets: by name. task: the id of
-    the task that runs. cluster: where this run meets those of the other members; None: there are none.
-    """
-
+    #: the host's files, engine, Ollama and hub
     machine: Machine
+    #: sparkwright's own folder on the host
     state: StateFolder
     run_id: str
+    #: called with each event
     emit: Callable[[Event], None]
+    #: read only, change nothing
     check: bool = False
+    #: the facts that the `facts` module found
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    #: id of the current task
     task: str = ""
     engine: Engine | None = None
+    #: the channel to the other members' runs; None outside of a cluster
     cluster: Channel | None = None
     #: the guard over the start that this run has under way
     guards: Guards = field(default_factory=Guards)
@@ -103,9 +107,12 @@ class RunContext:
     def progress(
         self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The last step always is an event.
+        """Report the progress of a long task. The last step always becomes an event.
 
-        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
+        Args:
+            total: 0 if unknown.
+            unit: "bytes", "tokens", "s" or "".
+            parts: the current files, each with path, done, total, rate (bytes per second) and left_s.
         """
         now = time.monotonic()
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
@@ -129,7 +136,7 @@ class RunContext:
 
 
 def engine_went_away(error: Exception) -> bool:
-    """Whether an error is docker's client saying that the engine ended while it was asked: it is being restarted, say."""
+    """Return True if docker's client lost its connection: the engine is being restarted, for example."""
     url = str(getattr(getattr(error, "request", None), "url", "") or "")
     return isinstance(error, OSError) and url.startswith("http+docker://")
 

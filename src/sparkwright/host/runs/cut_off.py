@@ -1,4 +1,4 @@
-"""What a run that was cut off had been doing, told from its journal: kill -9, a reboot, a power cut."""
+"""The last steps of a run that was cut off (kill -9, a reboot, a power cut), from its journal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def story(state: StateFolder, owner: Owner, server: str = "") -> str:
 
 
 def unfinished(state: StateFolder, owner: Owner) -> bool:
-    """Whether a run has no end in its journal."""
+    """Return True if a run's journal has no recap."""
     return journal.recap_of(state.path / "runs" / owner.run) is None
 
 

@@ -48,13 +48,12 @@ BALLAST_BYTES = 2**20
 
 @dataclass
 class Journal:
-    """Writes one run's folder. hidden: knows the secrets, which are never written.
-
-    bell: the writing end of a pipe, rung at every event for who follows from the start; None: nobody does.
-    """
+    """The writer of one run's folder."""
 
     folder: Path
+    #: the redactor that knows the secrets, which are never written
     hidden: Redactor = field(default_factory=Redactor)
+    #: the writing end of a pipe, written to at every event for a follower; None without one
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
@@ -139,7 +138,7 @@ class Journal:
         return b"", None
 
     def stop_requested(self) -> bool:
-        """Whether somebody asked this run to stop at the next safe point."""
+        """Return True if this run was asked to stop at the next safe point."""
         return (self.folder / "stop").exists()
 
 
@@ -172,7 +171,7 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the process of this run is still there: it holds the lock. No clock is asked."""
+    """Return True if the process of this run still exists: it holds the lock, whatever the clock says."""
     return private.held(folder / "alive")
 
 
@@ -191,7 +190,7 @@ def plan_of(folder: Path) -> dict[str, Any]:
 
 
 def reads(plan: Mapping[str, Any]) -> bool:
-    """Whether a run of this plan changes nothing: it only checks, or holds no lock."""
+    """Return True if a run of this plan changes nothing: it only checks, or holds no lock."""
     return bool(plan.get("check")) or not plan.get("exclusive", True)
 
 

@@ -31,12 +31,13 @@ SAY_AGAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds the lock, or held it last. since: seconds since the epoch."""
+    """The current or last owner of the lock."""
 
     what: str = "something"
     who: str = "somebody"
     run: str = ""
     pid: int = 0
+    #: seconds since the epoch
     since: float = 0.0
 
     def __str__(self) -> str:
@@ -121,7 +122,7 @@ def _how_to_wait(host: str) -> str:
 
 
 def _opened(state: StateFolder) -> IO[str]:
-    """Who may open it may hold it: the user alone."""
+    """Open the lock file, with access for this user alone: opening it is enough to hold it."""
     path = state.folder() / "lock"
     private.close(path)
     return open(path, "a+", opener=private.opener)

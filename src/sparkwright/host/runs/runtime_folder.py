@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def why_not(folder: str) -> str:
-    """Why this runtime can't be used here; empty when it can. Sizes only: it is asked at every start."""
+    """Return the reason why this runtime cannot be used here; empty if it can. Compares sizes only: it runs at every start."""
     made_for, here = _text(f"{folder}/tag").strip(), f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
     if made_for != here:
         return f"it was built for {made_for or 'nothing'}, this host is {here}"
