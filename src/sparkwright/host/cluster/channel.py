@@ -1,4 +1,4 @@
-"""A member's side of a cluster's runs: one connection to the head's coordinator, for the length of the run."""
+"""A member's channel: one connection to the head's coordinator for the length of the run."""
 
 from __future__ import annotations
 
@@ -82,17 +82,22 @@ class Channel:
 
     @property
     def generation(self) -> str:
-        """Names what the members' runs do together; the same on all of them, and nothing is learnt of the token from it."""
+        """The name of this joint run, the same on all members; it reveals nothing about the token."""
         return wire.named(self.cluster, self._token)
 
     # -- what a run does with it -----------------------------------------------------------------------------------
 
     def connect(self, within_s: float) -> None:
-        """Reach the head, ahead of `join` or `cannot_come`. within_s: 0 is one try. Raises Refused when it is not there."""
+        """Connect to the head before `join` or `cannot_come`. Raises Refused if it does not answer.
+
+        Args:
+            within_s: how long to try; 0 for a single try.
+        """
         self._connection = self._connected(time.monotonic() + within_s)
 
     def join(self) -> None:
-        """Return when the runs of all members have come. Raises Refused or Failed with who has not, or why not."""
+        """Join, and wait until the runs of all members have joined. Raises Refused or Failed with the missing members or the
+        reason."""
         until_s = time.monotonic() + self.cluster.join_s
         connection = self._connection or self._connected(until_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
@@ -115,10 +120,16 @@ class Channel:
         wait: bool = True,
         watch: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Return when all members have arrived there, with what each shares, by host.
+        """Arrive at a barrier, wait for all members, and return the data that each shares, by host name.
 
-        data: what this one shares. timeout_s: how long to wait for the others. wait: else return at once, with nothing. watch:
-        called every WATCH_S while it waits; what it raises ends that. Raises Failed with why they won't all come.
+        Args:
+            data: the data that this member shares.
+            timeout_s: how long to wait for the others.
+            wait: False returns at once, with an empty result.
+            watch: called every WATCH_S during the wait; an exception from it ends the wait.
+
+        Raises:
+            Failed: Not all members will arrive, with the reason.
         """
         key = Key(phase, name)
         if not NAME.fullmatch(name):
@@ -151,15 +162,18 @@ class Channel:
             return failure.text if failure is not None and self._phase == FORWARD else ""
 
     def fail(self, at: str, text: str, *, refused: bool = False) -> None:
-        """This member has failed, and is in its rescue from here on.
+        """Report that this member has failed; from here on it is in its rescue phase.
 
-        at: the task; empty: none. refused: it had touched nothing.
+        Args:
+            at: the task; empty for none.
+            refused: it had changed nothing.
         """
         self._send("fail", phase=self._phase, refused=refused, at=self._sentence(at), text=self._sentence(text))
         self._phase = RESCUE
 
     def cannot_come(self, text: str) -> None:
-        """Instead of joining: tell the others why this run can't. Raises Refused when nobody is there within COME_S."""
+        """Tell the others why this run cannot join, instead of joining. Raises Refused if the head does not answer within COME_S.
+        """
         until_s = time.monotonic() + min(self.cluster.join_s, COME_S)
         connection = self._connection or self._connected(until_s)
         with contextlib.suppress(OSError, Lost):
@@ -172,7 +186,7 @@ class Channel:
         connection.close()
 
     def close(self) -> None:
-        """Say goodbye, and wait a moment for the head to have heard it."""
+        """Send a goodbye, and wait a moment for the head to receive it."""
         if self._thread is not None:
             self._leaving = True
             self._send("bye")
@@ -205,7 +219,7 @@ class Channel:
         given_s: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until something is ready or has failed. Says who is waited for; when that takes too long, the head decides."""
+        """Wait until a barrier is ready or has failed, and name the missing members. After the timeout the head decides."""
         say_s, overdue_s, watch_s = time.monotonic() + SAY_S, 0.0, time.monotonic() + WATCH_S
         while True:
             with self._changed:
@@ -232,7 +246,8 @@ class Channel:
                 self._lose("no answer")
 
     def _connected(self, until_s: float) -> Connection:
-        """A connection to the head, both sides proved. Raises Refused when there is none in time, Failed on a stop."""
+        """Return an authenticated connection to the head. Raises Refused if there is none in time, Failed if the run was stopped.
+        """
         head, place = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
         say_s = time.monotonic() + SAY_S
         while True:
@@ -306,7 +321,7 @@ class Channel:
                     self._changed.notify_all()
 
     def _lose(self, why: str) -> None:
-        """Without the head there are no barriers; after its goodbye that is no loss."""
+        """Record the loss of the head, which fails all barriers, unless it had said goodbye."""
         with self._changed:
             if not self._leaving:
                 self._meeting.apply({"kind": "lost", "rank": 0, "text": f"lost {self.cluster.named(0)}: {why}"})

@@ -1,4 +1,4 @@
-"""One connection between two runs, without blocking: lines out of what arrives, signs of life, and the end of patience."""
+"""A non-blocking connection between two runs: lines, keep-alives and a timeout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIVE = {"kind": "alive"}
 
 
 class Lost(Exception):
-    """The other side is gone; the message says how."""
+    """The connection to the other side is lost; the message says how."""
 
 
 class Connection:
@@ -42,16 +42,16 @@ class Connection:
             self.trust(session)
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the socket's file descriptor, for a selector."""
         return self.sock.fileno()
 
     def trust(self, session: Session) -> None:
-        """The other side has proved what it is: from here on its lines are those of a session."""
+        """Switch to an authenticated session: the other side has proved its identity."""
         self.session, self._lines.most_bytes = session, LINE_BYTES
         _keep_alive(self.sock, self._silent_s)
 
     def read(self) -> Iterator[bytes]:
-        """The lines that have arrived. Raises Lost at the end, WireError for a line that is too long."""
+        """Yield the lines that have arrived. Raises Lost if the connection is closed, WireError for a line that is too long."""
         try:
             data = self.sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -64,12 +64,12 @@ class Connection:
         yield from self._lines.feed(data)
 
     def say(self, message: dict[str, Any]) -> None:
-        """Send a message as soon as the other side reads. Raises Lost."""
+        """Queue a message and send as much as the other side accepts. Raises Lost."""
         assert self.session is not None
         self.put(self.session.seal(message))
 
     def put(self, line: bytes) -> None:
-        """Send a line. Raises Lost."""
+        """Queue a line and send as much as the other side accepts. Raises Lost."""
         self._out += line
         if len(self._out) > OUT_BYTES:
             raise Lost("it reads nothing")
@@ -77,7 +77,7 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the other side reads. Raises Lost."""
+        """Send queued data, as much as the other side accepts. Raises Lost."""
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out[:READ_BYTES])]
@@ -92,7 +92,7 @@ class Connection:
         return bool(self._out)
 
     def beat(self) -> None:
-        """Give a sign of life when it is time. Raises Lost when the other side gave none for too long."""
+        """Send a keep-alive if it is due. Raises Lost if the other side has been silent for too long."""
         now_s = time.monotonic()
         if now_s - self._heard_s > self._silent_s and not self._unread():
             raise Lost(f"no word for {self._silent_s:g} s")
@@ -100,7 +100,7 @@ class Connection:
             self.say(ALIVE)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the socket."""
         with contextlib.suppress(OSError):
             self.sock.close()
 
@@ -114,7 +114,11 @@ class Connection:
 
 
 def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
-    """One line of a blocking socket. until_s: by time.monotonic. Raises OSError, WireError or Lost."""
+    """Read one line from a blocking socket. Raises OSError, WireError or Lost.
+
+    Args:
+        until_s: the deadline, by time.monotonic.
+    """
     found = bytearray()
     while not found.endswith(b"\n"):
         left_s = until_s - time.monotonic()
@@ -131,7 +135,7 @@ def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
 
 
 def _keep_alive(sock: socket.socket, silent_s: float) -> None:
-    """The kernel watches the connection too: also while this process does not get to it."""
+    """Enable TCP keep-alive: the kernel watches the connection even while this process is busy."""
     seconds = max(1, round(silent_s / SILENT))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

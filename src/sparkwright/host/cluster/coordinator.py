@@ -1,7 +1,7 @@
-"""The head's side of a cluster's runs: a listener on the hosts' own network, and one thread that puts what happens into order.
+"""The head's side of a cluster's runs: a listener on the hosts' own network, and one thread that orders all events.
 
-It listens until every member has come. Whoever else connects learns nothing, costs a bounded amount of time and memory, and is
-dropped with a note.
+It listens until every member has joined. Other clients learn nothing, cost a bounded amount of time and memory, and are dropped
+with a note.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ TAKEN_S = 3.0
 
 
 class Coordinator:
-    """Listens as soon as it is made. note: takes a sentence, from another thread. Raises Refused when the port is taken."""
+    """The head's coordinator; it listens once it is created. Raises Refused if the port is taken.
+
+    Args:
+        note: called with a sentence, from another thread.
+    """
 
     def __init__(self, cluster: Cluster, token: Secret, note: Callable[[str], None]) -> None:
         self._cluster, self._token, self._note = cluster, token, note
@@ -59,7 +63,7 @@ class Coordinator:
         self._thread.start()
 
     def close(self, goodbye_s: float = GOODBYE_S) -> None:
-        """Stop when every member that has come has said goodbye or is lost, at the latest after goodbye_s."""
+        """Stop after every member has said goodbye or is lost, at the latest after goodbye_s."""
         until_s = time.monotonic() + goodbye_s
         while time.monotonic() < until_s and self._members and self._thread.is_alive():
             time.sleep(TICK_S / 2)
@@ -69,7 +73,7 @@ class Coordinator:
             self._note(f"{count(self._strangers - MOST_NOTES, 'more connection')} from strangers dropped")
 
     def wait_for_others(self, most_s: float) -> None:
-        """Return when every member but the head has come to learn how it stands, at the latest after most_s."""
+        """Wait until every member but the head has connected, at the latest for most_s."""
         until_s = time.monotonic() + most_s
         while time.monotonic() < until_s and len(self._come | {0}) < len(self._cluster.members):
             time.sleep(TICK_S / 2)
@@ -173,7 +177,7 @@ class Coordinator:
             self._overdue(message)
 
     def _overdue(self, message: dict[str, Any]) -> None:
-        """A member has waited long enough; unless all have come meanwhile, or it has failed, that fails it for all."""
+        """Fail a member's barrier for all, since it timed out there, unless it is settled or the member has failed."""
         key = Key(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
         if self._meeting.settled(key) or (self._meeting.complete and not key.name):
             return
@@ -183,7 +187,7 @@ class Coordinator:
         self._happened({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
     def _happened(self, event: dict[str, Any]) -> None:
-        """The next event, for all. One that comes of telling another waits until that one was told to every member."""
+        """Apply an event and send it to all members. An event raised while sending waits for the current one to be sent."""
         self._untold.append(event)
         if len(self._untold) > 1:
             return
@@ -225,7 +229,7 @@ class Coordinator:
             self._happened(event)
 
     def _drop(self, connection: Connection, why: str) -> None:
-        """A stranger."""
+        """Drop a connection that has not joined, with a note for the first ones."""
         self._strangers += 1
         if self._strangers <= MOST_NOTES:
             try:
@@ -247,7 +251,7 @@ class Coordinator:
         connection.close()
 
     def _close_listener(self) -> None:
-        """No one else may come."""
+        """Stop listening."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
             self._listener.close()
@@ -257,7 +261,7 @@ class Coordinator:
 
 
 def listening(cluster: Cluster) -> socket.socket:
-    """The head's listener. Raises Refused that says who has the port, or that this host has no such address."""
+    """Return the head's listening socket. Raises Refused with the holder of the port, or if this host lacks the address."""
     until_s = time.monotonic() + TAKEN_S
     while True:
         try:
@@ -269,7 +273,7 @@ def listening(cluster: Cluster) -> socket.socket:
 
 
 def _bound(cluster: Cluster) -> socket.socket:
-    """The same. Raises OSError."""
+    """Return a bound, listening socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in cluster.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

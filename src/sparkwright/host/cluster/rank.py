@@ -1,4 +1,4 @@
-"""A member's rank: what its container's log proves of it."""
+"""The state of a member's rank, from its container's log."""
 
 from __future__ import annotations
 

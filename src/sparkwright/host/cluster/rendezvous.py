@@ -25,7 +25,7 @@ MOST_BARRIERS = 200
 
 
 class Key(NamedTuple):
-    """One barrier."""
+    """The identity of a barrier."""
 
     phase: str
     name: str
@@ -42,7 +42,7 @@ class Failure:
 
 
 def _text(value: Any) -> str:
-    """A shape: what another host says."""
+    """Validate text from another host."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value, at_most=TEXT_CHARACTERS)
@@ -72,7 +72,7 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 def fitted(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A message as its kind says, its texts made visible. Raises WireError."""
+    """Validate a message by its kind and make its texts printable. Raises WireError."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise WireError("a line is of no known kind")
@@ -84,7 +84,7 @@ def fitted(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[st
 
 
 class Meeting:
-    """The state of one cluster's runs. `apply` takes the head's events in their order."""
+    """The state of one cluster's runs; `apply` takes the head's events in order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,7 +96,7 @@ class Meeting:
         self._settled: dict[Key, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Take one event. Raises WireError for one that can't be."""
+        """Apply one event. Raises WireError for an impossible one."""
         rank, kind = event.get("rank", 0), event["kind"]
         if rank not in range(len(self._cluster.members)):
             raise WireError("a line is of no known member")

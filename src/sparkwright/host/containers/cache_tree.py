@@ -1,7 +1,7 @@
-"""A copy of a folder that a container can write to, made without trusting a single name in it.
+"""Copying a folder that a container can write to, without trusting any name in it.
 
-Every folder and file is opened from the one above it and never through a link, and only plain files count. The amounts are
-bounded: the container decides how much is there.
+Every folder and file is opened from its parent and never through a link, and only plain files are copied. Limits apply, because
+the container decides how much there is.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None
 
 
 def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
-    """Copy at most so many bytes; returns their SHA-256. The pages read are given back: memory is the GPU's, too."""
+    """Copy at most size_bytes and return their SHA-256. The pages are dropped from the cache: memory is shared with the GPU."""
     hasher, left = hashlib.sha256(), size_bytes
     while left and (chunk := os.read(source, min(CHUNK_BYTES, left))):
         hasher.update(chunk)
@@ -162,7 +162,7 @@ def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
 
 @contextlib.contextmanager
 def _below(top: int, parts: tuple[str, ...]) -> Iterator[int]:
-    """A folder below an open one, reached name by name."""
+    """Yield a folder below an open one, opened name by name."""
     at = os.dup(top)
     try:
         for name in parts:

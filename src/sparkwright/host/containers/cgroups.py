@@ -14,7 +14,7 @@ CONTAINER = re.compile(
 
 
 def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """The id of the container a process runs in; empty when it runs in none or is gone."""
+    """Return the id of the container that a process runs in; empty if it runs in none or has exited."""
     try:
         text = (proc / str(pid) / "cgroup").read_text()
     except OSError:
@@ -24,7 +24,7 @@ def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:
 
 
 def processes_of(container_id: str, *, proc: Path = Path("/proc")) -> list[int]:
-    """The processes of a container that are still there, dying ones too; zombies, which hold nothing, are left out."""
+    """Return the processes of a container that still exist, including exiting ones; zombies, which hold nothing, are left out."""
     pids = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
     return sorted(pid for pid in pids if container_of(pid, proc=proc) == container_id and not _zombie(proc / str(pid)))
 

@@ -61,14 +61,14 @@ class Kept:
 
 
 def folder(context: Context, key: str) -> Path:
-    """The folder of a key. Raises Failed for what is none."""
+    """Return the folder of a key. Raises Failed for an invalid key."""
     if not KEY.fullmatch(key):
         raise Failed("the key of the compile caches is none.", fix="Run the command again with this version.")
     return context.machine.home / FOLDER / key
 
 
 def keys(context: Context) -> list[str]:
-    """The keys that have a folder."""
+    """Return the keys that have a folder."""
     return _keys_in(context.machine.home / FOLDER)
 
 
@@ -83,31 +83,31 @@ def read(state: StateFolder, key: str) -> Kept:
 
 
 def mounted(container: Mapping[str, Any]) -> str:
-    """The key of the cache that a container has mounted; empty for none."""
+    """Return the key of the cache that a container has mounted; empty without one."""
     return _mounted(container)[0]
 
 
 def _mounted(container: Mapping[str, Any]) -> tuple[str, str]:
-    """The key, and the name that the container had when it was created; both empty for none."""
+    """Return the key, and the name that the container had when it was created; both empty without a cache."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     found = (_key_in(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == MOUNT)
     return next((item for item in found if item[0]), ("", ""))
 
 
 def in_use(context: Context) -> dict[str, str]:
-    """The keys that a container has mounted, running or not, with its name. Raises Failed when the engine can't be asked."""
+    """Return the keys mounted by a container, running or not, with its name. Raises Failed if the engine cannot be queried."""
     return {key: name for (key, _), name in _users(context).items()}
 
 
 def _users(context: Context) -> dict[tuple[str, str], str]:
-    """The containers that have a cache mounted, by its key and the name of its live folder."""
+    """Return the names of the containers that have a cache mounted, by key and name of the live folder."""
     rows = context.docker().api.containers(all=True)
     found = ((item, row["Names"][0].lstrip("/")) for row in rows for item in map(_key_in, _sources(row)) if item[0])
     return dict(found)
 
 
 def in_use_or_unknown(context: Context) -> dict[str, str]:
-    """The same as `in_use`, with every key where the engine can't be asked."""
+    """Return the same as `in_use`, or every key if the engine cannot be queried."""
     try:
         return in_use(context)
     except SparkwrightError:
@@ -119,7 +119,7 @@ def _sources(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _key_in(source: str) -> tuple[str, str]:
-    """The key and the name in the path of a mounted folder; both empty for another path."""
+    """Return the key and the name in the path of a mounted folder; both empty for another path."""
     above, _, last = source.rstrip("/").rpartition("/")
     top, found, below = above.rpartition(f"/{FOLDER}/")
     key, live, name = (*below.split("/"), "", "", "")[:3]
@@ -155,17 +155,17 @@ def _mount(source: str, target: str) -> dict[str, Any]:
 
 
 def _live(context: Context, key: str, name: str) -> Path:
-    """The folder above what a container mounts, made where it is not there."""
+    """Return the parent of the folders that a container mounts; create it if missing."""
     folder(context, key)
     found = Path(live_folder(str(context.machine.home), key, matched(STEP, name, "the container's name")))
     return private.folder(found)
 
 
 def before_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container that is about to start the cache that was verified, or an empty one, and write down which.
+    """Give a container that is about to start the verified cache, or an empty one, and record which.
 
     Raises:
-        Failed: What the container left cannot be moved out of its way.
+        Failed: The previous contents cannot be moved away.
     """
     _renew_old(context, container)
     key, name = _mounted(container)
@@ -193,9 +193,12 @@ def _before_start(context: Context, container: Mapping[str, Any], key: str, name
 
 
 def verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
-    """Keep a copy of a verified server's cache: its next start is a warm one. model: what it serves.
+    """Keep a copy of a verified server's cache, so that its next start is a warm one.
 
-    A cache that cannot be copied is not kept: the next start is cold, and a note says why.
+    A cache that cannot be copied is not kept: the next start is cold, and a note has the reason.
+
+    Args:
+        model: the model that it serves.
     """
     key, name = _mounted(container)
     if not key:
@@ -213,7 +216,7 @@ def verified(context: Context, container: Mapping[str, Any], model: Mapping[str,
 
 
 def _frozen(context: Context, key: str, name: str) -> str:
-    """Copy what a container has mounted. Returns the digest of the copy."""
+    """Copy the folders that a container has mounted. Returns the digest of the copy."""
     at, live = folder(context, key), _live(context, key, name)
     fresh = at / f".{FROZEN}"
     copied = _copied(context, live, fresh)
@@ -229,7 +232,7 @@ def _frozen(context: Context, key: str, name: str) -> str:
 
 
 def _copied(context: Context, source: Path, target: Path) -> cache_tree.Copied:
-    """Copy one of these folders into a new one. Raises Unfit or OSError, and leaves nothing then."""
+    """Copy one of these folders to a new one. Raises Unfit or OSError and then leaves nothing behind."""
     if target.exists():
         files_of_root.discard(context, target)
     room = context.machine.free_bytes(target.parent) - SPARE_BYTES
@@ -242,7 +245,7 @@ def _copied(context: Context, source: Path, target: Path) -> cache_tree.Copied:
 
 
 def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
-    """Put a copy of what was frozen, or empty folders, where a container mounts its cache. Returns whether it holds anything."""
+    """Replace a container's cache with a copy of the frozen one, or empty folders. Returns whether it has any contents."""
     at, live, wanted = folder(context, key), _live(context, key, name), read(context.state, key).frozen
     files_of_root.discard(context, live)
     warm = False
@@ -309,7 +312,7 @@ def _holds(above: Path) -> bool:
 
 
 def _opened(path: Path) -> Path:
-    """A folder that the container sees, open to whoever runs in it; made where it is not there."""
+    """Return a folder that the container can write to, as any user; create it if missing."""
     if not path.exists():
         path.mkdir(exist_ok=True)
         path.chmod(OPEN)
@@ -372,17 +375,17 @@ def mounted_folders(context: Context) -> list[Path]:
 
 
 def _old_key_in(source: str) -> str:
-    """The key in a path below a folder of earlier versions; empty for another path."""
+    """Return the key in a path below a folder of earlier versions; empty for another path."""
     top, found, below = source.partition(f"/{OLD_FOLDER}/")
     key = below.partition("/")[0]
     return key if top and found and KEY.fullmatch(key) else ""
 
 
 def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container of an earlier version empty folders: what it left may hold a link where one of its mounts is.
+    """Give a container of an earlier version empty folders: its old ones may contain a link in place of a mount.
 
     Raises:
-        Failed: What is there cannot be moved out of its way.
+        Failed: The old ones cannot be moved away.
     """
     old = context.machine.home / OLD_FOLDER
     sources = [path for path in mount_sources.of_container(container) if path.is_relative_to(old)]

@@ -27,7 +27,7 @@ SANDBOX = "the sandbox in"
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
-    """The container's inspect, or None when there is none of this name."""
+    """Return the inspect of a container, or None if there is none of this name."""
     try:
         return inspection.container(client.api.inspect_container(name))
     except docker_client.errors().NotFound:
@@ -35,7 +35,7 @@ def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
 
 
 def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
-    """The inspect of the image a container was made from; empty when the image is gone."""
+    """Return the inspect of a container's image; empty if the image is gone."""
     api: Any = client.api
     try:
         return inspection.image(api.inspect_image(container["Image"]))
@@ -44,7 +44,7 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
 
 def running_rows(context: Context) -> list[dict[str, Any]]:
-    """A row for each running container; none when the engine does not answer: it is being restarted, say, or broken."""
+    """Return a row for each running container; empty if the engine does not answer (it restarts, or is broken)."""
     try:
         rows: list[dict[str, Any]] = context.docker().api.containers()
     except Exception:
@@ -71,7 +71,7 @@ def started_s(container: dict[str, Any]) -> float:
 
 
 def moment(text: str) -> float | None:
-    """A time of Docker's, seconds since the epoch; None for one that is none, and for the year 1, which is never."""
+    """Parse a time from Docker into seconds since the epoch; None if it is invalid, or year 1, which means never."""
     try:
         found = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
     except ValueError:
@@ -93,8 +93,9 @@ def url_of(container: dict[str, Any]) -> str:
 
 
 def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
-    """The inspect of the container that has this port of the host: published, on the host's own network, or at its next start, as
-    one in a crash loop.
+    """Return the inspect of the container that has this port of the host.
+
+    Published, on the host's own network, or at its next start, as in a crash loop.
     """
     for row in client.api.containers():
         if any(item.get("PublicPort") == port for item in row.get("Ports") or ()):
@@ -126,9 +127,9 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
 
 
 def _left_by(client: docker.DockerClient, port: int) -> str:
-    """Return the container that a forwarder of Docker was started for, in words: none that runs publishes this port.
+    """Return the container that a forwarder of Docker was started for, in words: no running container publishes this port.
 
-    One that was created and never ran is the likeliest: power was lost while it was started.
+    A container that was created and never ran is the likeliest: power was lost while it was starting.
     """
     found = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
     made = [container for container in found if container is not None and publishes(container, port)]
@@ -164,7 +165,7 @@ def listening_process(port: int) -> str:
 
 
 def _sandbox_of(words: list[str]) -> str:
-    """The other sandbox whose process has this command line, in words; empty for one that is none."""
+    """Return the other sandbox whose process has this command line, in words; empty if it is not a sandbox."""
     if words[-4:-1] != ["-m", "sparkwright.sandbox", "serve"]:
         return ""
     return f"{SANDBOX} {one_line(words[-1])}"
@@ -194,7 +195,7 @@ def to_stop_a_rank(name: str) -> str:
 
 
 def rank_of(client: docker.DockerClient, holder: str) -> str:
-    """The container's name, where a port's holder, as `who_listens` says it, is a rank of a cluster; else empty."""
+    """Return the container's name if a port's holder (see `who_listens`) is a rank of a cluster; else empty."""
     name = holder.removeprefix(CONTAINER)
     found = inspect(client, name) if name != holder else None
     return name if found and RANK_LABEL in (found["Config"].get("Labels") or {}) else ""
@@ -209,7 +210,7 @@ def _accepts(port: int) -> bool:
 
 
 def refused_start(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
-    """The engine's refusal to start a container, with what to do about it."""
+    """Return the engine's refusal to start a container as Failed, with the fix."""
     message = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in message or "nvidia" in message.lower():
         return Failed(

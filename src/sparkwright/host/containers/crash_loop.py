@@ -53,9 +53,10 @@ def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: floa
 
 
 def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
-    """Take the policy away, collect incident diagnostics, stop it. Returns the name of the incident.
+    """Remove the restart policy, collect incident diagnostics and stop the container. Returns the name of the incident.
 
-    who: for the history; empty for the one whose run this is.
+    Args:
+        who: for the history; empty for the user of this run.
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}
@@ -70,7 +71,7 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
 
 
 def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
-    """The verdict on a container now; one that finds nothing is remembered for the next."""
+    """Return the verdict on a container now; without a finding, record a sample for the next check."""
     why = verdict_now(container, context, most=most, within_s=within_s)
     if not why and not context.check:
         now = Sample(time.time(), int(container.get("RestartCount", 0)))
@@ -79,7 +80,7 @@ def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST,
 
 
 def verdict_now(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
-    """The verdict on a container now, by what earlier looks saw of it; none on one that is not ours. Remembers nothing."""
+    """Return the verdict on a container by earlier samples; empty for one that is not ours. Records nothing."""
     if not ownership.ours(context, container):
         return ""
     return verdict(container, _samples(container, context), now_s=time.time(), most=most, within_s=within_s)

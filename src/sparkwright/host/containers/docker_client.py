@@ -1,6 +1,6 @@
-"""The Docker Engine as modules ask it: the questions of a deploy without changes over its socket, all else by docker's SDK.
+"""The Docker client of modules: common requests go directly over the engine's socket, all others through docker's SDK.
 
-The SDK's import costs 60 ms. It also asks again what the engine does not answer with 200, so that every error is docker's own.
+Importing the SDK costs 60 ms. It repeats requests that the engine did not answer with 200, so that every error is docker's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def errors() -> ModuleType:
-    """docker.errors. `except errors().NotFound` imports it when something was raised, and not before."""
+    """Return docker.errors. `except errors().NotFound` imports it only once something was raised."""
     import docker.errors
 
     return docker.errors
@@ -40,7 +40,7 @@ class Client:
 
     @functools.cached_property
     def sdk(self) -> docker.DockerClient:
-        """docker's own."""
+        """The SDK's client."""
         import docker
 
         return docker.DockerClient(base_url=self.url, timeout=self.timeout_s, version=self.version)
@@ -50,7 +50,7 @@ class Client:
 
 
 class Api:
-    """Stands for a docker.APIClient."""
+    """A lazy substitute for docker.APIClient."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -60,24 +60,24 @@ class Api:
         return self._answer("/info") or self._sdk.info()
 
     def version(self) -> dict[str, Any]:
-        """The engine's version and its parts'."""
+        """Return the versions of the engine and its components."""
         return self._answer("/version") or self._sdk.version()
 
     def inspect_container(self, container: str) -> dict[str, Any]:
-        """A container by its name or Id."""
+        """Return the inspect of a container, by name or Id."""
         return self._answer("/containers/{}/json", container) or self._sdk.inspect_container(container)
 
     def inspect_image(self, image: str) -> dict[str, Any]:
-        """An image by its name or Id."""
+        """Return the inspect of an image, by name or Id."""
         return self._answer("/images/{}/json", image) or self._sdk.inspect_image(image)
 
     def logs(self, container: str, **given: Any) -> Any:
-        """A container's log. One that is asked for in pieces up to now is read without the SDK."""
+        """Return a container's log. A stream up to now is read without the SDK."""
         found = self._pieces(container, given) if given.get("stream") and given.get("follow") is False else None
         return self._sdk.logs(container, **given) if found is None else found
 
     def _pieces(self, container: str, given: dict[str, Any]) -> Iterator[bytes] | None:
-        """None for whatever the SDK has to ask."""
+        """Return the pieces of a log, or None if the SDK must send the request."""
         framed = not (self.inspect_container(container).get("Config") or {}).get("Tty")
         requested = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
         path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **requested})
@@ -90,7 +90,7 @@ class Api:
         return found and self._to_the_end(path, found)
 
     def _to_the_end(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Pieces of an answer; what cuts them off is raised as the SDK does it."""
+        """Yield the pieces of an answer; an interruption raises the SDK's exception."""
         try:
             yield from pieces
         except TimedOut:

@@ -35,7 +35,7 @@ class Server:
 
 
 def find(context: Context) -> list[Server]:
-    """The servers among the running containers. Raises Failed when Docker can't be asked."""
+    """Return the servers among the running containers. Raises Failed if Docker cannot be queried."""
     client = context.docker()
     rows = client.api.containers()[:MOST_CONTAINERS]
     seen = [found for row in rows if (found := containers.inspect(client, row["Id"])) is not None]
@@ -52,7 +52,7 @@ def find(context: Context) -> list[Server]:
 
 
 def _ports(container: dict[str, Any]) -> Iterator[int]:
-    """The host's ports that it may answer on: those it publishes; on the host's network those an engine's flags say."""
+    """Yield the possible ports on the host: published ports, or on the host's network those in an engine's flags."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         yield from (int(row["HostPort"]) for row in rows or () if str(row.get("HostPort") or "").isdecimal())
     if container["HostConfig"].get("NetworkMode") == "host":
