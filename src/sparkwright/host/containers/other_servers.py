@@ -14,9 +14,9 @@ from sparkwright.measure import server_metrics
 
 
 def generated(context: Context, base_url: str) -> dict[str, float]:
-    """Tokens that each of this host's servers has generated so far, by its container; without the one that answers at base_url.
+    """Return the tokens that each of this host's other servers has generated so far, by container.
 
-    Interim servers are among them. Those that do not run or do not tell are left out, and all where the engine does not answer.
+    Includes interim servers; leaves out the server at base_url and those without metrics. Empty if the engine does not answer.
     """
     verified = {str((row.get("spec") or {}).get("name") or "") for row in servers.good(context.state)} - {""}
     names = verified | {name + containers.INTERIM for name in verified}

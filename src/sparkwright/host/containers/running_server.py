@@ -1,4 +1,4 @@
-"""A container as it runs, from its inspect: what it serves, from which image, with which arguments. Pure."""
+"""A container as it runs, from its inspect: its model, image and arguments. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Running:
 
     @property
     def port(self) -> int:
-        """The port of the host that it answers on; 0 when it publishes none."""
+        """Its port on the host; 0 if it publishes none."""
         return int(self.url.rpartition(":")[2] or 0)
 
     @property
@@ -54,19 +54,19 @@ class Running:
 
     @property
     def image(self) -> str:
-        """As repository:tag@digest; without a digest of a registry its Id."""
+        """Its image as repository:tag@digest; without a registry digest, its Id."""
         named = tagged(str(self.container["Config"].get("Image") or ""))
         digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
         return digest if not named or named == digest else pinned(named, digest)
 
     @property
     def words(self) -> list[str]:
-        """All that it runs: entrypoint and command."""
+        """Its command line: entrypoint and command."""
         return container_options.words_of(self.container)
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Its flags by their names; a bare switch is true. What is named like a secret is dots."""
+        """Its flags by name; a bare switch is True. Values of flags named like a secret are masked."""
         found = container_options.flags_of(self.words)
         return {
             name.lstrip("-"): secret_patterns.value(name, value) or True
@@ -81,7 +81,7 @@ class Running:
 
     @property
     def model_dir(self) -> str:
-        """The folder of the host that it serves its model from; empty when none of its mounts is among its words."""
+        """The host's folder that it serves its model from; empty if none of its mounts is in its command line."""
         words = {word.rstrip("/") for item in self.words for word in (item, item.partition("=")[2])}
         for bind in self.container["HostConfig"].get("Binds") or ():
             outside, _, rest = str(bind).partition(":")

@@ -1,4 +1,4 @@
-"""A request through the gateway of this host, as its clients make one, but by a way that those cannot fill."""
+"""Requests through this host's gateway, as clients send them, but over a socket that clients cannot saturate."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Answer:
 
 
 def ask(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
-    """Send one request, a body as JSON, and return what came back within timeout_s. Never raises."""
+    """Send a request, with a body as JSON, and return the answer within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         with _route(at) as route:
@@ -74,7 +74,7 @@ def ask(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: floa
 
 @contextlib.contextmanager
 def _route(at: Door) -> Iterator[http.Route]:
-    """Yield the way through the socket that clients cannot fill; through the port where the gateway has none."""
+    """Yield the route through the socket that clients cannot saturate; through the port if the gateway has no such socket."""
     tls = Tls(verify=False)
     with contextlib.ExitStack() as stack:
         unix = ""

@@ -1,6 +1,6 @@
 """drained.json: the gateways at which this host's server is drained, written before they are asked.
 
-Whatever happens to the run that drained it, the next run or health check that finds the server well returns it.
+If the run that drained the server is cut off, the next run or health check that finds it healthy returns it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEPT_S = 86400.0
 
 
 def of(state: StateFolder) -> list[Gateway]:
-    """The gateways at which this host is drained, as far as it knows."""
+    """Return the gateways at which this host's server is recorded as drained."""
     found = state.read(NAME) or {}
     gateways = list[Gateway]()
     for gateway in found.get("gateways", ()):
@@ -35,10 +35,10 @@ def of(state: StateFolder) -> list[Gateway]:
 
 
 def tell(gateway: Gateway, key: str, action: str) -> None:
-    """Have a gateway do something with this host's server, once for each model that it routes to it.
+    """Send a gateway an action for this host's server, once per model that it routes to it.
 
     Raises:
-        Unheard: also where all of it together takes longer than TELL_S, however many models a gateway claims to have.
+        Unheard: also if all of it takes longer than TELL_S, however many models a gateway claims to have.
     """
     until_s = time.monotonic() + TELL_S
     for server in server_operations.servers(gateway, key):
@@ -48,7 +48,7 @@ def tell(gateway: Gateway, key: str, action: str) -> None:
 
 
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
-    """Have gateways send this host's server no more requests. Returns a sentence for each that did not."""
+    """Drain this host's server at the gateways. Returns a sentence for each gateway that did not."""
     key, problems = own_key.kept(state), list[str]()
     if not key:  # `gateway.deploy` makes it: none of them was deployed since the host is behind it, and none knows it
         return [
@@ -81,7 +81,8 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
 
 
 def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
-    """Have gateways check it no more until it is returned: a check takes a token, which a throughput test would count."""
+    """Stop the gateways' checks of the server until it is returned: a check generates a token, which a throughput test would
+    count."""
     key = own_key.kept(state)
     for gateway in gateways:
         with contextlib.suppress(Unheard):
@@ -89,9 +90,10 @@ def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
 
 
 def give_back(state: StateFolder) -> tuple[list[str], list[str]]:
-    """Return this host's server to the gateways that it is drained at, and wait until it is up there.
+    """Return this host's server to the gateways at which it is drained, and wait until it is up there.
 
-    Returns the names of those, and a sentence for each where it is not up.
+    Returns:
+        The names of those gateways, and a sentence for each where it is not up.
     """
     key, returned, problems, left = own_key.kept(state), list[str](), list[str](), list[Gateway]()
     until_s = time.monotonic() + UP_S

@@ -1,6 +1,6 @@
-"""A gateway as a host with servers behind it asks it: its own servers there, draining and returning them.
+"""Requests of a host to a gateway in front of it: the state of its own servers there, draining and returning them.
 
-Nothing raises but Unheard: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
+Nothing but Unheard is raised: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 
 class Unheard(Exception):
-    """A gateway did not do what it was asked; its text is a sentence's end: "does not answer"."""
+    """A gateway did not do what was requested; the text is a sentence's end: "does not answer"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Gateway:
         return cls(*words, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `of` is its inverse."""
+        """Return it as JSON; `of` is the inverse."""
         return asdict(self)
 
 
@@ -62,7 +62,7 @@ class Server:
 
 
 def servers(gateway: Gateway, key: str) -> list[Server]:
-    """Return this host's server, once for each model that the gateway routes to it. Raises Unheard."""
+    """Return this host's server, once per model that the gateway routes to it. Raises Unheard."""
     found = [server for server in _ask(gateway, key, "GET", operations.PATH) if server.name == gateway.server]
     if not found:
         raise Unheard(f"routes nothing to {gateway.server}")
@@ -75,10 +75,10 @@ def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
 
 
 def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
-    """Send one request, and return the servers that the answer tells of. Raises Unheard.
+    """Send one request and return the servers in the answer. Raises Unheard.
 
-    Nothing is sent to a server that shows another certificate than the gateway's, nor to any while the gateway's is not known;
-    the certificate's name is the clients' business.
+    Nothing is sent to a server with another certificate than the gateway's, nor while the gateway's is unknown; the certificate's
+    name is not checked.
     """
     if gateway.tls and not gateway.certificate:
         raise Unheard(
@@ -106,7 +106,7 @@ def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
 
 
 def _servers(body: bytes) -> list[Server]:
-    """Return the servers in an answer: known fields of a bounded number of rows. Raises Unheard."""
+    """Return the servers in an answer: known fields of a limited number of rows. Raises Unheard."""
     try:
         data = bounds.json_of(body, most_bytes=LARGEST_BYTES, depth=4)
     except ValueError:

@@ -24,18 +24,18 @@ SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
 def keep(sockets: Path, files: Path, config: str) -> None:
-    """Write down what the running HAProxy has drained, for the one that takes over.
+    """Record the drained servers of the running HAProxy for its successor.
 
     Args:
-        sockets: the folder of the running one's sockets.
+        sockets: the folder of the running HAProxy's sockets.
         files: the folder of the files that are read next.
-        config: the configuration that is among them.
+        config: the configuration among them.
     """
     _write(files, list(_drained(admin.ask(sockets, "show servers state"), _ports(config))))
 
 
 def forget(files: Path) -> None:
-    """It has been read."""
+    """Remove the record after the reload."""
     _write(files, [])
 
 
@@ -44,7 +44,7 @@ def _write(files: Path, lines: list[str]) -> None:
 
 
 def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
-    """The header and the rows of servers that are drained, or interim, and stay, with their ports to come."""
+    """Yield the header, and the rows of drained or interim servers that remain, with their new ports."""
     version, _, rest = answer.partition("\n")
     header, *rows = rest.splitlines() or [""]
     names = header.removeprefix("# ").split()
@@ -59,7 +59,7 @@ def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
 
 
 def _ports(config: str) -> dict[tuple[str, str], str]:
-    """The port of each server of a configuration, by backend and name."""
+    """Return the port of each server in a configuration, by backend and name."""
     found, backend = dict[tuple[str, str], str](), ""
     for line in map(str.strip, config.splitlines()):
         if line.startswith("backend "):
