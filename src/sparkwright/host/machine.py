@@ -1,7 +1,7 @@
-"""The host as modules see it: where its files, its container engine, its Ollama and its hub are.
+"""The host as modules see it: its files, container engine, Ollama and hub.
 
-On a real Spark everything stands where Linux and the vendors put it. In the sandbox the same questions are answered
-below one folder and on loopback ports: only this file knows, from the environment the runner is started with.
+On a real Spark everything is where Linux and the vendors put it. In the sandbox it is below one folder and on loopback ports:
+only this file knows the difference, from the environment of the runner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A finished command: its exit code and what it wrote (decoded, bad bytes replaced)."""
+    """A finished command: its exit code and its output (decoded, invalid bytes replaced)."""
 
     code: int
     out: str
@@ -52,7 +52,7 @@ class Machine:
 
     @classmethod
     def here(cls, env: Mapping[str, str] | None = None) -> Machine:
-        """This host, as the environment describes it."""
+        """Return this host, as the environment describes it."""
         env = os.environ if env is None else env
         return cls(
             root=env.get("SPARKWRIGHT_ROOT", ""),
@@ -66,15 +66,15 @@ class Machine:
         )
 
     def path(self, absolute: str) -> Path:
-        """A file of the system, as in path("/proc/meminfo")."""
+        """Return the path of a system file, as in path("/proc/meminfo")."""
         return Path(self.root + absolute)
 
     def expand(self, path: str) -> Path:
-        """A path from a user's file: a leading ~ is this user's home."""
+        """Return a path from a user's file, with a leading ~ expanded to this user's home."""
         return self.home / path[2:] if path.startswith("~/") else self.home if path == "~" else Path(path)
 
     def free_bytes(self, folder: Path) -> int:
-        """Free room where a folder stands. The sandbox pretends another disk (root/sandbox/disk_free)."""
+        """Return the free disk space of a folder. The sandbox simulates another disk (root/sandbox/disk_free)."""
         if self.sandbox:
             with contextlib.suppress(FileNotFoundError):
                 return int(self.path("/sandbox/disk_free").read_text())
@@ -82,7 +82,7 @@ class Machine:
         return found.f_bavail * found.f_frsize
 
     def meminfo(self) -> dict[str, int]:
-        """/proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
+        """Return /proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
         rows = (line.split() for line in self.path("/proc/meminfo").read_text().splitlines())
         return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
 
@@ -94,9 +94,9 @@ class Machine:
         return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
-        """Run a program, no shell. A missing one is exit 127.
+        """Run a program without a shell. A missing program is exit code 127.
 
-        Raises Failed when it takes longer than timeout_s, or prints too much.
+        Raises Failed if it takes longer than timeout_s, or prints too much.
         """
         from sparkwright.host import output
 

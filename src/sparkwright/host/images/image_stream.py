@@ -1,4 +1,4 @@
-"""An image as one compressed stream between hosts: which programs, and the command that takes it in."""
+"""Streaming an image between hosts, compressed: the programs on both sides, and the receiving command."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ def tools() -> list[str]:
 
 
 def packer(source: list[str], target: list[str]) -> str:
-    """The best packer that the source has and the target can unpack."""
+    """Return the best compressor that the source has and the target can decompress."""
     return next(
         name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
     )
 
 
 def load_command(name: str, intake: str) -> str:
-    """Return the shell command that takes the stream in. intake: that of `image_archive.command`, on the receiving host."""
+    """Return the shell command that receives the stream.
+
+    Args:
+        intake: the receiving host's `image_archive.command`.
+    """
     return f"{' '.join(PACKERS[name][1])} | {intake}"

@@ -31,7 +31,7 @@ class Names:
 
 
 def names(api: Any) -> Names:
-    """All names on an engine now."""
+    """Return all image names in an engine now."""
     tags: dict[str, str] = {}
     nameless = []
     for image in api.images():
@@ -43,7 +43,7 @@ def names(api: Any) -> Names:
 
 
 def undo(api: Any, before: Names, *keep: str) -> list[str]:
-    """Remove what came since, and give back the names that were taken; all but `keep`. Returns what was done, a sentence each."""
+    """Remove new images and restore moved tags, except `keep`. Returns a sentence for each action."""
     now = names(api)
     done_by_others = _named_by_others(api, before.at)
     done = []
@@ -83,7 +83,7 @@ def _named_by_others(api: Any, since: str) -> set[str]:
 
 
 def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The engine's events about images from a time on until now."""
+    """Yield the engine's image events from a moment until now."""
     wanted = {"type": ["image"], "event": list(kinds)}
     raw = api.events(since=since, until=f"{time.time():.6f}", filters=wanted)
     for line in b"".join(raw).splitlines():

@@ -1,4 +1,4 @@
-"""The platform of a host, as images name it."""
+"""A host's platform in the form that images use."""
 
 from __future__ import annotations
 

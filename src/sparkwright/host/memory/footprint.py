@@ -16,7 +16,7 @@ INTERIM = "interim"
 
 
 def before_start(context: Context, available_bytes: int) -> None:
-    """Remember what was available when nothing was started yet."""
+    """Record the available memory before anything is started."""
     wide = context.state.read(INTERIM) is not None
     context.state.write(
         "before_start", {"available_bytes": available_bytes, "beside_interim": wide, "run": context.run_id}
@@ -24,7 +24,7 @@ def before_start(context: Context, available_bytes: int) -> None:
 
 
 def available_before(context: Context) -> int | None:
-    """MemAvailable before this run started its server, bytes; None where that was not seen."""
+    """Return MemAvailable before this run started its server, bytes; None if that was not recorded."""
     before = context.state.read("before_start") or {}
     return int(before["available_bytes"]) if before.get("run") == context.run_id else None
 
@@ -37,9 +37,9 @@ def held_now(context: Context) -> int | None:
 
 
 def before_stop(context: Context, container: dict[str, Any]) -> None:
-    """Remember what is available now, and what this container is known to hold, before it is stopped.
+    """Record the available memory and this container's known share before it is stopped.
 
-    One that is stopped already was remembered before, by the run that stopped it.
+    If it is stopped already, keep the record of the run that stopped it.
     """
     stopped = stopping(context)
     if container["State"]["Running"]:
@@ -69,7 +69,7 @@ def stopping(context: Context) -> dict[str, Any]:
 
 
 def stopped_now(context: Context) -> dict[str, Any]:
-    """The same, when this run stopped it (or took it over from one that was cut off)."""
+    """Return the record of the last stop if this run stopped the server (or resumed a run that did)."""
     found = stopping(context)
     return found if found.get("run") == context.run_id else {}
 

@@ -1,4 +1,4 @@
-"""The compute processes that nvidia-smi lists: who uses the GPU, and how much of its memory. A GB10 tells both per process."""
+"""The compute processes in nvidia-smi, with their GPU memory, which a GB10 reports per process only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def inspect(context: Context) -> Listed:
 
 
 def parse(printed: str) -> Listed:
-    """Rows of QUERY. One without a pid, as of a user who may not see it, leaves the list incomplete. Pure."""
+    """Parse the rows of QUERY. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
     found, unread = [], ""
     for line in filter(None, map(str.strip, printed.splitlines())):
         pid, _, rest = line.partition(",")

@@ -22,7 +22,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 @dataclass(frozen=True, slots=True)
 class DeviceLog:
-    """The first line of the engine's log that tells of a GPU, and of none; empty where there is no such line."""
+    """The first lines of the engine's log that name a GPU, and that name the CPU as device; empty without such a line."""
 
     gpu: str = ""
     cpu: str = ""
@@ -62,7 +62,7 @@ class Use:
 
     @property
     def evidence(self) -> list[str]:
-        """All that was inspected where no process was seen."""
+        """The evidence if no process was visible."""
         lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
         others = ", ".join(map(words, self.listed.processes)) or "none"
         return [self.unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
@@ -77,7 +77,7 @@ def inspect(name: str, context: Context) -> Use:
 
 
 def _pids(name: str, context: Context) -> tuple[set[int], str]:
-    """The processes of the container, as the host counts them; why they are not known."""
+    """Return the container's processes in the host's pid namespace, and the reason if they are unknown."""
     from docker.errors import APIError
 
     try:
@@ -109,6 +109,6 @@ def _first(rows: Iterable[Line], line: str) -> str:
 
 
 def words(gpu_process: GpuProcess) -> str:
-    """A process with its memory."""
+    """Return a process with its memory, in words."""
     size = "" if gpu_process.bytes is None else f", {gib(gpu_process.bytes)} GiB"
     return f"{gpu_process.name or 'a process'} (pid {gpu_process.pid}{size})"

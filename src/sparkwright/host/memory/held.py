@@ -13,7 +13,10 @@ RELEASE_S = 10.0
 
 
 def of_server(name: str, context: Context) -> int | None:
-    """Bytes the container gives back when it stops, or is giving back now; 0 when it exited long ago, None when nothing tells."""
+    """Return the bytes that a container releases when it stops, or is releasing now.
+
+    0 if it exited long ago; None if unknown.
+    """
     found = containers.inspect(context.docker(), name)
     if found is None:
         return 0

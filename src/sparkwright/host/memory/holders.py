@@ -48,7 +48,7 @@ class Process:
 
 
 def inspect(context: Context) -> list[dict[str, Any]]:
-    """Rows of kind, holder, bytes and frees, largest first.
+    """Return rows of kind, holder, bytes and frees, largest first.
 
     kind: container, ollama, process, page cache, shared memory or driver.
     """
@@ -59,7 +59,7 @@ def inspect(context: Context) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows as lines of a table: GiB, who, and what frees it."""
+    """Return the rows as lines of a table: GiB, holder, and how to free it."""
     if not rows:
         return ["nothing holds more than 0.25 GiB"]
     width = max(len(row["holder"]) for row in rows)
@@ -75,7 +75,7 @@ def of_container(context: Context, container_id: str) -> int | None:
 
 
 def processes_of(context: Context) -> list[Process]:
-    """Every process of the host with what it holds. A pretend host has none of its own."""
+    """Return the host's processes of a relevant size with their memory; empty for a simulated host."""
     import psutil
 
     if context.machine.root:
@@ -109,7 +109,7 @@ def _ollama(context: Context) -> list[dict[str, Any]]:
 
 
 def _stop(usage: ollama_models.Held) -> str:
-    """The command that unloads a model, for the Ollama that holds it."""
+    """Return the command that unloads a model from its Ollama instance."""
     words = ["ollama", "stop", usage.model.name]
     if usage.place.kind == "container":
         return f"`{shell.join(['docker', 'exec', usage.place.name, *words])}`"
@@ -118,7 +118,7 @@ def _stop(usage: ollama_models.Held) -> str:
 
 
 def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:
-    """Each running container: what its processes hold, else what was recorded when it was verified."""
+    """Return a row per running container: the memory of its processes, else the amount recorded when it was verified."""
     held: dict[str, int] = defaultdict(int)
     for process in processes:
         if process.container and not _is_ollama(process):
@@ -132,7 +132,7 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
 
 
 def _others(processes: list[Process]) -> list[dict[str, Any]]:
-    """The largest processes outside containers. Ollama's are left out: its models have rows of their own."""
+    """Return the largest processes outside of containers, without Ollama's: its models have their own rows."""
     mine = sorted(
         (process for process in processes if not process.container and not _is_ollama(process)),
         key=lambda process: -process.bytes,
@@ -152,7 +152,7 @@ def _is_ollama(process: Process) -> bool:
 
 
 def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
-    """Page cache, /dev/shm, and what nobody owns. A pretend host counts nothing of the kernel's."""
+    """Return rows for the page cache, /dev/shm, and the driver's memory; none of the kernel's for a simulated host."""
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared
     rows = [

@@ -1,4 +1,4 @@
-"""Memory budget of a host with all that it serves: who holds what now, what of that goes, and what the new server finds then."""
+"""The memory budget of a host with everything it serves: present holders, memory to be freed, and the rest for the new server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Held:
-    """Memory that is held now, bytes; None: not known."""
+    """The memory that is in use now, bytes; None: unknown."""
 
     #: by the servers that are stopped for the new one, by container
     goes: dict[str, int | None]
@@ -35,7 +35,7 @@ class Held:
 
     @property
     def unknown(self) -> str:
-        """The sentence about what is not known; empty where all of it is known."""
+        """A sentence about unknown amounts; empty if all are known."""
         if None in self.goes.values():
             return "memory held by the running server is unknown; checked again after it stops"
         if None in self.models:
@@ -62,7 +62,7 @@ class Held:
         return self.server_bytes + (0 if self.models_stay else self.model_bytes)
 
     def own(self) -> Row | None:
-        """The row of the host itself, with Ollama's models where they stay; None where it is not known."""
+        """Return the row of the host itself, including Ollama's models if they stay; None if unknown."""
         if self.freed_bytes is None:
             return None
         others = sum(row.size_bytes for row in self.rows) + _sum(self.stays.values())
@@ -116,7 +116,7 @@ def _held(context: Context, name: str, other_servers: Sequence[str], turns: set[
 
 
 def _containers(context: Context, servers: set[str]) -> list[Row]:
-    """Rows of the running containers that stay and are none of these servers."""
+    """Return rows of the running containers that stay and are not among these servers."""
     rows = []
     for found in containers.running_rows(context):
         name = found["Names"][0].lstrip("/")
@@ -131,7 +131,10 @@ def _containers(context: Context, servers: set[str]) -> list[Row]:
 def _others(
     context: Context, server: Server, other_servers: Sequence[Mapping[str, Any]], turns: set[str], now: Held
 ) -> list[Row]:
-    """The rows of the host's other servers: what each was verified with, else its own budget. Of those by turns the largest."""
+    """Return the rows of the host's other servers: the verified figures, else the server's own budget.
+
+    Of servers that take turns, only the largest.
+    """
     rows: list[Row] = []
     in_turn: list[Row] = []
     for entry in other_servers:

@@ -1,4 +1,4 @@
-"""Memory budget of a start on this host, and the refusal with its table where it does not add up."""
+"""The memory budget of a start on this host, and the refusal with its table if the server does not fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LESS_BYTES = 8 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server to start: its container's name, its engine's memory model, and what tells its start from others."""
+    """A server to start: its container's name, its engine's memory model, and the identity of its start."""
 
     name: str
     memory: Memory
@@ -38,7 +38,7 @@ class Server:
 
     @classmethod
     def of(cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int) -> Server:
-        """The server that a task describes: by `engine_memory` of the scope, else by share and bytes alone."""
+        """Return the server that a task describes: by `engine_memory` of the scope, else by share and bytes alone."""
         if not engine_memory:
             return cls(name, of_share(utilization, needs_bytes))
         about = engine_memory.get("start") or {}
@@ -48,7 +48,11 @@ class Server:
 def of(
     context: Context, server: Server, reserve_gib: float, *, others: tuple[Row, ...] = (), own: Row | None = None
 ) -> Budget:
-    """The budget of a server's start on this host, with what earlier starts taught. own: of the host itself; None: not known."""
+    """Return the budget of a server's start on this host, with the figures of earlier starts.
+
+    Args:
+        own: the row of the host itself; None: unknown.
+    """
     memory = context.machine.meminfo()
     return budget.of(
         server.memory,
@@ -62,7 +66,7 @@ def of(
 
 
 def taken_now(context: Context, name: str = "all that is held now") -> Row:
-    """The row of all that is held now, whoever holds it."""
+    """Return the row of all memory in use now, by any holder."""
     memory = context.machine.meminfo()
     return Row(name, memory["MemTotal"] - memory["MemAvailable"], "MemTotal less MemAvailable", "host")
 
@@ -119,7 +123,11 @@ def reported(context: Context, server: Server, found: Budget) -> dict[str, Any]:
 
 
 def refusal(context: Context, server: Server, found: Budget, message: str, data: dict[str, Any]) -> Result:
-    """The refusal with the budget, and with the table of who holds the memory where that can be freed. message: a sentence."""
+    """Return the refusal with the budget, and with the table of holders if their memory can be freed.
+
+    Args:
+        message: a sentence.
+    """
     never = found.of("server") + sum(row.size_bytes for row in found.rows if row.name == "reserve") > found.total_bytes
     rows = [] if never else holders.inspect(context)
     evidence = [*found.lines(), *(holders.table(rows) if rows else [])]
