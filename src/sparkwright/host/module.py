@@ -47,15 +47,15 @@ class Module(ABC, Generic[A]):
 
     @abstractmethod
     def run(self, args: A, context: Context) -> Result:
-        """Do it (or, with `context.check`, say what would be done)."""
+        """Run the module; with `context.check`, report the changes without making them."""
 
 
 class StateModule(Module[A], Generic[A, F]):
-    """A module that brings one thing into a wanted state. The same three steps decide in check mode and for real."""
+    """A module that brings something into a wanted state. The same three steps apply in check mode and in a real run."""
 
     @abstractmethod
     def read(self, args: A, context: Context) -> F:
-        """The present state. Never changes anything."""
+        """Return the present state. Never changes anything."""
 
     @abstractmethod
     def differences(self, args: A, found: F) -> list[Change]:
@@ -63,10 +63,10 @@ class StateModule(Module[A], Generic[A, F]):
 
     @abstractmethod
     def act(self, args: A, found: F, changes: list[Change], context: Context) -> dict[str, Any]:
-        """Make it so. Returns data to register."""
+        """Make the changes. Returns data to register."""
 
     def describe(self, args: A, found: F) -> dict[str, Any]:
-        """Data to register when nothing is to be done, or in check mode. Pure."""
+        """Return data to register without changes, or in check mode. Pure."""
         return {}
 
     def run(self, args: A, context: Context) -> Result:

@@ -16,11 +16,11 @@ PIECE_BYTES = 1 << 16
 
 
 class TookTooLong(Exception):
-    """It had not ended in time, and was killed."""
+    """The program exceeded its time limit, and was killed."""
 
 
 class TooMuchOutput(Exception):
-    """It printed more than it may, and was killed."""
+    """The program printed more than allowed, and was killed."""
 
 
 def run(

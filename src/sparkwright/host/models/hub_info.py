@@ -17,16 +17,21 @@ _FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_E
 
 
 def entry(source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
-    """The lock entry of a model: commit, and every chosen file with size, sha256 (large ones) or git blob id (small ones).
+    """Return the lock entry of a model: commit, and every selected file with size, sha256 (large ones) or git blob id (small
+    ones).
 
-    source: its commit is a branch, a tag or a commit here. Raises Failed for an answer that can't be one.
+    Args:
+        source: its commit may be a branch, a tag or a commit.
+
+    Raises:
+        Failed: The answer is malformed.
     """
     address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
     return read(parsed(hub.answer(source, address), source), source, selection)
 
 
 def read(found: object, source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
-    """The lock entry in a hub's answer about a model. Pure. Raises Failed for an answer that can't be one."""
+    """Return the lock entry from a hub's answer about a model. Pure. Raises Failed for a malformed answer."""
     about = f"the hub's answer about {source.id}"
     if not isinstance(found, Mapping) or not isinstance(found.get("siblings"), list):
         raise Failed(f"{about} has no list of files.", fix=hub.OTHER)
@@ -43,7 +48,11 @@ def read(found: object, source: Source, selection: Callable[[str], bool]) -> dic
 
 
 def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's config.json at a commit; empty when it is not a JSON object, or far too long to be one. file: its row."""
+    """Return a model's config.json at a commit; empty if it is not a JSON object, or far too long.
+
+    Args:
+        file: its row.
+    """
     if file["size_bytes"] > bounds.CONFIG_BYTES:
         return {}
     try:
@@ -54,7 +63,7 @@ def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a model's chat template and generation_config.json tell, at a commit; what can't be read is unknown.
+    """Return the contents of a model's chat template and generation_config.json at a commit; unreadable ones count as unknown.
 
     Args:
         source: of the pinned commit.
@@ -73,7 +82,7 @@ def chat(source: Source, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(sibling: object) -> dict[str, Any]:
-    """A file as the lock holds it, of what the hub says about it; what it does not say is None."""
+    """Return a file in the form of the lock, from the hub's data; missing values are None."""
     entry = sibling if isinstance(sibling, Mapping) else {}
     lfs = entry.get("lfs")
     large = isinstance(lfs, Mapping)

@@ -1,4 +1,4 @@
-"""The addresses of one peer, used side by side: each half of a ConnectX-7 port has an address, and about half of its rate."""
+"""Parallel use of a peer's addresses: each half of a ConnectX-7 port has an address, and about half of its bandwidth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.host.models.hub import Source
 
 
 class SourceQueue:
-    """Deals files out to the addresses of a source, each to the one with the fewest bytes under way."""
+    """A scheduler that assigns each file to the address with the fewest bytes in transfer."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._under_way = dict.fromkeys(sources, 0)
@@ -25,13 +25,13 @@ class SourceQueue:
             return selection
 
     def done(self, source: Source, size: int) -> None:
-        """A file has come."""
+        """Record that a file was transferred."""
         with self._guard:
             if source in self._under_way:
                 self._under_way[source] -= size
 
     def lose(self, source: Source) -> bool:
-        """An address is used no more; whether another is left. The last one stays: whether that is worth a try, others know."""
+        """Stop using an address. Returns False if it is the last one, which stays: the caller decides about a retry."""
         with self._guard:
             if len(self._under_way) > 1:
                 self._under_way.pop(source, None)

@@ -1,4 +1,4 @@
-"""The files of a model: proved by hash once, then known by their stamp, see `stamp`."""
+"""The files of a model: verified by hash once, then recognized by their stamp, see `stamp`."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Manifest:
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
-        """The manifest of a folder, as it was saved or remembered last."""
+        """Return the manifest of a folder, as last saved or remembered."""
         found = cls._from(state, folder, state.read(_name(folder)) or {})
         found.rows |= _PROVED.get(found._file, {})
         return found
 
     @classmethod
     def all(cls, state: StateFolder) -> Iterator[Manifest]:
-        """Every folder that something was proved about."""
+        """Yield the manifest of every folder that has one."""
         for path in sorted(state.path.glob(f"{PREFIX}*.json")):
             found = state.read(path.stem)
             if found and found.get("folder"):
@@ -73,7 +73,7 @@ class Manifest:
         return cls(state, folder, files, indexes, {**about, **paths}, staged, found.get("kept", {}))
 
     def save(self) -> None:
-        """Remember it, unless it is remembered so already."""
+        """Write the manifest, if it has changed."""
         data = {
             "folder": str(self.folder),
             "files": self.rows,
@@ -87,7 +87,7 @@ class Manifest:
             self.state.write(_name(self.folder), data)
 
     def remember(self) -> None:
-        """Remember what was proved of the files for as long as this process lives, and write nothing."""
+        """Keep the verified files in memory, for the life of this process, without writing."""
         _PROVED[self._file] = dict(self.rows)
 
     @property
@@ -95,19 +95,24 @@ class Manifest:
         return self.state.path / _name(self.folder)
 
     def forget_gone(self) -> None:
-        """Files that are no part of this revision and not there either were another's."""
+        """Forget files that are neither part of this revision nor on the disk."""
         paths = set(self.about.get("paths", ()))
         self.rows = {path: row for path, row in self.rows.items() if path in paths or stamp(self.folder / path)}
 
     def keep_saved(self, *, first: bool) -> None:
-        """Keep what was saved of the folder, for a rollback. first: else what is kept already stays, for it is the older one."""
+        """Keep the saved manifest for a rollback.
+
+        Args:
+            first: False keeps what is kept already, since it is the older one.
+        """
         saved = Manifest.of(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
     def restore_kept(self, paths: Iterable[str]) -> None:
-        """The files that were kept have their places again: what was proved of them holds.
+        """Restore the kept manifest after the kept files were moved back.
 
-        paths: of those files. Keeping and moving them changed their ctime.
+        Args:
+            paths: of those files. Keeping and moving them has changed their ctime.
         """
         if self.kept:
             before = self._from(self.state, self.folder, self.kept)
@@ -119,7 +124,7 @@ class Manifest:
             self.save()
 
     def forget_kept(self) -> None:
-        """The other revision is proved."""
+        """Forget the kept manifest: the other revision is verified."""
         if self.kept:
             self.kept = {}
             self.save()
@@ -135,7 +140,7 @@ class Manifest:
         return now is not None and self.rows.get(file["path"]) == [*now, wanted(file)]
 
     def changed(self) -> list[str]:
-        """The files that were proved and are not there any more as they were. Costs a stat each."""
+        """Return the verified files that have changed or are missing. Costs a stat each."""
         return [path for path, row in self.rows.items() if not self._stands(path, row)]
 
     def _stands(self, path: str, row: list[Any]) -> bool:
@@ -145,7 +150,7 @@ class Manifest:
 
     @property
     def commit(self) -> str:
-        """The commit whose files these are; "" when that was not kept."""
+        """The commit of these files; "" if it was not recorded."""
         return str(self.about.get("commit", ""))
 
     def is_complete(self) -> bool:
@@ -154,13 +159,15 @@ class Manifest:
         return bool(paths and self.commit) and all(self._stands(path, self.rows.get(path, [])) for path in paths)
 
     def entries(self) -> list[dict[str, Any]]:
-        """The files of its commit as spark.lock holds them."""
+        """Return the files of its commit in the form of spark.lock."""
         return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
     def prove(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
-        """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
+        """Hash unverified files, in parallel. Returns the paths that are missing or wrong.
 
-        deep: what is known is hashed again too, and its pages are given back. on_bytes: told of bytes as they are read.
+        Args:
+            deep: also hash verified files again, and drop their pages from the cache.
+            on_bytes: called with the number of bytes as they are read.
         """
         doubtful = [file for file in files if deep or not self.knows(file)]
         right = [file for file in doubtful if size_of(self.folder / file["path"]) == file["size_bytes"]]
@@ -175,7 +182,7 @@ class Manifest:
         return [file["path"] for file in doubtful if not self.knows(file)]
 
     def note(self, file: Mapping[str, Any]) -> None:
-        """This file was proved just now."""
+        """Record that this file was just verified."""
         now = stamp(self.folder / file["path"])
         if now is not None:
             self.rows[file["path"]] = [*now, wanted(file)]
@@ -195,7 +202,7 @@ class Manifest:
 
 
 def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Without names that lead elsewhere, which versions before 1.0 took from a lock."""
+    """Return the rows without paths that lead outside, which versions before 1.0 accepted from a lock."""
     return {path: row for path, row in rows.items() if not why_not_a_model_file(path)}
 
 
@@ -206,17 +213,21 @@ def _entry(path: str, row: list[Any]) -> dict[str, Any]:
 
 
 def wanted(file: Mapping[str, Any]) -> str:
-    """The hash a file must have: sha256 of a large one, git's blob id of a small one."""
+    """Return the hash that a file must have: sha256 of a large one, git's blob id of a small one."""
     return str(file["sha256"] or file["blob_id"])
 
 
 def sizes(files: Files) -> int:
-    """The bytes of files together."""
+    """Return the total size of files, bytes."""
     return sum(int(file["size_bytes"]) for file in files)
 
 
 def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop: bool = False) -> str:
-    """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
+    """Return a file's hash, of the kind that the lock has for it; "" if it cannot be read.
+
+    Args:
+        drop: drop its pages from the cache.
+    """
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
     view, read = memoryview(buffer), 0
@@ -239,9 +250,9 @@ def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count
 
 
 def stamp(path: Path) -> list[int] | None:
-    """[size, mtime_ns, inode, ctime_ns] of a file; None when there is none.
+    """Return [size, mtime_ns, inode, ctime_ns] of a file; None if it is missing.
 
-    Whoever may write to a file can set its mtime back. Its ctime is the kernel's: a link, a rename and a chmod change it, too.
+    Anyone with write access can reset a file's mtime. Its ctime is the kernel's: a link, a rename and a chmod change it, too.
     """
     try:
         found = path.stat()
@@ -251,12 +262,12 @@ def stamp(path: Path) -> list[int] | None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; -1 when there is none."""
+    """Return the size of a file in bytes; -1 if it is missing."""
     return (stamp(path) or [-1])[0]
 
 
 def _shards(index: Path) -> list[str]:
-    """The files that an index names, as far as they are text; one of another kind, or far too long, names none."""
+    """Return the files that an index names; empty if it is malformed or far too long."""
     try:
         raw = bounds.bytes_of(index, bounds.INDEX_BYTES)
         named = bounds.json_of(raw, most_bytes=bounds.INDEX_BYTES)["weight_map"].values()

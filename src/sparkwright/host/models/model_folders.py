@@ -1,4 +1,4 @@
-"""The folders of models on a host: what was proved in them, how large they are, and which containers use them."""
+"""The model folders on a host: their verified files, sizes, and the containers that use them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModelFolder:
 
 
 def found(context: Context) -> list[ModelFolder]:
-    """Every folder that something was proved about and that is still there. Raises Failed when Docker can't be asked."""
+    """Return every existing folder with verified files. Raises Failed if Docker cannot be queried."""
     mounts = list(own_folders.mounts(context))
     return [
         ModelFolder(
@@ -50,12 +50,12 @@ def found(context: Context) -> list[ModelFolder]:
 
 
 def on_disk(manifest: Manifest) -> int:
-    """Bytes that removing it would free: its files and what transfers left."""
+    """Return the bytes that removing it would free: its files and leftovers of transfers."""
     return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers(manifest.folder)))
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """Partial files of transfers, ours and Hugging Face's, in a model's folder."""
+    """Yield partial files of transfers, ours and Hugging Face's, in a model's folder."""
     for part in kept_by_transfers(folder):
         yield from (path for path in part.rglob("*") if path.is_file() or path.is_symlink())
 

@@ -1,7 +1,7 @@
-"""The choice of a transfer mode by measurement: each candidate gets a moment, and the bytes are counted.
+"""Choosing a transfer mode by measurement: each candidate runs for a moment, and its bytes are counted.
 
-Where every connection is throttled, more of them bring more, and ranges of one file (hf_transfer) or the hub's chunk store
-(xet) win. Where few already fill the line, both are only work for the processor, and whole files side by side (plain) win.
+If every connection is throttled, more connections are faster, and ranges of one file (hf_transfer) or the hub's chunk store (xet)
+win. If a few fill the link already, both only cost CPU, and whole files in parallel (plain) win.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL_BYTES = 256 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """mode, and why in words."""
+    """A transfer mode, and the reason in words."""
 
     mode: str
     why: str
@@ -41,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A file that a measurement may read from."""
+    """A file that a measurement may read."""
 
     path: str
     size_bytes: int
@@ -54,12 +54,12 @@ def choose(
     measure: Measure | None = None,
     measure_xet: MeasureXet | None = None,
 ) -> Choice:
-    """Measure for about three seconds at most, or not at all where little is to be fetched.
+    """Choose a mode by a measurement of about three seconds at most, or without one if the download is small.
 
     Args:
-        side_by_side: how many files `plain` would fetch at once.
-        measure: bytes per second of so many connections.
-        measure_xet: bytes per second from the chunk store, 0.0 where the files are not in it.
+        side_by_side: how many files `plain` would download at once.
+        measure: returns the bytes per second of a number of connections.
+        measure_xet: returns the bytes per second from the chunk store, 0.0 if the files are not in it.
     """
     total = sum(file.size_bytes for file in files)
     if total < SMALL_BYTES:
@@ -80,7 +80,7 @@ def choose(
 
 
 def measured_xet(source: Source, files: Sequence[Sample]) -> float:
-    """Return the bytes per second that the chunk store gives; 0.0 where the largest file is not in it, or nothing comes."""
+    """Return the bytes per second from the chunk store; 0.0 if the largest file is not in it, or without data."""
     window = _Window()
     largest = max(files, key=lambda file: file.size_bytes)
     try:
@@ -112,7 +112,7 @@ def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], 
 
 
 def measured(source: Source, files: Sequence[Sample], connections: int) -> float:
-    """Bytes per second that so many connections bring together, each from a place of its own. 0.0: nothing came."""
+    """Return the bytes per second of a number of connections together, each at its own offset; 0.0 without data."""
     window = _Window()
     places = [_place(files, n, connections) for n in range(connections)]
     with ThreadPoolExecutor(max_workers=connections) as pool:
@@ -121,7 +121,7 @@ def measured(source: Source, files: Sequence[Sample], connections: int) -> float
 
 
 class _Window:
-    """Begins with the first byte of any connection, so that a slow way to the hub is not taken for a narrow one."""
+    """A time window that begins with the first byte of any connection, so that latency does not count as low bandwidth."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -139,7 +139,7 @@ class _Window:
 
 
 def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]:
-    """A file and an offset for the n-th connection, far from the others'."""
+    """Return a file and an offset for the n-th connection, far from the others'."""
     largest = sorted(files, key=lambda file: -file.size_bytes)[:connections]
     file = largest[n % len(largest)]
     turns = -(-connections // len(largest))

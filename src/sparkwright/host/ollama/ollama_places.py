@@ -40,8 +40,10 @@ class Place:
 
 
 def find(context: Context) -> list[Place]:
-    """Every Ollama of this host that can be seen, one an address. The one that OLLAMA_HOST or the default names is last
-    and always there: whether anybody answers is for the caller to ask."""
+    """Return the Ollama instances that are visible on this host, one per address.
+
+    The address in OLLAMA_HOST, or the default, is last and always included, whether or not anything answers there.
+    """
     machine = context.machine
     named = Place(machine.ollama_url, "address", machine.ollama_url)
     if machine.sandbox:
@@ -86,7 +88,7 @@ def url_of_container(row: dict[str, Any]) -> str:
 
 
 def _processes() -> list[Place]:
-    """`ollama serve` of any user; its OLLAMA_HOST can be read for one's own processes only, else the default is meant."""
+    """Return the `ollama serve` processes of any user; OLLAMA_HOST is readable for this user's only, else the default counts."""
     import psutil
 
     found = []
