@@ -1,4 +1,4 @@
-"""The settings of a host that `provision` may make, as data: a file each, and the commands that apply and undo it. Pure.
+"""The host settings that `provision` can change, as data: a file for each, and the commands that apply and undo it. Pure.
 
 Sources: nvidia-smi -lgc against heat (MiaAI-Lab DSpark-2x issue 146); earlyoom(1); Ollama's envconfig (docs/doctor.md).
 """
@@ -77,7 +77,7 @@ class Setting:
 def wanted(
     clock_mhz: int | None, swappiness: int | None, earlyoom_percent: int | None, ollama: Mapping[str, Any]
 ) -> list[Setting]:
-    """The settings that are asked for. Raises ValueError with a sentence for a value that none can have."""
+    """Return the requested settings. Raises ValueError with a sentence for an invalid value."""
     found = []
     if clock_mhz is not None:
         found.append(_clock(_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ)))

@@ -1,4 +1,4 @@
-"""Work that has no deadline of its own, waited for so long and no longer."""
+"""A deadline for work that has none of its own."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _saying = threading.Lock()
 
 
 def main() -> None:
-    """Download the requested files, and stop at the first failure."""
+    """Download the requested files, large ones last, and stop at the first failure."""
     _die_with_parent()
     request = json.loads(sys.stdin.buffer.readline())
     token = Secret(request["token"]) if request["token"] else None

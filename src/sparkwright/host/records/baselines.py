@@ -24,7 +24,7 @@ MEMBERS = "members"
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """A baseline of another key, and what of it differs."""
+    """A baseline with another key, and the differing fields."""
 
     baseline: Baseline
     differs: tuple[str, ...]
@@ -38,27 +38,32 @@ class Baselines:
     state: StateFolder
 
     def read(self, key: Mapping[str, Any]) -> Baseline | None:
-        """The baseline of this key."""
+        """Return the baseline of this key; None without one."""
         kept = self.state.read(name_of(FOLDER, key))
         return Baseline.from_json(kept) if kept else None
 
     def write(self, key: Mapping[str, Any], baseline: Baseline, about: Mapping[str, Any]) -> None:
-        """Keep it. about: what is good to know and does not count: driver, versions."""
+        """Record a baseline.
+
+        Args:
+            about: information that is not part of the key: driver, versions.
+        """
         self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
     def about(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was recorded with a baseline: its kernel path, the GPU's power and utilization; empty for none."""
+        """Return the information recorded with a baseline: its kernel path, the GPU's power and utilization; empty without one.
+        """
         kept = self.state.read(name_of(FOLDER, key)) or {}
         return dict(kept.get("about") or {})
 
     def add(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Record more about a baseline, which stays as it is; nothing where there is none."""
+        """Record more information about a baseline, which itself stays unchanged; nothing without one."""
         kept = self.state.read(name_of(FOLDER, key))
         if kept:
             self.state.write(name_of(FOLDER, key), {**kept, "about": {**(kept.get("about") or {}), **about}})
 
     def remove(self, key: Mapping[str, Any]) -> None:
-        """Forget the baseline of a server that turned out not to answer sense."""
+        """Remove the baseline of a server that turned out to generate nonsense."""
         self.state.remove(name_of(FOLDER, key))
 
     def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
@@ -79,9 +84,12 @@ def name_of(folder: str, key: Mapping[str, Any]) -> str:
 
 
 def key_of(given: Mapping[str, Any], machine: Machine, http: Http) -> dict[str, Any]:
-    """Everything that makes two measurements comparable: host, model, digest, arguments, environment, prompts, client.
+    """Return the key that makes measurements comparable: host, model, digest, arguments, environment, prompts, client.
 
-    The order of arguments does not count, nor does the tag before a digest. http: of the engine that was measured.
+    The order of arguments does not count, nor does the tag before a digest.
+
+    Args:
+        http: of the measured engine.
     """
     key = {name: _canonical(value) for name, value in given.items()}
     return {
@@ -94,7 +102,7 @@ def key_of(given: Mapping[str, Any], machine: Machine, http: Http) -> dict[str, 
 
 
 def _host(machine: Machine) -> str:
-    """The machine's own id; its name where it has none."""
+    """Return the machine's id; its host name if it has none."""
     try:
         return machine.path("/etc/machine-id").read_text().strip() or socket.gethostname()
     except OSError:

@@ -27,7 +27,7 @@ ROLLED_BACK = "rolled back"
 
 
 def append(context: Context, what: str, **more: Any) -> None:
-    """Write one line down. A full disk must not keep a server from being restored: then the line is lost, with a note."""
+    """Append one line. A full disk must not keep a server from being restored: then the line is lost, with a note."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
     try:
         with open(context.state.memory_made() / FILE, "ab", opener=private.opener) as file:
@@ -39,7 +39,7 @@ def append(context: Context, what: str, **more: Any) -> None:
 
 
 def read(state: StateFolder) -> list[dict[str, Any]]:
-    """All that is kept, newest first. A line that was cut off is left out."""
+    """Return all lines that are kept, newest first. Incomplete lines are left out."""
     try:
         lines = (state.memory / FILE).read_text(errors="replace").splitlines()
     except OSError:
@@ -52,5 +52,5 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def who(context: Context) -> str:
-    """user@laptop of this run, as its plan says."""
+    """Return user@laptop of this run, from its plan."""
     return str(journal.plan_of(context.state.path / "runs" / context.run_id).get("who", ""))

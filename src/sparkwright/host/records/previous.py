@@ -13,12 +13,16 @@ from sparkwright.host.records import good_states
 
 
 def stop_and_keep(context: Context, container: dict[str, Any], attempt: str) -> None:
-    """Write down what a server was that makes room for another one. attempt: the name of that one's container."""
+    """Record a server that is about to be stopped for its replacement.
+
+    Args:
+        attempt: the name of the new container.
+    """
     _write(context, container, {"attempt": attempt})
 
 
 def restarted(context: Context, container: dict[str, Any]) -> None:
-    """Write down what a server was that is stopped to be started again. A verified one shall run, whether it did or not."""
+    """Record a server that is about to be restarted. A verified one is recorded as running, even if it is stopped."""
     verified = container["Id"] == good_states.last(context.state).get("container_id")
     _write(context, container, {"running": True} if verified else {})
 

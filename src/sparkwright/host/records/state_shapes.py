@@ -1,4 +1,4 @@
-"""The files of the state folder, and of what kind their readers count on each part to be. What is not named is left as it is."""
+"""The schemas of the state folder's files, as their readers expect them. Unknown fields are left unchanged."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _rates(value: Any) -> Any:
 
 
 def _some(shape: Shape) -> Shape:
-    """A list of at least one."""
+    """Return the schema of a list with at least one item."""
 
     def check(value: Any) -> Any:
         if not (found := fitted(value, [shape], "")):
@@ -147,7 +147,7 @@ _REFERENCE = Partial(
 
 
 def _stamped(value: Any) -> Any:
-    """A file's stamp and its hash; earlier versions wrote no ctime."""
+    """Validate a file's stamp and its hash; earlier versions wrote no ctime."""
     last = (text,) if isinstance(value, list) and len(value) == _BEFORE_CTIME else (number, text)
     return fitted(value, row(number, number, number, *last), "")
 
@@ -235,5 +235,5 @@ SHAPES: dict[str, Partial] = {
 
 
 def shape_of(name: str) -> Partial:
-    """The shape of a state by its name, as "verified" or "baselines/0123abcd"."""
+    """Return the schema of a state by its name, such as "verified" or "baselines/0123abcd"."""
     return SHAPES.get(name) or SHAPES.get(re.split("[/-]", name)[0], Partial())

@@ -27,22 +27,20 @@ PROGRESS_EVERY_S = 0.1
 
 
 class SocketDenied(Failed):
-    """This login may not use the Docker socket."""
+    """This user has no access to the Docker socket."""
 
 
 @dataclass
 class Engine:
-    """The Docker Engine of this host, opened when the first task asks for it and kept for the run.
-
-    timeout_s: how long one answer may take.
-    """
+    """The connection to this host's Docker Engine, opened on first use and kept for the run."""
 
     machine: Machine
+    #: for one answer
     timeout_s: int = 120
     _client: docker.DockerClient | None = None
 
     def client(self) -> docker.DockerClient:
-        """The client. Raises Failed with what to do when the engine refuses."""
+        """Return the client. Raises Failed with the fix if the engine refuses."""
         if self._client is None:
             url = self.machine.docker_host or engine_socket.DEFAULT
             version = self._spoken(url)
@@ -51,9 +49,9 @@ class Engine:
         return self._client
 
     def _spoken(self, url: str) -> str:
-        """The newest API version that the engine speaks; empty where only docker's SDK can tell, or what is wrong.
+        """Return the newest API version that the engine supports; empty if docker's SDK must find out, or report the error.
 
-        The SDK's "auto" would ask /version, which runs containerd and runc: 23 ms.
+        The SDK's "auto" would request /version, which runs containerd and runc: 23 ms.
         """
         try:
             return engine_socket.api_version(url, self.timeout_s) if engine_socket.speaks(url) else ""
@@ -99,7 +97,7 @@ class RunContext:
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
-        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
+        """Return the client of this host's Docker Engine, opened once per run. Raises Failed with the fix if it refuses."""
         if self.engine is None:
             self.engine = Engine(self.machine)
         return self.engine.client()
@@ -122,16 +120,16 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
 
     def go_on(self) -> None:
-        """For a task that waits long, between two looks: raises Failed when another member of the cluster has failed.
+        """Raise Failed if another member of the cluster has failed, or if the guard killed the server to save the host.
 
-        The same when the guard killed the server to save the host.
+        For tasks with a long wait, between two checks.
         """
         self.guards.check()
         if self.cluster is not None and (why := self.cluster.failed_elsewhere()):
             raise Failed(f"{why.rstrip('.')}.")
 
     def note(self, text: str) -> None:
-        """A sentence worth a line of its own while the task goes on."""
+        """Emit a note: a sentence with a line of its own while the task runs."""
         self.emit(event("note", task=self.task, text=text))
 
 
@@ -142,7 +140,7 @@ def engine_went_away(error: Exception) -> bool:
 
 
 def _refusal(url: str, error: Exception) -> Failed:
-    """Docker's refusal in one sentence, with its fix."""
+    """Return Docker's refusal in one sentence, with its fix."""
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:
         return SocketDenied(

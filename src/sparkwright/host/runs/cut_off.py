@@ -22,7 +22,7 @@ OTHERWISE = "`invoke unlock --host {host}` clears it"
 
 
 def interrupted(state: StateFolder) -> str:
-    """The run that nobody finishes, in one sentence with the command that settles it; empty when there is none."""
+    """Return a sentence about a run that was cut off, with the command that settles it; empty if there is none."""
     owner, alive = lock.inspect(state)
     if owner is None or alive or not unfinished(state, owner):
         return ""
@@ -35,7 +35,11 @@ def interrupted(state: StateFolder) -> str:
 
 
 def story(state: StateFolder, owner: Owner, server: str = "") -> str:
-    """One sentence: who, what, when, and in which task it ended. server: whose run tells it, of several servers."""
+    """Return a sentence about a run that was cut off: what, who, when, and in which task.
+
+    Args:
+        server: the present run's server, if the host serves several.
+    """
     reported = f"an earlier run was interrupted: {owner}"
     task = last_task(state, owner.run)
     plan = journal.plan_of(state.path / "runs" / owner.run)
@@ -55,7 +59,7 @@ def unfinished(state: StateFolder, owner: Owner) -> bool:
 
 
 def last_task(state: StateFolder, run_id: str) -> str:
-    """The name of the task that a run did not end; empty when its journal tells of none."""
+    """Return the name of the last task that a run started; empty if its journal has none."""
     try:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
     except OSError:

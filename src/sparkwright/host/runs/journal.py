@@ -1,11 +1,11 @@
-"""The folder of one run on the host: its plan, its events, and whether its process still lives.
+"""The folder of one run on the host: its plan, its events, and a lock held by its process.
 
-runs/<run id>/plan.json      what was asked
-              events.jsonl   what was said, a line an event; a follower reads it while it grows
-              alive          flocked as long as the runner lives: no stale pid can lie about it
-              stop           somebody asked for a stop at the next safe point
-              ballast        room on the disk, given back when it is full: a swap must not be left halfway for want of a line
-              unchanged      nothing on the host has been changed so far, nor tried in vain: such a run is the first to go
+runs/<run id>/plan.json      the plan
+              events.jsonl   an event per line; a follower reads it while it grows
+              alive          flocked while the runner lives: unlike a pid file, it cannot be stale
+              stop           exists if the run was asked to stop at the next safe point
+              ballast        space to free when the disk is full: a replacement must not stop halfway for lack of one line
+              unchanged      exists while nothing on the host was changed, nor a change failed: such runs are removed first
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Make the folder, take the `alive` lock and keep the plan: who finds the plan finds it locked.
+        """Create the folder, take the `alive` lock and write the plan: whoever sees the plan sees it locked.
 
-        Called before the runner detaches; whoever does not run it afterwards calls `leave`. The keys of this host's servers are
-        among what is never written: an engine before 0.32 tells its own in its log.
+        Called before the runner detaches; a process that does not run it afterwards calls `leave`. The keys of this host's
+        servers are masked as well: an engine before 0.32 writes its own to its log.
         """
         folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER)
@@ -84,18 +84,18 @@ class Journal:
         return cls(folder, hidden, _alive=alive, _unchanged=not reads(plan))
 
     def leave(self) -> None:
-        """In the process that detached a runner: the lock is that one's alone now, and ends with it."""
+        """Close the lock in the process that detached a runner: from here on the runner alone holds it."""
         if self._alive is not None:
             self._alive.close()
 
     def open(self) -> None:
-        """Called by the process that runs: open the events."""
+        """Open the events, in the process that runs."""
         self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
         with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append one event; what matters for the story is on the disk before the next act begins. From any thread."""
+        """Append an event, from any thread. Those in DURABLE are on the disk before the next step begins."""
         with self._writing:
             self._write(event)
 
@@ -129,7 +129,7 @@ class Journal:
         return self._events
 
     def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
-        """Write a line. On a full disk a part of it may stand already: what is left of it, and why."""
+        """Write a line. Returns the rest and the error if the disk is full: part of the line may be written."""
         while line:
             try:
                 line = line[self._file.write(line) or 0 :]
@@ -143,10 +143,12 @@ class Journal:
 
 
 def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
-    """The events of a run from its first, until its recap; `alive` every 2 s of silence.
+    """Yield the events of a run from its first until its recap, and `alive` after every 2 s of silence.
 
-    A runner that ended without a recap gets one that says so. bell: the reading end of the journal's; without it the file is
-    read every POLL_S.
+    If the runner exited without a recap, yield one that reports this.
+
+    Args:
+        bell: the reading end of the journal's pipe; without it the file is read every POLL_S.
     """
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
@@ -176,12 +178,12 @@ def lives(folder: Path) -> bool:
 
 
 def living(state: StateFolder) -> list[Path]:
-    """The folders of runs that are under way, newest first."""
+    """Return the folders of running runs, newest first."""
     return [folder for folder in state.runs() if lives(folder)]
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
-    """The plan of a run; empty when its folder holds none (yet)."""
+    """Return the plan of a run; empty if its folder has none (yet)."""
     try:
         plan = parsed((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
@@ -195,7 +197,7 @@ def reads(plan: Mapping[str, Any]) -> bool:
 
 
 def recap_of(folder: Path) -> Event | None:
-    """The recap a run ended with; None while it runs, or when it was cut off."""
+    """Return the recap of a run; None while it runs, or if it was cut off."""
     try:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
     except OSError:
@@ -205,7 +207,7 @@ def recap_of(folder: Path) -> Event | None:
 
 
 def _tidy(state: StateFolder, ours: Path) -> None:
-    """Drop the runs beyond KEPT_RUNS, those that changed nothing first, and the ballast of those that were cut off."""
+    """Remove the runs beyond KEPT_RUNS, those without changes first, and the ballast of runs that were cut off."""
     runs = list(state.runs())
     over, old = len(runs) - KEPT_RUNS, [run for run in reversed(runs) if run != ours and not lives(run)]
     if over > 0:
@@ -218,7 +220,8 @@ def _tidy(state: StateFolder, ours: Path) -> None:
 
 
 def _age_s(folder: Path) -> float:
-    """Seconds since a run's folder was last touched, negative after a wrong clock; endless when another has tidied it away."""
+    """Return the seconds since a run's folder was last changed: negative after a wrong clock, infinite if it was removed
+    meanwhile."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:
