@@ -40,8 +40,10 @@ def log(context: Context, container: str) -> EngineState | None:
 
 
 def ollama(context: Context) -> list[tuple[str, int]] | None:
-    """Return (model, bytes) of Ollama's loaded models, with 0 for an unknown size. Empty without Ollama, None if it does not
-    answer."""
+    """Return (model, bytes) of Ollama's loaded models, with 0 for an unknown size.
+
+    Empty without Ollama, None if it does not answer.
+    """
     try:
         return [
             (loaded.name, loaded.size_bytes or 0) for loaded in Ollama(context.machine.ollama_url, timeout_s=2).loaded()

@@ -96,8 +96,10 @@ class Channel:
         self._connection = self._connected(time.monotonic() + within_s)
 
     def join(self) -> None:
-        """Join, and wait until the runs of all members have joined. Raises Refused or Failed with the missing members or the
-        reason."""
+        """Join, and wait until the runs of all members have joined.
+
+        Raises Refused or Failed with the missing members or the reason.
+        """
         until_s = time.monotonic() + self.cluster.join_s
         connection = self._connection or self._connected(until_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
@@ -172,7 +174,9 @@ class Channel:
         self._phase = RESCUE
 
     def cannot_come(self, text: str) -> None:
-        """Tell the others why this run cannot join, instead of joining. Raises Refused if the head does not answer within COME_S.
+        """Tell the others why this run cannot join, instead of joining.
+
+        Raises Refused if the head does not answer within COME_S.
         """
         until_s = time.monotonic() + min(self.cluster.join_s, COME_S)
         connection = self._connection or self._connected(until_s)
@@ -199,8 +203,7 @@ class Channel:
         return one_line(self._hidden.text(text), at_most=TEXT_CHARACTERS)
 
     def _bounded(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Return what this member shares as the others receive it: secrets hidden, size bounded. Raises Failed if it is too
-        large."""
+        """Return the data to share, with secrets hidden. Raises Failed if it is too large or nested too deep."""
         try:
             shared: dict[str, Any] = bounds.clean(self._hidden.value(data), SHARED_DEPTH)
         except ValueError as error:
@@ -246,8 +249,7 @@ class Channel:
                 self._lose("no answer")
 
     def _connected(self, until_s: float) -> Connection:
-        """Return an authenticated connection to the head. Raises Refused if there is none in time, Failed if the run was stopped.
-        """
+        """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if the run was stopped."""
         head, place = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
         say_s = time.monotonic() + SAY_S
         while True:

@@ -64,8 +64,7 @@ def nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
 
 
 def refuse_spec(context: Context, spec: ContainerSpec) -> None:
-    """Raise Refused if a mount source of the recipe, or one of sparkwright's folders, is below a folder that a container can
-    write to."""
+    """Raise Refused if a recipe's mount source, or a folder of sparkwright, is below a folder that a container can write to."""
     own = dict.fromkeys(own_folders.of(context.machine.home), False)
     _refuse(context, spec.name, own | of_container({"HostConfig": {"Binds": spec.volumes}}))
 
@@ -146,10 +145,9 @@ def _resolved(path: Path) -> Path:
 
 
 def _why_not_ours(context: Context, source: Path) -> str:
-    """Return the reason why a source in one of sparkwright's folders is not a plain file or folder; empty if it is, or lies
-    elsewhere.
+    """Return the reason why a source below one of sparkwright's folders is not a plain file or folder, else "".
 
-    Each folder is opened from its parent, and no link is followed.
+    Each folder is opened from its parent, and no link is followed. Sources elsewhere are not checked.
     """
     top = next((path for path in own_folders.of(context.machine.home) if source.is_relative_to(path)), None)
     if top is None or not top.is_dir():

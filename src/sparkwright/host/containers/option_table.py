@@ -1,10 +1,12 @@
-"""The table of container options, which drives create, compare and diff. An option with a single value in HostConfig or Config
-comes from its field in protocol/container.py alone; one that the engine reports in another form has its own row here.
+"""The table of container options, which drives create, compare and diff.
+
+An option with a single value in HostConfig or Config comes from its field in protocol/container.py alone; one that the engine
+reports in another form has its own row here.
 
 Each option knows the spec's value, the engine's value, and the meaning of a difference. The spec is compared on top of the image:
 a value equal to the image's is no difference. Without a value in the spec, the engine's or the image's default is wanted; options
 that only the engine's configuration decides are not compared then (docs/decisions/0016). Lists without a meaningful order are
-compared as sets.
+compared regardless of it.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def running(state: StateFolder, gateways: Sequence[Gateway]) -> int:
 
 
 def rest(state: StateFolder, gateways: Sequence[Gateway]) -> None:
-    """Stop the gateways' checks of the server until it is returned: a check generates a token, which a throughput test would
-    count."""
+    """Stop the gateways' checks until the server is returned: they generate tokens, which a throughput test would count."""
     key = own_key.kept(state)
     for gateway in gateways:
         with contextlib.suppress(Unheard):

@@ -96,8 +96,9 @@ def composed(
     named: Mapping[str, str],
     context: Context,
 ) -> dict[str, str]:
-    """Return all files by name. The configuration names the digest of them all, so that a running HAProxy reveals which files it
-    uses.
+    """Return all files of a gateway, by name.
+
+    The configuration contains the digest of them all, so that a running HAProxy reveals which files it uses.
 
     Args:
         client_key, certificate: names of secrets; empty for none.

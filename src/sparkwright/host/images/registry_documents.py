@@ -67,10 +67,9 @@ def is_index(document: dict[str, Any]) -> bool:
 
 
 def platforms(index: dict[str, Any], what: str) -> dict[str, str]:
-    """Return the digest of the first manifest for each platform, such as linux/arm64. Raises Failed for anything but an image
-    index.
+    """Return the digest of the first manifest for each platform, such as linux/arm64.
 
-    Entries without a platform (attestations) are left out.
+    Raises Failed for anything but an image index. Entries without a platform (attestations) are left out.
     """
     found: dict[str, str] = {}
     rows = checked(index, _INDEX, what)["manifests"]
@@ -96,7 +95,9 @@ def sized(manifest: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def config(document: dict[str, Any], what: str) -> dict[str, Any]:
-    """Return platform, created (None if it is not a timestamp) and config of an image's config. Raises Failed for anything else.
+    """Return platform, created (None if it is not a timestamp) and config of an image's config.
+
+    Raises Failed for anything else.
     """
     found = checked(document, _CONFIG, what)
     platform = f"{found.get('os') or 'linux'}/{found.get('architecture') or ''}"

@@ -208,7 +208,9 @@ def errors_of(raw: bytes) -> str:
 
 
 def credentials(registry: str) -> tuple[str, str] | None:
-    """Return the user and password that docker would log in with, or None. Raises Failed if its credential helper fails or hangs.
+    """Return the user and password that docker would log in with, or None.
+
+    Raises Failed if docker's credential helper fails or hangs.
     """
     from docker.errors import DockerException
 

@@ -154,8 +154,10 @@ def fix_of(server: Server, found: Budget, *, never: bool) -> str:
 
 
 def needed(server: Server, found: Budget) -> str:
-    """Return the memory that the start needs, as a clause: "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4
-    reserve)"."""
+    """Return the memory that the start needs, as a clause.
+
+    For example "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4 reserve)".
+    """
     reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
     engine = found.of("server")
     if not engine:

@@ -17,8 +17,9 @@ _FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_E
 
 
 def entry(source: Source, selection: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the lock entry of a model: commit, and every selected file with size, sha256 (large ones) or git blob id (small
-    ones).
+    """Return the lock entry of a model: its commit and the selected files.
+
+    Each file has its size, and a sha256 (large ones) or git blob id (small ones).
 
     Args:
         source: its commit may be a branch, a tag or a commit.

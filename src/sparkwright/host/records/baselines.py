@@ -51,7 +51,9 @@ class Baselines:
         self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
     def about(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the information recorded with a baseline: its kernel path, the GPU's power and utilization; empty without one.
+        """Return the information recorded with a baseline; empty without one.
+
+        Its kernel path, the GPU's power and utilization.
         """
         kept = self.state.read(name_of(FOLDER, key)) or {}
         return dict(kept.get("about") or {})

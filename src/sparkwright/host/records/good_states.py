@@ -42,7 +42,9 @@ def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
-    """Record this as the last verified state. A rollback forgets the states after the one it returns to; a deploy forgets none.
+    """Record this as the last verified state.
+
+    A rollback forgets the states after the one it returns to; a deploy forgets none.
     """
     was, older = last(state), before(state)
     script = next((row["script"] for row in (was, *older) if row.get("script") and same(row, now)), "")

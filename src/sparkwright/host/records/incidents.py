@@ -37,8 +37,10 @@ _JSON = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
 def save(context: Context, name: str, why: str) -> Path:
-    """Write a bundle about a container. A file that is not available holds the reason; a full disk ends the bundle, never the
-    run."""
+    """Write a bundle about a container.
+
+    A file that is not available holds the reason; a full disk ends the bundle, never the run.
+    """
     folder = context.state.folder(FOLDER, context.run_id)
     given = (secret.reveal() for secret in context.secrets.values())
     redactor = Redactor([*given, *server_keys.kept(context.state)])

@@ -73,10 +73,9 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
 
 
 def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
-    """Return the servers' key files, recipes' files, and a gateway's folders that a container needs to start again, with the
-    reason.
+    """Return the files of sparkwright that a container needs to start again, with the reason.
 
-    All of them if the engine cannot be queried.
+    The servers' key files, recipes' files, and a gateway's folders. All of them if the engine cannot be queried.
 
     Args:
         without: as in `mounts`.

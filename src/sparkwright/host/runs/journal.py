@@ -220,8 +220,7 @@ def _tidy(state: StateFolder, ours: Path) -> None:
 
 
 def _age_s(folder: Path) -> float:
-    """Return the seconds since a run's folder was last changed: negative after a wrong clock, infinite if it was removed
-    meanwhile."""
+    """Return the seconds since a run's folder was changed: negative after a wrong clock, infinite if it was removed meanwhile."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:
