@@ -17,7 +17,7 @@ from sparkwright.host.ollama.ollama_url import url_of
 
 #: only root writes to these folders
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # not in an ordinary user's PATH; a root task needs it
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from sparkwright.protocol.result import Change, Result
 
-#: what a module may use, given by the runner. A name only: the laptop, which imports modules, never imports docker
+#: a module's environment, created by the runner. A name only: the laptop imports modules, but never docker
 if TYPE_CHECKING:
     from sparkwright.host.runs.context import RunContext
 
@@ -40,7 +40,7 @@ class Module(ABC, Generic[A]):
     """A unit of work on the host. Raises Failed, Refused or Inconclusive, or returns a Result."""
 
     Args: ClassVar[type[Any]]
-    #: False: skipped in check mode when an earlier task of the run would have changed what it looks at.
+    #: False: skipped in check mode if an earlier task of the run would have changed what it reads.
     safe_in_check: ClassVar[bool] = True
     #: True: runs in the run's own process, `become` or not.
     never_as_root: ClassVar[bool] = False

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-#: of both streams together; the longest that is asked for is the kernel's log with 1 MB
+#: limit of both streams together; the longest output is the kernel's log with 1 MB
 MOST_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 

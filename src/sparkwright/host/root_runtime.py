@@ -13,7 +13,7 @@ from pathlib import Path
 import sparkwright
 from sparkwright.errors import Refused
 
-#: where `runtime.install` puts runtimes, by content hash
+#: the folder in which `runtime.install` puts runtimes, by content hash
 FOLDER = Path("/opt/sparkwright/runtime")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

@@ -12,27 +12,27 @@ from typing import Any
 
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
 CLOCK_UNIT = "sparkwright-clock-cap.service"
-#: where each is written
+#: the file of each
 PATHS: Mapping[str, str] = {
     CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
     SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
     EARLYOOM: "/etc/default/earlyoom",
     OLLAMA: "/etc/systemd/system/ollama.service.d/60-sparkwright.conf",
 }
-#: where the kernel tells what holds now, for what no file says
+#: the kernel's file with the present value, for settings without a value in their own
 LIVE: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
 
 Commands = tuple[tuple[str, ...], ...]
 RELOAD = ("systemctl", "daemon-reload")
-#: a service that is stopped stays so
+#: a stopped service stays stopped
 OLLAMA_AGAIN: Commands = (RELOAD, ("systemctl", "try-restart", "ollama.service"))
 EARLYOOM_AGAIN: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
-#: below, a GPU that is capped could not be told from one that is stuck in a low-power state (measure/beside/gpu.py)
+#: below, a capped GPU could not be told from one that is stuck in a low-power state (measure/beside/gpu.py)
 LEAST_CLOCK_MHZ = 1600
 CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (LEAST_CLOCK_MHZ, 4000), (0, 200), (1, 50)
-#: the cap in its unit
+#: the cap in the unit's text
 CAP = r"-lgc 0,(\d{1,6})\b"
 OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),

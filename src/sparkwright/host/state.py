@@ -17,7 +17,7 @@ from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP, matched
 
-#: what a host remembers of one server, by the beginning of its name; of several servers each has it below SERVERS/NAME
+#: records of one server, by the first part of their name; with several servers, each has them below SERVERS/NAME
 OF_SERVER = frozenset(
     (
         *("verified", "verified_before", "previous", "restarts", "stopping", "before_start", "restart_plans"),
@@ -25,7 +25,7 @@ OF_SERVER = frozenset(
     )
 )
 SERVERS = "servers"
-#: by so much the clock of a file system may be ahead of the processor's
+#: tolerance for a file system's clock that is ahead of the processor's
 SLACK_NS = 10**9
 
 
@@ -140,7 +140,7 @@ def newest_first(paths: Iterable[Path]) -> list[Path]:
     """Return files or folders by the time of their last change. Times in the future, from a wrong clock, come last."""
     now_ns, dated = time.time_ns(), []
     for path in paths:
-        with contextlib.suppress(OSError):  # another run has tidied it away
+        with contextlib.suppress(OSError):  # another run has removed it
             changed_ns = path.stat().st_mtime_ns
             dated.append((changed_ns if changed_ns <= now_ns + SLACK_NS else 0, path))
     return [path for _, path in sorted(dated, reverse=True)]
@@ -160,7 +160,7 @@ def write_atomically(
     try:
         _replace(path, content, mode, owner)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # not that of the file beside it
+        raise OSError(error.errno, error.strerror, str(path)) from None  # not the temporary file's path
 
 
 def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:

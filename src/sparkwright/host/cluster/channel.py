@@ -34,16 +34,16 @@ from sparkwright.trust import bounds
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: of what a member shares at one barrier, as JSON
+#: limits of the data that a member shares at one barrier, as JSON
 SHARED_BYTES, SHARED_DEPTH = 48 * 2**10, 8
 HANDSHAKE_S, AGAIN_S = 5.0, 0.25
 POLL_S = 0.2
-#: until who is waited for is named, and again
+#: delay before a note names the missing members, and before the next one
 SAY_S, SAY_AGAIN_S = 2.0, 60.0
-#: between two looks at what the one who waits has to watch
+#: between two calls of `watch` during a wait
 WATCH_S = 1.0
 GOODBYE_S = 5.0
-#: for a run that can't come, to find somebody to tell
+#: for a run that cannot join, to reach the head
 COME_S = 10.0
 
 
@@ -77,7 +77,7 @@ class Channel:
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._sent_s = 0.0
-        #: how far this host's clock is ahead of the head's, at the least and at the most, seconds
+        #: lower and upper bound of this host's clock offset to the head's, seconds
         self.ahead_s = (0.0, 0.0)
 
     @property
@@ -315,7 +315,7 @@ class Channel:
         for line in connection.read():
             assert connection.session is not None
             event = fitted(connection.session.opened(line), EVENTS)
-            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # the head said so between the two
+            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # sent between the two moments
                 self.ahead_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:

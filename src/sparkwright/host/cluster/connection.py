@@ -13,7 +13,7 @@ from sparkwright.protocol.cluster import SILENT
 from sparkwright.ready import readable
 
 READ_BYTES = 64 * 2**10
-#: a member that does not read so much is lost anyway
+#: a member with this much unread data counts as lost
 OUT_BYTES = 16 * 2**20
 CLOSED = "connection closed"
 ALIVE = {"kind": "alive"}
@@ -125,7 +125,7 @@ def line_of(sock: socket.socket, most_bytes: int, until_s: float) -> bytes:
         if left_s <= 0:
             raise TimeoutError("no answer")
         sock.settimeout(left_s)
-        byte = sock.recv(1)  # no byte beyond the line: the rest is the session's
+        byte = sock.recv(1)  # not a byte beyond the line: the rest belongs to the session
         if not byte:
             raise Lost(CLOSED)
         found += byte
@@ -146,5 +146,5 @@ def _keep_alive(sock: socket.socket, silent_s: float) -> None:
 
 def _how(error: OSError) -> str:
     if isinstance(error, ConnectionResetError | BrokenPipeError):
-        return CLOSED  # with something unread
+        return CLOSED  # closed with unread data
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -27,13 +27,13 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from sparkwright.visible import count
 
-#: for a stranger to prove what it is, and how many may try at once; one more, and the oldest is dropped
+#: time limit for a client's authentication, and limit of unauthenticated clients; beyond it the oldest is dropped
 HANDSHAKE_S, MOST_PENDING = 5.0, 32
-#: strangers that get a note of their own
+#: dropped clients with a note each
 MOST_NOTES = 5
 TICK_S = 0.1
 GOODBYE_S = 30.0
-#: for a health check that waits there for the others to let go of the port, which it does for every run
+#: time to wait for a health check to release the port, as it does for every run
 TAKEN_S = 3.0
 
 
@@ -56,7 +56,7 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._untold: collections.deque[dict[str, Any]] = collections.deque()
         self._strangers = 0
-        #: the ranks that have proved themselves, whether they joined or said why they can't
+        #: the authenticated ranks, whether they joined or reported why they cannot
         self._come: set[int] = set()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -89,7 +89,7 @@ class Coordinator:
                     else:
                         self._read(key.data)
                 self._tick()
-        except Exception:  # the members notice that nobody answers
+        except Exception:  # the members notice the missing answers
             traceback.print_exc()
         finally:
             self._close_listener()
@@ -122,7 +122,7 @@ class Coordinator:
             for line in connection.read() if self._known(connection) else ():
                 self._take(connection, line)
                 if not self._known(connection):
-                    return  # what comes after a goodbye is nobody's
+                    return  # data after a goodbye is ignored
         except (Lost, WireError) as error:
             self._fallen(connection, str(error))
 
@@ -143,7 +143,7 @@ class Coordinator:
         message = fitted(connection.session.opened(line), MESSAGES)
         if connection in self._pending and message["kind"] == "join":
             self._joined(connection)
-        elif connection in self._pending and message["kind"] == "fail":  # it can't come, and says why
+        elif connection in self._pending and message["kind"] == "fail":  # it cannot join, and reports why
             self._message(self._ranks[connection], message)
             self._forget(connection)
         elif connection in self._pending:
@@ -223,7 +223,7 @@ class Coordinator:
         elif connection in self._ranks:
             rank = self._ranks[connection]
             event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {why}"}
-            with contextlib.suppress(Lost):  # it may read that when it goes on
+            with contextlib.suppress(Lost):  # it may read that when it resumes
                 connection.say(event)
             self._forget(connection)
             self._happened(event)

@@ -16,11 +16,11 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.trust import bounds, shapes
 from sparkwright.visible import one_line
 
-#: a failure in the forward phase leaves the rescue phase its barriers: there all restore what was there before
+#: a failure in the forward phase does not affect the rescue phase's barriers: there all members restore the previous state
 FORWARD, RESCUE = PHASES = ("forward", "rescue")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 TEXT_CHARACTERS = 1000
-#: of one run
+#: limit for one run
 MOST_BARRIERS = 200
 
 
@@ -48,10 +48,10 @@ def _text(value: Any) -> str:
     return one_line(value, at_most=TEXT_CHARACTERS)
 
 
-#: of a barrier, where "" is the joining itself
+#: fields of a barrier; "" is the joining itself
 _BARRIER = {"phase": frozenset(PHASES), "barrier": NAME}
 _FAILURE = {"text": _text, "refused": bool}
-#: what a member tells the head
+#: messages of a member to the head
 MESSAGES: dict[str, dict[str, Any]] = {
     "alive": {},
     "join": {},
@@ -60,7 +60,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _text},
     "bye": {},
 }
-#: what the head tells every member
+#: events of the head to every member
 EVENTS: dict[str, dict[str, Any]] = {
     "alive": {},
     "joined": {"rank": shapes.integer, "now_s": shapes.moment},
@@ -141,7 +141,7 @@ class Meeting:
 
     def _arrived(self, key: Key, rank: int, data: Any) -> None:
         if key not in self._shared and len(self._shared) >= MOST_BARRIERS:
-            raise WireError("there are too many barriers")  # nothing is kept of it: the loss of who said so comes next
+            raise WireError("there are too many barriers")  # not stored: the sender is dropped next
         self._shared.setdefault(key, {}).setdefault(rank, data)
 
     def _settle(self) -> None:

@@ -19,7 +19,7 @@ from sparkwright.trust import bounds, shapes
 
 VERSION = "sparkwright cluster 2"
 LINE_BYTES = 64 * 2**10
-#: of a line before the other side has proved what it is
+#: limit of a line before authentication
 HELLO_BYTES = 1024
 DEPTH = 16
 HEAD, MEMBER = "head", "member"

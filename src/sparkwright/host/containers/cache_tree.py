@@ -17,10 +17,10 @@ from pathlib import Path
 
 from sparkwright.errors import SparkwrightError
 
-#: entries of a tree, folders below each other, seconds for all of it
+#: limits: entries of a tree, nested folders, seconds in total
 MOST_ENTRIES, MOST_DEPTH, MOST_S = 200_000, 32, 300.0
 CHUNK_BYTES = 1 << 20
-#: whoever runs in the container uses the copy; the folders above it keep others out
+#: any user of the container can use the copy; its parent folders keep other users of the host out
 OPEN_FILE, OPEN_FOLDER, PROGRAM = 0o666, 0o777, 0o111
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -34,11 +34,11 @@ from sparkwright.trust.names import STEP, matched
 
 RECORDS = "compile_caches"
 FROZEN, ASIDE = "frozen", "aside"
-#: where earlier versions kept them, below the user's home
+#: folders of earlier versions, below the user's home
 OLD_FOLDER, OLD_FILES = ".local/share/sparkwright/caches", "files"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN = 0o777
-#: what a copy leaves free on the disk
+#: disk space that a copy leaves free
 SPARE_BYTES = 1 << 30
 
 
@@ -47,7 +47,7 @@ class Kept:
     """The record of a key's cache."""
 
     key: str
-    container: str = ""  # of the container created last with it, as are the next four
+    container: str = ""  # of the container last created with it, as are the next four
     image: str = ""
     image_id: str = ""
     model: str = ""
@@ -56,7 +56,7 @@ class Kept:
     warm: bool = False  # the last start found something in it
     container_id: str = ""  # of the container that started last
     used_s: float = 0.0  # since the epoch
-    why_aside: str = ""  # why what lies in ASIDE does
+    why_aside: str = ""  # why the contents of ASIDE were moved there
     frozen: str = ""  # the digest of the copy in FROZEN, see cache_tree; empty for none
 
 
@@ -136,7 +136,7 @@ def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> 
     if not spec.caches or caches is None:
         return {}
     was = read(context.state, spec.caches)
-    server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from the cache of that one
+    server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from its server's cache
     _write(context, replace(was, container=server, image=spec.image, image_id=str(image["Id"])))
     try:
         sources = caches.sources(str(_live(context, spec.caches, spec.name)))
@@ -308,7 +308,7 @@ def _holds(above: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # root's, and closed: something is in it
+        return True  # owned by root and not readable: it has contents
 
 
 def _opened(path: Path) -> Path:
@@ -328,7 +328,7 @@ def forget(context: Context, key: str) -> None:
     context.state.remove(f"{RECORDS}/{key}")
 
 
-# -- what nothing uses any more ------------------------------------------------------------------------------------------
+# -- unused caches -------------------------------------------------------------------------------------------------------
 
 
 def retire(context: Context) -> None:

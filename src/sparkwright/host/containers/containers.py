@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from sparkwright.host.module import Context
 
-#: how Docker refuses a container whose name it kept in a network of the user's (moby, libnetwork)
+#: Docker's refusal if a user-defined network still has an endpoint of this name (moby, libnetwork)
 ENDPOINT = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
-#: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
+#: prefix of `who_listens` for another simulated Spark on this machine; its folder follows
 SANDBOX = "the sandbox in"
 
 
@@ -113,7 +113,7 @@ def publishes(container: dict[str, Any], port: int | None) -> bool:
     return any(row["HostPort"] == str(port) for rows in bindings for row in rows or ())
 
 
-#: how a container that holds a port is named
+#: prefix of `who_listens` for a container
 CONTAINER = "container "
 
 

@@ -41,6 +41,6 @@ def at(context: Context, base_url: str) -> Engine:
         on_host = any((item.get("HostConfig") or {}).get("NetworkMode") == "host" for item in rows)
         if row is None and on_host:
             return of_container(containers.publishing(client, port))
-    except Exception:  # docker's own and requests': the server itself can be asked all the same
+    except Exception:  # of docker or requests: the server itself can still be queried
         return engine.of(engine.USUAL)
     return engine.of_labels(row.get("Labels") if row else None)

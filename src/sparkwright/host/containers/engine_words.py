@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.protocol.container import OWN_LABELS
 
-#: parts of the paths of what sparkwright itself mounts (host/records/own_folders.py)
+#: parts of the paths that sparkwright itself mounts (host/records/own_folders.py)
 OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
 
 

@@ -24,11 +24,11 @@ from sparkwright.host.records.own_folders import SHARE
 from sparkwright.trust import private
 
 WAIT_S = 120
-#: below the user's home: folders that wait to be removed. No container mounts anything below it
+#: below the user's home: files and folders to remove. No container mounts anything below it
 TRASH = f"{SHARE}/trash"
-#: where the throw-away container sees the folder
+#: the folder's path in the temporary container
 SEEN_AT = "/work"
-#: what it takes to run a program of the host
+#: mounts needed to run a program of the host
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
 
 
@@ -53,7 +53,7 @@ def empty_trash(context: Context) -> None:
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        with contextlib.suppress(Failed):  # what it can't remove, it may say of each of a million files
+        with contextlib.suppress(Failed):  # rm may print an error for each of a million files
             context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=WAIT_S)  # any depth, and no link is followed
         if path.exists():
             as_root(context, path, ("rm", "-rf", "--"), f"{SEEN_AT}/{path.name}", above=True)
@@ -118,7 +118,7 @@ def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dic
     ]
     rights = {
         "NetworkMode": "none",
-        "UsernsMode": "host",  # its root is to be the one that owns the files, also where containers have users of their own
+        "UsernsMode": "host",  # its root must be the host's, also if containers have a user namespace
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
         "CapAdd": ["DAC_OVERRIDE", "FOWNER"],

@@ -16,9 +16,9 @@ from sparkwright.host.containers import containers, docker_client, inspection, m
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
-#: how long a container may take to be stopped that exits while its policy is changed, seconds
+#: how long to retry a change of policy while the container is exiting, seconds
 UPDATE_S = 5.0
-#: how long a container that was stopped may still be called running, seconds
+#: how long the engine may still report a stopped container as running, seconds
 STOPPED_S = 10.0
 
 

@@ -14,9 +14,9 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     import docker
 
-#: of the last start, from its beginning: what an engine says of itself stands in its first 100 kB
+#: limits from the beginning of the last start: an engine's settings are in its first 100 kB
 MOST_BYTES, MOST_S = 256 * MIB, 30.0
-#: of the end, where the reason of a death stands
+#: limits for the end, which has the reason of an exit
 END_BYTES, END_S = 4 * MIB, 5.0
 END_LINES = 2000
 

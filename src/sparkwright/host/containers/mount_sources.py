@@ -19,7 +19,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders
 from sparkwright.protocol.container import ContainerSpec
 
-#: what the kernel follows before it gives up
+#: links that the kernel follows before it gives up
 MOST_LINKS = 40
 FIX = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
 

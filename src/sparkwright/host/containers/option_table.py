@@ -24,7 +24,7 @@ from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import network_words, process_words, security_words
 
 Inspect = Mapping[str, Any]
-#: what an option is worth, of the spec, the container's inspect, and its image's, which is empty when the image is gone
+#: returns an option's value from the spec, the container's inspect, and its image's inspect (empty if the image is gone)
 Reader = Callable[[ContainerSpec, Inspect, Inspect], Any]
 
 
@@ -97,7 +97,7 @@ def _shown(name: str) -> str:
     return name.replace("_", "-")
 
 
-# -- what the engine or the image has a say in -------------------------------------------------------------------------
+# -- options with defaults of the engine or the image -------------------------------------------------------------------
 
 
 def _own(
@@ -222,7 +222,7 @@ def _asked_log(spec: ContainerSpec) -> dict[str, Any] | None:
     return requested if any(requested.values()) else None
 
 
-#: the options whose field does not say all
+#: options that their field does not describe fully
 _ROWS: dict[str, Option] = {
     option.field: option
     for option in (

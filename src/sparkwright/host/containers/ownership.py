@@ -38,16 +38,16 @@ from sparkwright.visible import one_line
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
-#: roles of a container: a server, the one that stands in for it, a gateway, and programs that run for a moment
+#: roles of a container: a server, its interim server, a gateway, and short-lived helpers
 SERVER, BESIDE, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
-#: what earlier releases put on their containers. A beginning of a name would not do: others give their own containers labels too,
-#: and `host.clean` removed them
+#: labels of earlier releases. A prefix would not do: others have labels with the same prefix, and `host.clean` removed their
+#: containers
 OLDER_LABELS = frozenset(
     (LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL, engine.LABEL, engine.DESCRIPTION, engine.TASK)
 )
 #: digits of an owner
 DIGITS = 32
-#: folders that only sparkwright makes and mounts, below its share and its state folder
+#: folders that only sparkwright creates and mounts, below its share and its state folder
 SHARE_FOLDERS = ("caches", "compile-caches")
 STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
 

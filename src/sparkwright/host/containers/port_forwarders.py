@@ -18,11 +18,11 @@ from pathlib import PurePath
 from sparkwright.trust.container_words import is_address
 
 PROGRAM = "docker-proxy"
-#: how one that holds a port is named
+#: its name as the holder of a port
 TITLE = "Docker's port forwarder"
-#: words of its command line that are read, and characters of each
+#: limits: words of its command line, and characters of each
 MOST_WORDS, MOST_CHARS = 32, 64
-#: the command that ends one that serves nobody
+#: the command that ends an orphaned forwarder
 COMMAND = "sudo systemctl restart docker"
 FIX = f"On the host: `{COMMAND}`"
 
@@ -32,7 +32,7 @@ class Forwarder:
     """One docker-proxy process."""
 
     pid: int
-    #: of the host
+    #: on the host
     port: int
     #: the container's address and port
     address: str

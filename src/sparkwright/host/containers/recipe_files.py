@@ -20,7 +20,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
 from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 
-#: what a difference shows of a content, characters
+#: limit of a content in a diff, characters
 SHOWN_CHARS = 1 << 16
 SHORT = 12
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -13,7 +13,7 @@ from sparkwright.host.images.image_names import digests_of
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import pinned, tagged
 
-#: how Docker writes a time that never was
+#: prefix of Docker's zero time
 NEVER = "0001-"
 
 

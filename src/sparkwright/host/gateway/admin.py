@@ -12,13 +12,13 @@ from sparkwright.gateway import statistics
 from sparkwright.gateway.listeners import SOCKET
 from sparkwright.transport.connection import TransportError, converse
 
-#: what the sandbox's stand-in calls itself, where HAProxy says "HAProxy"
+#: the name that the sandbox's stand-in reports, instead of "HAProxy"
 STAND_IN = "sparkwright-stand-in"
 NOT_HAPROXY = "a stand-in for HAProxy, which is not installed here"
 ANSWER_S = 5.0
-#: the files that this process has open, each under its number
+#: this process's open files, by number
 OPEN = Path("/proc/self/fd")
-#: of an answer; a gateway of hundreds of servers tells less
+#: limit of an answer; a gateway with hundreds of servers sends less
 LARGEST_BYTES = 4 * 2**20
 
 
@@ -41,7 +41,7 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
     Raises OSError if there is none, or if it is a link, which could lead to another program's socket.
     """
-    if not OPEN.is_dir():  # no Linux: it is the sandbox, whose stand-in leaves a link to a short path
+    if not OPEN.is_dir():  # not Linux: it is the sandbox, whose stand-in leaves a link to a short path
         yield os.path.realpath(sockets / name)
         return
     folder = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -23,7 +23,7 @@ class Door:
     """The endpoint at which a gateway of this host takes requests."""
 
     port: int
-    tls: bool = False  #: the certificate's name is the clients' business: it is not checked
+    tls: bool = False  #: the certificate's name is not checked: it is meant for clients
     sockets: Path | None = None  #: the folder of its sockets
 
 

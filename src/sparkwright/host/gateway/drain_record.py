@@ -16,11 +16,11 @@ from sparkwright.host.state import StateFolder
 
 NAME = "drained"
 POLL_S = 0.2
-#: for one gateway to do something with all models of a server; it is honest at milliseconds each
+#: limit for one gateway's actions on all models of a server; a normal one takes milliseconds each
 TELL_S = 15.0
-#: how long a returned server may take to be up: its gateway checks one that is down each two seconds
+#: how long a returned server may take to be up: a gateway checks a server that is down every two seconds
 UP_S = 30.0
-#: a gateway that is gone for good is not asked for longer than this
+#: lifetime of the record: a gateway may be gone for good
 KEPT_S = 86400.0
 
 
@@ -50,7 +50,7 @@ def tell(gateway: Gateway, key: str, action: str) -> None:
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
     """Drain this host's server at the gateways. Returns a sentence for each gateway that did not."""
     key, problems = own_key.kept(state), list[str]()
-    if not key:  # `gateway.deploy` makes it: none of them was deployed since the host is behind it, and none knows it
+    if not key:  # `gateway.deploy` creates it: none was deployed with this host behind it, and none has the key
         return [
             f"the gateway {gateway.name} does not know this host yet (`gateway.deploy` tells it)"
             for gateway in gateways

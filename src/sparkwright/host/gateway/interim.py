@@ -25,7 +25,7 @@ from sparkwright.visible import count
 
 NAME = "interim"
 POLL_S = 0.2
-#: how long a gateway may take to find it up
+#: how long a gateway may take to see it up
 UP_S = 30.0
 STOP_S = 10
 
@@ -133,7 +133,7 @@ def end_kept(context: Context) -> str:
     return f"{container_of(name)} {message}" if gone and message else message
 
 
-#: stands for the rows of a gateway that does not answer
+#: substitute for the rows of a gateway that does not answer
 _GONE = Server("", "", "unknown", 0)
 
 

@@ -35,9 +35,9 @@ EARLIER, EARLIER_WORKING_DIR = "config", "/etc/gateway"
 DIGEST_CHARS = 16
 #: every file that a gateway may have; "operations" is one of releases before 0.36
 NAMES = frozenset((*render.NAMES, "operations"))
-#: of one file
+#: limit of one file
 LARGEST_BYTES = 8 * 2**20
-#: what stands beside the files of a configuration
+#: other files in the folder of a configuration
 OWN = (operations.STATES,)
 
 

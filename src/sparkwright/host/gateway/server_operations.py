@@ -15,13 +15,13 @@ from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
 
-#: of one request, all of it
+#: limit of one request in total
 ANSWER_S = 5.0
-#: of an answer, and servers in it: a host has a few
+#: limits of an answer, and of servers in it: a host has a few
 LARGEST_BYTES, MOST_SERVERS = 256 * 1024, 256
 
 NONSENSE = "answers what no gateway does"
-#: a model's name as HAProxy has it: it goes into a URL, and is shown
+#: a model's name in HAProxy: it is put into a URL, and shown
 BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 
@@ -37,8 +37,8 @@ class Gateway:
     address: str
     port: int  #: its control port
     tls: bool
-    server: str  #: what it calls this host's server
-    certificate: str = ""  #: the SHA-256 of the one that it has to show; empty where that is not known
+    server: str  #: its name for this host's server
+    certificate: str = ""  #: the SHA-256 of its expected certificate; empty if unknown
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Gateway:
@@ -58,7 +58,7 @@ class Server:
     backend: str
     name: str
     state: str  #: one of statistics.STATES
-    running: int  #: its requests there
+    running: int  #: running requests there
 
 
 def servers(gateway: Gateway, key: str) -> list[Server]:

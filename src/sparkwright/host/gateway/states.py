@@ -16,9 +16,9 @@ from sparkwright.host.state import write_atomically
 
 VERSION = "1"
 BACKEND, NAME, ADDRESS, ADMIN_STATE, PORT = "be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port"
-#: of the administrative state: forced into maintenance, forced to drain (haproxy, management.txt, "show servers state")
+#: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
 FORCED = 0x01 | 0x08
-#: of an interim server: `disabled` in the configuration. Alone it means that it was told to serve (tried with 2.6.12)
+#: bit of an interim server: `disabled` in the configuration. Without the others, it serves (tried with 2.6.12)
 DISABLED = 0x04
 SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 

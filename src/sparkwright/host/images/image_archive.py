@@ -27,7 +27,7 @@ from sparkwright.errors import Failed
 from sparkwright.shell import join
 
 BLOCK = 512
-#: of a name or of extended attributes; Linux allows 64 KiB of those
+#: limit of a name or of extended attributes; Linux allows 64 KiB of those
 HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
 XZ_BYTES = 2**27  # memory for its dictionary
@@ -59,7 +59,7 @@ def checked(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
     """Yield the pieces of an archive after checking them. Raises Failed if it is malformed or unpacks to more than most_bytes."""
     left = _Left(most_bytes, most_bytes)
     archive = _Tar(left, nested=True)
-    held: bytes | None = b""  # until the first header is whole, and was judged
+    held: bytes | None = b""  # until the first header is complete and checked
     for piece in pieces:
         left.spend(len(piece))
         archive.feed(piece)
@@ -104,7 +104,7 @@ class _Tar:
         self._nested = nested
         self._header = bytearray()
         self._about: bytearray | None = None  #: of an entry that describes the next one
-        self._size: int | None = None  #: of the next entry, as its extended header has it
+        self._size: int | None = None  #: of the next entry, from its extended header
         self._data = self._padding = 0  #: bytes until the next header
         self._file: _File | None = None
         self._ended = False
@@ -313,12 +313,12 @@ def main(words: list[str]) -> int:
             loading.stdin.write(piece)
         loading.stdin.close()
     except Failed as error:
-        loading.kill()  # before it could take the end of the stream for the end of the image
+        loading.kill()  # before it mistakes the end of the stream for the end of the image
         loading.wait()
         print(str(error), file=sys.stderr)  # the other side shows one line
         return 1
     except BrokenPipeError:
-        pass  # its exit code and its words tell why
+        pass  # its exit code and its output have the reason
     return loading.wait()
 
 

@@ -25,13 +25,13 @@ from sparkwright.trust.image_name import Name
 from sparkwright.visible import one_line
 
 TRIES = 2
-#: others may be served first, and an engine that lays the whole image out sends nothing meanwhile
+#: others may be served first, and an engine that first writes the whole image to disk sends nothing meanwhile
 FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
-#: the slowest copy that is waited for: an engine reads the next layer for minutes, and then sends at the network's rate
+#: the slowest accepted copy: an engine reads the next layer for minutes, and then sends at the network's rate
 RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
 ROOM = 2
-#: what a member says of the image that it serves
+#: schema of a member's offer of an image
 OFFER = {
     "urls": [str],
     "size_bytes": lambda value: shapes.within(1, 2**42)(shapes.integer(value)),
@@ -74,7 +74,7 @@ def copy(
     token = peer_client.token(context.secrets, image_peer.COPY)
     with peer_client.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
         for n in range(TRIES):
-            following = urls[(n + 1) % len(urls)]  # the other half of the port, where it has an address
+            following = urls[(n + 1) % len(urls)]  # the other half of the port, if it has an address
             try:
                 return _taken(context, urls[n % len(urls)], Name.parse(ref), (ids, platform), giver, sizes)
             except Broken as error:

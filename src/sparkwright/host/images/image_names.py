@@ -91,7 +91,7 @@ def remove_name(api: Any, name: str, image_id: str) -> bool:
     if found not in (None, image_id):
         return False
     if found:
-        with contextlib.suppress(docker_client.errors().NotFound):  # its last tag took the digest with it
+        with contextlib.suppress(docker_client.errors().NotFound):  # removed with its last tag
             api.remove_image(name)
     return True
 

@@ -19,7 +19,7 @@ COPY = "image copy"
 PATH = "/image"
 AT_ONCE = 2
 CHUNK_BYTES = 2**20
-#: until an engine that lays the whole image out has its first byte
+#: until the first byte from an engine that first writes the whole image to disk
 SAVE_S = 3600
 _FREE = threading.BoundedSemaphore(AT_ONCE)
 
@@ -33,7 +33,7 @@ def hand_out(machine: Machine, image_id: str, token: Secret, readers: int, bind:
 class _Reader(peer_server.Reader):
     """A connection. 503: retry, others are being served; a stream without its last chunk is broken."""
 
-    timeout = 600  # the other engine takes nothing: it may unpack a layer
+    timeout = 600  # the other engine accepts no data while it unpacks a layer
 
     def hand(self, path: str) -> None:
         if path != PATH or self.command != "GET":

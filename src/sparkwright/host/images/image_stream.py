@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-#: by name, best first: how it packs, how it unpacks, and which program must be on the receiving side
+#: by name, best first: the command to compress, and the command to decompress on the receiving side
 PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
     "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),

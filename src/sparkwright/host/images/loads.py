@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkwright.host.images import image_names
 
-#: what names an image by a person's or a program's own doing; a load is none of these
+#: events that name an image by a user's or a program's action; a load is none of these
 OWN_DOING = ("pull", "tag", "import", "build")
 
 

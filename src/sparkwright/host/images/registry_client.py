@@ -12,7 +12,7 @@ from sparkwright.host.images import registry_documents as documents
 from sparkwright.host.images.registry_http import Http
 from sparkwright.trust.image_name import Name
 
-#: what the distribution specification has a registry take for a manifest at least, and engines for one at most
+#: the manifest size that a registry must accept at least (distribution specification), and engines at most
 LARGEST_MANIFEST_BYTES = 4 * 2**20
 LARGEST_CONFIG_BYTES = 8 * 2**20
 

@@ -31,7 +31,7 @@ _CONFIG = {
     "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
 }
 _DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
-#: an engine takes 127 layers at most; an index of a well-known image has about ten platforms, and an attestation for each
+#: an engine accepts 127 layers at most; an index of a popular image has about ten platforms, and an attestation for each
 MOST_LAYERS, MOST_PLATFORMS = 1000, 100
 LARGEST_BYTES = 2**50
 CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")

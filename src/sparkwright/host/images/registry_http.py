@@ -26,16 +26,16 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import checked, optional
 from sparkwright.visible import one_line
 
-#: for one document, login and redirects too; of it, to find out whether an insecure registry speaks TLS
+#: limit for one document, with login and redirects; part of it to find out if an insecure registry supports TLS
 ANSWER_S, SECURE_S = 60.0, 20.0
-HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
+HELPER_S = 30.0  # a program of the user, which may wait for a PIN
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
 LARGEST_TOKEN_BYTES = 64 * 2**10
 LARGEST_ERROR_BYTES = 64 * 2**10
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-#: second level names under which strangers register: `a.co.uk` and `b.co.uk` have nothing in common
+#: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
 _SHARED = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
 
 
@@ -103,7 +103,7 @@ class Http:
             try:
                 url = urljoin(url, answer.headers.get("location", ""))
                 self._refuse_plain(url, "redirects to")
-            except ValueError as error:  # an address that urllib can't take apart
+            except ValueError as error:  # a URL that urllib cannot parse
                 raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
         raise Failed(f"the registry {self.name.registry} redirects more than {REDIRECTS} times.")
 
@@ -130,7 +130,7 @@ class Http:
 
     def _refusal(self, answer: Response) -> Exception:
         message = f"{answer.status} {_REASONS.get(answer.status, '')} {errors_of(answer.body)}"
-        hidden = Redactor(self._given)  # whoever is given a login can repeat it
+        hidden = Redactor(self._given)  # the registry may echo the login
         return registry_errors.explain(self.name.asked, hidden.text(" ".join(message.split())))
 
     # -- login ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint, holders
 from sparkwright.host.module import Context
 
-#: the memory of a server that exited by itself is back a little later than its process is gone
+#: the memory of a server that exited by itself is released a little after its process
 RELEASE_S = 10.0
 
 

@@ -24,7 +24,7 @@ from sparkwright.units import gib
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
 
-#: what the kernel counts of itself and of processes; the rest of MemTotal is the driver's
+#: the kernel's counters of its own and the processes' memory; the rest of MemTotal is the driver's
 COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "Percpu")
 
 

@@ -22,14 +22,14 @@ SMALLEST_BYTES = 2**24
 class Held:
     """The memory that is in use now, bytes; None: unknown."""
 
-    #: by the servers that are stopped for the new one, by container
+    #: of the servers that are stopped for the new one, by container
     goes: dict[str, int | None]
-    #: by the host's other servers
+    #: of the host's other servers, by container
     stays: dict[str, int | None]
-    #: by Ollama's models
+    #: of Ollama's models
     models: list[int | None]
     models_stay: bool
-    #: other containers: a gateway, say
+    #: other containers, such as a gateway
     rows: tuple[Row, ...]
     taken_bytes: int
 

@@ -27,13 +27,13 @@ from sparkwright.trust.names import STEP
 from sparkwright.units import GIB, gib
 
 NAME = "lost"
-#: configurations that took the host down and were not verified since: they outlive the verification of another one
+#: configurations with which the host went down and that were not verified since; verifying another one does not remove them
 FORBIDDEN, FORBIDDEN_KEPT = "lost_configurations", 16
-#: of a ring that was told of
+#: suffix of a ring that was reported
 SETTLED = ".lost"
-#: the memory is to blame when it would have been gone within this time, seconds
+#: memory is to blame if it would have been exhausted within this time, seconds
 SOON_S = 10.0
-#: samples over which the last rate is taken, seconds
+#: period over which the last rate is computed, seconds
 RATE_S = 2.0
 WHAT = "host went down"
 FIX = "Give the recipe less memory or a shorter context; `--anyway` of deploy, restart, switch and rollback starts it as it is."

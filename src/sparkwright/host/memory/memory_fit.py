@@ -18,10 +18,10 @@ from sparkwright.host.records import start_memory
 from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
-#: of an engine whose memory nobody tells
+#: for an engine without a memory model
 UNKNOWN = "what the engine takes is unknown"
 SHM = "/dev/shm"
-#: by how much less a server is to take after a start that did not keep its budget
+#: suggested reduction after a start that exceeded its budget
 LESS_BYTES = 8 * GIB
 
 
@@ -31,7 +31,7 @@ class Server:
 
     name: str
     memory: Memory
-    #: image, model and arguments, as StartMemory has them; and caches, the key of its compile cache
+    #: image, model and arguments, as in StartMemory; and caches, the key of its compile cache
     start: Mapping[str, Any] = field(default_factory=dict)
     #: size_bytes of its /dev/shm; host: it is the host's own
     shm: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _shm(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[in
         return int(shm.get("size_bytes") or 0), "shm_size" if shm.get("size_bytes") else ""
     try:
         if context.machine.root:
-            raise OSError  # a pretend host's folder is on a disk
+            raise OSError  # a simulated host's folder is on a disk
         found = os.statvfs(SHM)
     except OSError:
         return total_bytes // 2, "`ipc: host`: the host's own, half of all memory"

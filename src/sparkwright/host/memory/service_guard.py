@@ -26,7 +26,7 @@ from sparkwright.trust import private
 from sparkwright.trust.names import STEP
 from sparkwright.units import GIB, gib
 
-#: what the history calls an act of the guard
+#: the name of a guard's action in the history
 WHAT = "stopped to save the host"
 NAME = "guarded"
 FILES = (CONF, RING, EVENTS, LOCK)

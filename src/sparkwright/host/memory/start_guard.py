@@ -30,7 +30,7 @@ from sparkwright.ready import readable
 from sparkwright.units import GIB, gib
 
 FOLDER, SUFFIX = "guard", ".ring"
-#: how long the guard's process may take to come up, and to end, seconds
+#: how long the guard's process may take to start, and to exit, seconds
 READY_S, END_S = 10.0, 5.0
 #: rings of earlier starts that are kept
 KEPT = 8
@@ -59,7 +59,7 @@ class StartGuard:
     name: str
     container_id: str
     stage: str = ""
-    #: starting, or serving a load that is sent to it
+    #: starting, or serving a test load
     what: Literal["starting", "serving"] = "starting"
     _heard: bytes = b""
 
@@ -105,10 +105,10 @@ class Guards:
     #: the level that the host must keep, GiB; 0: a share of its memory
     floor_gib: float = 0.0
     note: Callable[[str], None] = lambda text: None
-    #: whether a configuration may start with which the host went down before
+    #: allow the start of a configuration with which the host went down before
     anyway: bool = False
     current: StartGuard | None = None
-    #: what the budget said would be left, bytes; None where no budget was told
+    #: the memory left by the budget, bytes; None without a budget
     left_bytes: int | None = None
     #: where the memory settled at the last verified start of this configuration, bytes
     expected_bytes: int | None = None

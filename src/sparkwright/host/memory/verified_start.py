@@ -20,7 +20,7 @@ from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.records.start_memory import StartMemory
 
-#: where the GPU's side is from
+#: sources of the GPU's side
 LOG, FLAGS = "log", "flags"
 
 

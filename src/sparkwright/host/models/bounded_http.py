@@ -16,7 +16,7 @@ from urllib3.util import Retry
 from sparkwright.errors import Failed
 from sparkwright.host.within import within
 
-#: of an answer that is read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
+#: limit of an answer read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
 ANSWER_BYTES = 16 * 2**20
 REDIRECTS = 10
 SILENCE_S, ANSWER_S = 30.0, 120.0
@@ -60,7 +60,7 @@ def get(url: str, headers: Mapping[str, str]) -> requests.Response:
             return http.get(url, headers=headers, timeout=SILENCE_S)
 
     try:
-        return within(ANSWER_S, ask)  # a byte now and then keeps each read alive: only the clock ends that
+        return within(ANSWER_S, ask)  # an occasional byte keeps each read alive: only a deadline ends that
     except TimeoutError as error:
         raise requests.Timeout(str(error)) from None
 

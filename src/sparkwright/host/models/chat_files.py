@@ -39,7 +39,7 @@ def of_hub(source: Source, files: list[dict[str, Any]], engine: EngineName, mode
     for first_bytes in dict.fromkeys((chooses.BEGINNING_BYTES, min(chooses.HEADER_BYTES, ANSWER_BYTES))):
         try:
             beginning = hub.answer(source, source.address(model), first_bytes=min(first_bytes, size))
-        except Failed:  # it does not hand out a part of a file
+        except Failed:  # the hub does not support ranges
             return None
         if found := _in_header(chooses, beginning):
             return found

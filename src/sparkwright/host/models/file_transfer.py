@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import requests
 
 RANGES = 20
-RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
-CHUNK_BYTES = 2**20  # the watchdog sees a file grow by so much: more, and a slow line would look like a hanging one
+RANGE_BYTES = 3 * 2**20  # held in memory two or three times over: 20 x 3 MiB stay below 300 MB
+CHUNK_BYTES = 2**20  # a file grows by this much: with more, a slow link would look stalled
 LARGE_BYTES = 5 * RANGE_BYTES  # smaller files get a plain request, whatever the mode
 PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # of hf_transfer, for each range
-#: modes whose partial file is the beginning of the file, which either of them can continue
+#: modes whose partial file is the beginning of the file, which either of them can resume
 SEQUENTIAL = ("plain", "xet")
-PARTIAL = ".cache/sparkwright/partial"  # where no file of a model can be
+PARTIAL = ".cache/sparkwright/partial"  # no file of a model can be there
 MARK = ".cache/sparkwright/transfer"
 #: partial files of Hugging Face's own client
 _FOREIGN = ".cache/huggingface/download"
-#: of one process that transfers: hf_transfer plans every range of a file at once, however long a server says it is
+#: memory limit of a transfer process: hf_transfer plans all ranges of a file at once, whatever size a server claims
 MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
 OWN_FILES_BYTES = 64 * 2**20  # the clients' own files
 
@@ -44,7 +44,7 @@ class Way:
     """The settings of a transfer, for all its files."""
 
     mode: str  #: plain, hf_transfer or xet
-    retries: int  #: of a request that gets no answer, before the attempt counts as failed
+    retries: int  #: of a request without an answer, before the attempt counts as failed
 
 
 def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
@@ -120,7 +120,7 @@ def remove_leftovers(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-# -- the ways --------------------------------------------------------------------------------------------------------
+# -- the modes -------------------------------------------------------------------------------------------------------
 
 
 def _in_ranges(found: Located, part: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import requests
 
 CONFIG = "config.json"
-#: of every request for bytes: their length is the file's
+#: headers of every download: the length must be the file's
 IDENTITY = {"Accept-Encoding": "identity"}
 _ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -85,9 +85,9 @@ def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
 class Located:
     """The location of a file, as reported by the hub."""
 
-    url: str  #: of its bytes: at the hub, or where the hub redirects to
-    headers: dict[str, str]  #: the token is among them at the hub's own origin only
-    xet_hash: str  #: of its content in the hub's chunk store; empty: it is not there
+    url: str  #: of its bytes, at the hub or at the target of its redirect
+    headers: dict[str, str]  #: with the token at the hub's own origin only
+    xet_hash: str  #: of its content in the hub's chunk store; empty if it is not there
 
 
 def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Located:

@@ -56,7 +56,7 @@ def commit_of(folder: Path) -> str:
 def restore_kept(folder: Path) -> int:
     """Move every kept file back, and remove those of the other revision. Returns the number of changed files."""
     kept = folder / FOLDER
-    if kept.is_symlink():  # what it leads to is another's
+    if kept.is_symlink():  # its target belongs elsewhere
         kept.unlink()
     changed = 0
     for path in _kept(folder):

@@ -15,15 +15,15 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 
 CHUNK_BYTES = 2**20
-#: how much of a file that is read again stays in the page cache at most
+#: most that a file being hashed again keeps in the page cache
 DROP_BYTES = 256 * 2**20
 INDEX = ".safetensors.index.json"
 PREFIX = "model-"
 SHA256_DIGITS = 64
-#: of a stamp, what a link or a rename leaves as it is
+#: number of stamp fields that a link or a rename leaves unchanged
 UNMOVED = 3
 
-#: what this process proved and did not save, as in check mode: by the file that would hold it, rows
+#: rows that this process verified and did not save, as in check mode, by the manifest's file
 _PROVED: dict[Path, dict[str, list[Any]]] = {}
 
 Files = Iterable[Mapping[str, Any]]
@@ -240,7 +240,7 @@ def digest(path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count
                 read += count
                 if (
                     drop and read % DROP_BYTES < count
-                ):  # what lies in the page cache is missing to a GPU of the same memory
+                ):  # the page cache takes memory from the GPU
                     os.posix_fadvise(source.fileno(), 0, read, os.POSIX_FADV_DONTNEED)
             if drop:
                 os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -256,7 +256,7 @@ def stamp(path: Path) -> list[int] | None:
     """
     try:
         found = path.stat()
-    except (OSError, ValueError):  # ValueError: a NUL in a name that an index gives
+    except (OSError, ValueError):  # ValueError: a NUL in a name from an index
         return None
     return [found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns]
 

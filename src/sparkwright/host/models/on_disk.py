@@ -14,10 +14,10 @@ from pathlib import Path
 from sparkwright.host.machine import Machine
 from sparkwright.trust.names import COMMIT
 
-#: where people keep models, besides the recipes' own folders
+#: common folders of models, besides the recipes' own
 FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
 WEIGHTS = (".safetensors", ".gguf")
-#: entries of a folder that are read, and files of one model
+#: limits: entries of a folder, and files of one model
 MOST_ENTRIES, MOST_FILES = 500, 5000
 
 

@@ -14,7 +14,7 @@ class RetryPolicy:
     #: before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
     #: between two progress messages
-    say_every_s: float = 1.0  # each word names every file under way, and the journal keeps them
+    say_every_s: float = 1.0  # a message names all current files, and the journal keeps it
     #: silent retries of the hub's client per request (1 s, 2 s, 4 s apart); few, because a user who waits should see why
     hub_retries: int = 2
 

@@ -35,9 +35,9 @@ from sparkwright.visible import first
 
 POLL_S = 0.25
 PROOF_NICE = 15
-WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
+WORTH_BYTES = 64 * 2**20  # an attempt that kept this much more than the last counts as progress
 
-#: what comes after a mode that hangs
+#: the mode after one that stalls
 NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
 
@@ -167,7 +167,7 @@ class Transfer:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended at once; its exit code says so
+            pass  # it exited at once; its exit code has the reason
         return child
 
     def _hear(self, line: Mapping[str, Any], attempt: Attempt) -> None:
@@ -292,7 +292,7 @@ def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | 
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
-            with contextlib.suppress(ValueError):  # a library may print a word of its own
+            with contextlib.suppress(ValueError):  # a library may print something
                 lines.put(json.loads(line))
     lines.put(None)
 

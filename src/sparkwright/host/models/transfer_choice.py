@@ -26,7 +26,7 @@ WINDOW_S = 1.0
 ANSWER_S = 5.0
 MANY = 16
 XET_STREAMS = 8
-WORTH = 1.25  # hf_transfer and xet must promise this much more: one loses its partial files, both cost processor time
+WORTH = 1.25  # hf_transfer and xet must be this much faster: one loses its partial files, both cost CPU
 CHUNK_BYTES = 2**18
 SMALL_BYTES = 256 * 10**6
 
@@ -94,7 +94,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
         reading = [
             pool.submit(_read_xet, source, found.xet_hash, largest.size_bytes, place, window) for place in places
         ]
-        ended = threading.Timer(ANSWER_S, xet_store.abandon)  # nothing has come by then, or long ago enough
+        ended = threading.Timer(ANSWER_S, xet_store.abandon)  # by then there was no data, or the window is over
         ended.start()
         counts = [job.result() for job in reading]
         ended.cancel()
@@ -103,7 +103,7 @@ def measured_xet(source: Source, files: Sequence[Sample]) -> float:
 
 def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], window: _Window) -> int:
     got = 0
-    with contextlib.suppress(Exception):  # hf_xet's own; a mode that fails here is not chosen
+    with contextlib.suppress(Exception):  # of hf_xet; a mode that fails here is not chosen
         for piece in xet_store.content(source, xet_hash, size, *place):
             if not window.open():
                 break
@@ -150,7 +150,7 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     got = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
-        contextlib.suppress(Exception),  # requests' and urllib3's own, from raw; an answer without end
+        contextlib.suppress(Exception),  # of requests and urllib3; an endless answer
         bounded_http.session() as session,
         session.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer,
     ):

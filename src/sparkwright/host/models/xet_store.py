@@ -22,7 +22,7 @@ from sparkwright.trust import bounds
 if TYPE_CHECKING:
     import hf_xet
 
-#: the client's own defaults hold up to 6 GB, in memory that the GPU shares
+#: the client's defaults use up to 6 GB, in memory shared with the GPU
 _SETTINGS = {
     "reconstruction.download_buffer_size": 256 * 10**6,
     "reconstruction.download_buffer_perfile_size": 64 * 10**6,
@@ -31,7 +31,7 @@ _SETTINGS = {
     "chunk_cache.size_bytes": 0,
     "telemetry.enabled": False,
 }
-EXPIRES_S = 60.0  # a token that has less left is renewed
+EXPIRES_S = 60.0  # a token is renewed once it has less than this left
 _guard = threading.Lock()
 
 

@@ -18,7 +18,7 @@ from sparkwright.units import gib
 
 #: a name with its registry, namespace and tag
 NAME_CHARS = 500
-#: read from one list; Ollama keeps three a GPU
+#: limit of models in one list; Ollama keeps three per GPU
 MODELS = 256
 
 

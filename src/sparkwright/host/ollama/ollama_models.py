@@ -94,7 +94,7 @@ def _ask_to_go(held: Sequence[Held], requested: dict[str, float]) -> None:
         try:
             Ollama(usage.place.url).unload(usage.model.name)
         except (Absent, Busy):
-            continue  # the list says what came of it
+            continue  # the next list shows the outcome
 
 
 def is_here(url: str) -> bool:

@@ -37,9 +37,9 @@ START_S = 20.0
 DONE = "/done"
 HERE = "/here"
 PR_SET_NAME = 15
-#: a copy uses some 30
+#: limit of connections; a copy uses about 30
 CONNECTIONS = 256
-#: of them, those of addresses that have not sent the token: of one address, and of all together
+#: limits of unauthorized connections, from one address and in total
 OF_STRANGER, OF_STRANGERS = 8, 64
 #: how long a connection may take to send its first request, token included
 HEAD_S = 10.0
@@ -131,8 +131,8 @@ class Admission:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open: dict[socket.socket, str] = {}  # by connection: its address
-        self._since_s: dict[socket.socket, float] = {}  # of those that have not shown the token
-        self._known: set[str] = set()  # addresses that have shown it
+        self._since_s: dict[socket.socket, float] = {}  # of connections without the token so far
+        self._known: set[str] = set()  # addresses that have sent it
 
     def admit(self, connection: socket.socket, address: str) -> bool:
         """Register a new connection. Returns False if there are too many."""

@@ -18,7 +18,7 @@ from sparkwright.protocol.started_with import options
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
-#: of a cluster's key: who its members are. What it generates does not depend on them, how fast it does
+#: the members, in a cluster's key: its texts do not depend on them, but its throughput does
 MEMBERS = "members"
 
 

@@ -16,7 +16,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import listed
 
 KEPT = 5
-#: of a spec, what changes nothing that is served
+#: fields of a spec that do not affect what is served
 UNESSENTIAL = ("image_ids", "caches")
 
 
@@ -50,7 +50,7 @@ def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = Fal
     script = next((row["script"] for row in (was, *older) if row.get("script") and same(row, now)), "")
     now = {"script": script, **now} if script else now
     if was.get("generation") and was.get("container_id") == now.get("container_id"):
-        now["generation"] = was["generation"]  # a restart of it: what goes with it are the same containers
+        now["generation"] = was["generation"]  # a restart: the other members' containers are the same
     again = next((n for n, row in enumerate(older) if same(row, now)), None)
     if again is not None and rolled_back:
         older = older[again + 1 :]

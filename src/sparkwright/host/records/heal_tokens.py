@@ -12,7 +12,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
 
 NAME = "heal-token"
-#: the secret that brings it: 32 random bytes, as hexadecimal digits
+#: the name of the secret: 32 random bytes, in hexadecimal digits
 SECRET = "HEAL_TOKEN"
 DIGITS = re.compile(r"[0-9a-f]{64}")
 

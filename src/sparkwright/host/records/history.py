@@ -22,7 +22,7 @@ from sparkwright.trust.bounds import parsed
 
 FILE = "history.jsonl"
 KEPT = 500
-#: the act after which the state gone back to is the last verified one, and those after it are none any more
+#: the action after which an earlier state is the last verified one, and those after it no longer count
 ROLLED_BACK = "rolled back"
 
 

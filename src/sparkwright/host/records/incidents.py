@@ -32,7 +32,7 @@ FOLDER = "incidents"
 KEPT = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
-#: those whose texts are masked one by one: the rest of them is no text
+#: files whose strings are masked one by one, since they are JSON
 _JSON = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
@@ -47,7 +47,7 @@ def save(context: Context, name: str, why: str) -> Path:
     for file, read in _parts(context, name, why):
         try:
             text = read() if file in _JSON else secret_patterns.text(read())
-        except Exception as error:  # the engine may be what broke
+        except Exception as error:  # the engine may be the cause
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
         try:

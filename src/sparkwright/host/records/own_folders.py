@@ -20,11 +20,11 @@ from sparkwright.trust import private
 from sparkwright.trust.file_words import FOLDER as FILES_FOLDER
 
 SHARE = ".local/share/sparkwright"
-#: of a folder that are counted
+#: limit of counted entries
 MOST_ENTRIES = 500_000
 
 
-#: what a gateway mounts, below the state folder (host/gateway/place.py)
+#: folders that a gateway mounts, below the state folder (host/gateway/place.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
 
 

@@ -30,8 +30,8 @@ def restarted(context: Context, container: dict[str, Any]) -> None:
 def _write(context: Context, container: dict[str, Any], more: dict[str, Any]) -> None:
     known, good = context.state.read("previous") or {}, good_states.last(context.state)
     now = containers.identity(container)
-    if now["policy"] == "no" and now["id"] == good.get("container_id"):  # taken since it was verified with one
+    if now["policy"] == "no" and now["id"] == good.get("container_id"):  # removed since it was verified with one
         now["policy"] = good["spec"]["restart"]
-    if known.get("id") == container["Id"]:  # a run that was cut off had begun to take these away: what it wrote is true
+    if known.get("id") == container["Id"]:  # a run that was cut off had begun to change these: its record is right
         now = {key: known.get(key, value) for key, value in now.items()}
     context.state.write("previous", {**now, **more, "run": context.run_id})

@@ -21,7 +21,7 @@ from sparkwright.protocol.plan import Plan, tasks_of
 from sparkwright.trust.redact import Redactor
 
 FOLDER = "restart_plans"
-#: the result under which a plan finds the check that asked for the restart: {"why": a sentence}
+#: the name of the result with the reason of the check that requested the restart: {"why": a sentence}
 CHECK = "health_check"
 BRINGS = "`invoke health.install --heal restart` brings one, with the recipe that was verified; else `invoke deploy`."
 

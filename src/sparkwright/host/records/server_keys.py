@@ -77,7 +77,7 @@ def keep(state: StateFolder, name: str, key: str, *, everyone: bool, form: Serve
     form = form or _forms()[""]
     path = path_of(state, name, fingerprint(state, key), form)
     mode = 0o644 if everyone else 0o600
-    if read(path) == key:  # a container may have it mounted: that one sees this very file
+    if read(path) == key:  # a container may have this very file mounted
         path.chmod(mode)
     else:
         write_atomically(path, form.text(key).encode(), mode=mode)

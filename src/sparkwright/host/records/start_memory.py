@@ -32,23 +32,23 @@ class StartMemory:
     model: str
     #: see protocol/started_with.py
     arguments: str
-    #: nothing was compiled that this start could use again
+    #: it found no compile cache
     cold: bool
     #: seconds since the epoch, when it was verified
     at: float
     #: available before `docker start`
     before_bytes: int
-    #: the lowest that was seen from `docker start` until it was verified
+    #: the lowest value from `docker start` until it was verified
     lowest_bytes: int
     #: available when it was verified
     after_bytes: int
-    #: on the GPU's side, as `gpu_source` says; None where nothing tells
+    #: on the GPU's side, by `gpu_source`; None if unknown
     gpu_bytes: int | None = None
     #: log: the engine's own figures; share: utilization x MemTotal
     gpu_source: str = ""
     #: on the host's side: what was taken beyond gpu_bytes, at least 0
     host_bytes: int | None = None
-    #: tokens that the KV cache holds, and requests of full length that fit at once, as the log says
+    #: tokens in the KV cache, and concurrent requests of full length, from the log
     kv_tokens: int | None = None
     full_requests: float | None = None
     run: str = ""

@@ -92,7 +92,7 @@ class RunContext:
     engine: Engine | None = None
     #: the channel to the other members' runs; None outside of a cluster
     cluster: Channel | None = None
-    #: the guard over the start that this run has under way
+    #: the guard of this run's present start
     guards: Guards = field(default_factory=Guards)
     _last_progress_s: float = 0.0
 

@@ -11,7 +11,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode
 from sparkwright.trust.names import STEP
 
-#: what settles a run that was cut off, by its playbook
+#: how to settle a run that was cut off, by its playbook
 SETTLES = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` repeats it",

@@ -34,14 +34,13 @@ from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
 
 KEPT_RUNS = 50
-#: how a task ends that a run is remembered for
+#: outcomes of a task that make a run worth keeping
 TELLING = ("changed", "failed")
-#: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
+#: a run this young always stays: it may be running, or read by the laptop that started it
 KEPT_S = 3600
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
-#: what is on the disk, with all that stands before it, before the next act begins; between the end of a task and the start of
-#: the next one nothing is done
+#: events that are flushed to the disk, with all before them, before the run continues; between two tasks nothing is changed
 DURABLE = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
@@ -78,7 +77,7 @@ class Journal:
             private.touch(folder / "unchanged")
             write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # half of a folder would be no run, and never tidied away
+            shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is no run, and would never be removed
             raise
         _tidy(state, folder)
         return cls(folder, hidden, _alive=alive, _unchanged=not reads(plan))
@@ -109,7 +108,7 @@ class Journal:
             rest, error = self._append(rest)
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
-            print(f"event not recorded: {error}", flush=True)  # the swap goes on: it matters more than its story
+            print(f"event not recorded: {error}", flush=True)  # the run goes on: it matters more than its journal
         elif event["event"] in DURABLE:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
@@ -120,7 +119,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 (self.folder / "unchanged").unlink()
         if self.bell is not None:
-            with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
+            with contextlib.suppress(OSError):  # the pipe is full, or the follower is gone
                 os.write(self.bell, b".")
 
     @property

@@ -24,7 +24,7 @@ from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, integer, text, within
 
 POLL_S = 0.2
-#: who looks at the lock holds it for a moment too; that is nobody who works
+#: inspecting the lock holds it for a moment too; that is not a run
 GRACE_S, GRACE_POLL_S = 0.25, 0.02
 SAY_AGAIN_S = 60.0
 
@@ -46,7 +46,7 @@ class Owner:
         return f"{self.what} by {self.who}, since {units.moment(self.since)} (run {self.run or 'unknown'})"
 
 
-#: its line, as it was written; a run is a folder's name
+#: the schema of its line; a run is a folder's name
 _OWNER = Partial(
     {
         "what": text,

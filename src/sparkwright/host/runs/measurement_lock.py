@@ -20,7 +20,7 @@ from sparkwright.visible import one_line
 
 FILE = "measuring"
 POLL_S = 0.2
-#: how long a module waits: a `verify` takes no longer
+#: how long a module waits: longer than a `verify` takes
 WAIT_S = 60.0
 
 
