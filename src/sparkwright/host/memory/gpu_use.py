@@ -22,7 +22,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 @dataclass(frozen=True, slots=True)
 class DeviceLog:
-    """The first lines of the engine's log that name a GPU, and that name the CPU as device; empty without such a line."""
+    """The first line of the engine's log that reports a GPU, and the first that reports none; empty without one."""
 
     gpu: str = ""
     cpu: str = ""
