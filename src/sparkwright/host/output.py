@@ -39,13 +39,13 @@ def run(
         stdin: its input.
         timeout_s: how long it may run.
         env: its environment.
-        most_bytes: of output and errors together.
+        most_bytes: limit of output and errors together.
         limits: called in the child before the program starts; it then leads a process group, which is killed as a whole.
 
     Raises:
         OSError: the program does not start.
         TooMuchOutput: it printed more than most_bytes, and was killed.
-        TookTooLong: it had not ended in time, and was killed.
+        TookTooLong: it exceeded timeout_s, and was killed.
     """
     pipe = subprocess.PIPE
     group = limits is not None

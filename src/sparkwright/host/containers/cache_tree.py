@@ -60,16 +60,16 @@ def copy(source: Path, target: Path, room_bytes: int) -> Copied:
     """Copy the plain files of a folder. Links, devices, sockets and pipes are left out.
 
     Args:
-        source: The folder; somebody may be changing it.
-        target: A new folder, made here. The one above it is this user's alone.
+        source: The folder; its contents may change meanwhile.
+        target: A new folder, created here. Only this user has access to its parent.
         room_bytes: The most bytes that the copy may take.
 
     Returns:
-        What was copied. A file that changed while it was read is left out.
+        The copied files. A file that changed while it was read is left out.
 
     Raises:
         Unfit: The tree is larger, deeper or slower than allowed.
-        OSError: The target cannot be written, or the source is no folder.
+        OSError: The target cannot be written, or the source is not a folder.
     """
     target.mkdir()
     with _opened(os.open(source, _FOLDER)) as reading, _opened(os.open(target, _FOLDER)) as writing:
@@ -84,7 +84,7 @@ def copy(source: Path, target: Path, room_bytes: int) -> Copied:
 
 
 def _folder(job: _Job, parts: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Copy the files of one folder. Returns the folders in it, which are made."""
+    """Copy the files of one folder and create its subfolders, which are returned."""
     below = []
     with contextlib.ExitStack() as stack:
         try:
@@ -118,7 +118,7 @@ def _count(job: _Job, parts: tuple[str, ...]) -> None:
 
 
 def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None:
-    """Copy one plain file with its time, which build tools compare."""
+    """Copy one plain file with its modification time, which build tools compare."""
     try:
         source = os.open(parts[-1], _READ, dir_fd=reading)
     except OSError:

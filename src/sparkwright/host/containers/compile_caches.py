@@ -1,15 +1,15 @@
-"""The folders in which a host keeps what engines compile, one a key; see engines/compile_caches.py.
+"""The host's folders for the compile caches of engines, one per key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    what the container NAME mounts; what is in it may be root's
-                                             /frozen/FOLDER       the copy that was made when a server was verified
-                                             /aside/FOLDER        what was moved aside, for inspection; the last one only
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; its contents may be root's
+                                             /frozen/FOLDER       the copy made when a server was verified
+                                             /aside/FOLDER        the last cache that was moved aside, for inspection
 ~/.local/state/sparkwright/compile_caches/KEY.json                see Kept
 
-A container mounts the folders FOLDER alone, side by side, and none above them: it cannot replace one. KEY is this user's alone
-(0700), so they may be open to whoever the container's user is. Each start begins with a copy of what was frozen, and with
-nothing else: neither what a start that failed left behind, nor what was written after the verification (docs/decisions/0035).
+A container mounts the folders FOLDER alone, side by side, and none of their parents: it cannot replace one. Only this user has
+access to KEY (0700), so any user of the container may have access to them. Each start begins with a copy of the frozen cache, and
+with nothing else: neither leftovers of a failed start, nor files written after the verification (docs/decisions/0035).
 
-In earlier versions a key was caches/KEY/files, and one mount lay in the other. Such a folder is not used.
+In earlier versions a key was caches/KEY/files, with nested mounts. Such a folder is not used.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path
     """Move the cache of a stopped container to ASIDE, for inspection; its next start is a cold one.
 
     Returns:
-        The folder; None where it cannot be moved, with a note.
+        The folder; None if it cannot be moved, with a note.
     """
     key, name = _mounted(container)
     return _moved_aside(context, key, name, why)
@@ -324,7 +324,7 @@ def _write(context: Context, kept: Kept) -> None:
 
 
 def forget(context: Context, key: str) -> None:
-    """Forget what was known of a key whose folder is gone."""
+    """Remove the record of a key whose folder is gone."""
     context.state.remove(f"{RECORDS}/{key}")
 
 
@@ -332,10 +332,10 @@ def forget(context: Context, key: str) -> None:
 
 
 def retire(context: Context) -> None:
-    """Move to the trash what no container mounts: live folders of containers that are gone, and folders of earlier versions.
+    """Move unused folders to the trash: live folders of removed containers, and folders of earlier versions that none mounts.
 
     Raises:
-        Failed: The engine cannot be asked.
+        Failed: The engine cannot be queried.
         OSError: A folder cannot be moved.
     """
     users = _users(context)
@@ -352,10 +352,10 @@ def retire(context: Context) -> None:
 
 
 def old_folders(context: Context) -> dict[Path, str]:
-    """Return the folders of earlier versions that are still there, each with the container that mounts it; empty for none.
+    """Return the existing folders of earlier versions, each with the container that mounts it; empty for none.
 
     Raises:
-        Failed: There are some, and the engine cannot be asked.
+        Failed: There are some, and the engine cannot be queried.
     """
     old = context.machine.home / OLD_FOLDER
     found = _keys_in(old)
@@ -365,7 +365,7 @@ def old_folders(context: Context) -> dict[Path, str]:
 
 
 def mounted_folders(context: Context) -> list[Path]:
-    """Return the folders of caches that a container needs to start again; all of them when the engine can't be asked."""
+    """Return the cache folders that a container needs to start again; all of them if the engine cannot be queried."""
     now = [folder(context, key) for key in in_use_or_unknown(context)]
     try:
         now += [path for path, user in old_folders(context).items() if user]

@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The error's code, as the gateway names it."""
+        """The error's code in the gateway's answer."""
         about = self.data.get("error") if isinstance(self.data, dict) else None
         return str(about.get("code") or "") if isinstance(about, dict) else ""
 

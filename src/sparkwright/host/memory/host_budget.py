@@ -84,12 +84,12 @@ def of(
     other_servers: Sequence[Mapping[str, Any]] = (),
     turns: Iterable[str] = (),
 ) -> tuple[Budget, Held]:
-    """Return the budget of a server's start, and what is held now.
+    """Return the budget of a server's start, and the memory in use now.
 
     Args:
         context: Of the run.
         server: The server to start; the container in its place is stopped for it.
-        reserve_gib: What must stay free, GiB.
+        reserve_gib: Memory that must stay free, GiB.
         models_stay: Ollama's models are left alone.
         other_servers: The host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
         turns: The containers with which the server takes turns; empty for one that is always on.

@@ -130,7 +130,7 @@ class Manifest:
             self.save()
 
     def forget(self) -> None:
-        """Forget the folder."""
+        """Remove the manifest."""
         _PROVED.pop(self._file, None)
         self.state.remove(_name(self.folder))
 
