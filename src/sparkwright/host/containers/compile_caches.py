@@ -332,7 +332,7 @@ def forget(context: Context, key: str) -> None:
 
 
 def retire(context: Context) -> None:
-    """Move unused folders to the trash: live folders of removed containers, and folders of earlier versions that none mounts.
+    """Move unused folders to the trash: live folders of removed containers, and unmounted folders of earlier versions.
 
     Raises:
         Failed: The engine cannot be queried.
@@ -352,7 +352,7 @@ def retire(context: Context) -> None:
 
 
 def old_folders(context: Context) -> dict[Path, str]:
-    """Return the existing folders of earlier versions, each with the container that mounts it; empty for none.
+    """Return the existing folders of earlier versions, each with the container that mounts it, or "".
 
     Raises:
         Failed: There are some, and the engine cannot be queried.
